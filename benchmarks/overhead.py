@@ -40,12 +40,12 @@ from dpfed.aggregation.ranks import Task
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.loop import Run
-from dpfed.sources import Trained
+from dpfed.sources import TrainedClients
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (
@@ -168,7 +168,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("sum", type(total), "add"),
         ("sum", type(total), "close"),
         ("server step", type(method.server), "step"),
-        ("cohort", dpfed.runs.loop, "cohort_of"),
+        ("cohort", dpfed.runs.loop, "draw_round_cohort"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", LedgerBook, "record"),
@@ -191,9 +191,9 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
     with tempfile.TemporaryDirectory() as folder, untrained if options.random_updates else contextlib.nullcontext():
         config = parse(tables(name, model, options), source=name)
         run = Run.open(build(config), Path(folder) / "run", resume=False)
-        source = Trained(seeds=run.experiment.seeds)
+        source = TrainedClients(seeds=run.experiment.seeds)
         while not run.finished:
-            profile, clients = Profile(clock), len(cohort_of(run.experiment.method, run.state.round))
+            profile, clients = Profile(clock), len(draw_round_cohort(run.experiment.method, run.state.round))
             with profiled(run, profile), profile.part("rest"):
                 run.run_one_round(source)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})

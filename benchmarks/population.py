@@ -36,10 +36,10 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import cohort_of
+    from dpfed.round import draw_round_cohort
     from dpfed.runs.experiment import build
     from dpfed.runs.loop import Run
-    from dpfed.sources import Trained
+    from dpfed.sources import TrainedClients
 
     generator = np.random.default_rng(0)
     random = Dataset(
@@ -60,10 +60,10 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
         run = Run.open(experiment, Path(folder) / "run", resume=False)
         started = time.process_time()
         while not run.finished:
-            run.run_one_round(Trained(seeds=experiment.seeds))
+            run.run_one_round(TrainedClients(seeds=experiment.seeds))
         ended = time.process_time()
         epsilon = run.close().metrics[-1]["epsilon"]
-        draws = [_seconds(lambda: cohort_of(experiment.method, 0)) for _ in range(5)]
+        draws = [_seconds(lambda: draw_round_cohort(experiment.method, 0)) for _ in range(5)]
     return {
         "clients": clients,
         "cohort": cohort,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
 
@@ -72,7 +72,9 @@ def ours(kind: type[ProtocolSum] | type[MaskedSum], setting: Setting, rows: np.n
     """One whole round. Rows are the same for every group, which the time does not see."""
     ids = np.arange(setting.clients)
     began = time.perf_counter(), time.process_time()
-    terms = agree(ids, size=setting.size, bits=BITS, threshold=0.6, neighbours=setting.neighbours, graph_seed=1)
+    terms = agree_on_terms(
+        ids, size=setting.size, bits=BITS, threshold=0.6, neighbours=setting.neighbours, graph_seed=1
+    )
     running = kind(terms, dropouts=dict.fromkeys(range(setting.gone), ProtocolStep.UPLOAD))
     for start in range(0, setting.clients, GROUP):
         group = ids[start : start + GROUP]

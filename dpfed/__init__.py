@@ -3,7 +3,7 @@
     done = dpfed.run("fed-smp-randk-digits", {"privacy.epsilon": 2.0})        # docs/python.md
     private = dpfed.ClientLevel(clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="l.jsonl")
 
-Importing this package loads neither torch nor dp-accounting; its parts are loaded when they are first used.
+Importing this package loads neither torch nor dp-accounting; each subpackage is loaded when it is first used.
 """
 
 from __future__ import annotations

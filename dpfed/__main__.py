@@ -1,4 +1,4 @@
-"""`python -m dpfed`."""
+"""Entry point of `python -m dpfed`."""
 
 from dpfed.cli import main
 

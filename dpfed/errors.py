@@ -3,18 +3,18 @@
 DpfedError
 ├── ConfigError    a value in a configuration, an option or an argument cannot work
 ├── DataError      a data set is missing, truncated or not what it says it is
-├── WireError      bytes of an upload that are truncated, forged or not what was agreed
-└── RunError       a run cannot go on (its folder, its ledger, its checkpoint)
-    ├── RunInterrupted    it was asked to stop, and has saved its rounds
-    ├── TrainingFailed    torch gave up in the middle of a round
-    └── SecureSumAborted  too few clients were left: nothing of the round may be released
+├── WireError      bytes of an upload that are truncated, forged or not in the agreed format
+└── RunError       a run cannot start or continue (because of its folder, its ledger or its checkpoint)
+    ├── RunInterrupted    the run received a signal to stop, and has saved its finished rounds
+    ├── TrainingFailed    training raised an error in the middle of a round
+    └── SecureSumAborted  too few clients remained: nothing of the round may be released
 
 Each message says what was given, what is allowed, where, and what to do.
 """
 
 
 class DpfedError(Exception):
-    """The family: catch this to catch all of them."""
+    """Base class of all errors that `dpfed` raises on purpose."""
 
 
 class ConfigError(DpfedError, ValueError):
@@ -22,26 +22,26 @@ class ConfigError(DpfedError, ValueError):
 
 
 class DataError(DpfedError, ValueError):
-    """A data set that is missing, truncated or not what it says it is."""
+    """A data set that is missing, truncated or not in the format that its name or header states."""
 
 
 class WireError(DpfedError, ValueError):
-    """Bytes of an upload that are truncated, damaged, forged, or not of the agreed form."""
+    """Bytes of an upload that are truncated, damaged, forged, or not in the agreed format."""
 
 
 class RunError(DpfedError, RuntimeError):
-    """A run that cannot start or go on."""
+    """A run that cannot start or continue."""
 
 
 class RunInterrupted(RunError):
-    """A run that was asked to stop: the round it was in is finished and saved."""
+    """A run that received a signal to stop: the round in progress was finished and saved."""
 
     signal: int = 2
-    """Number of the signal that asked: SIGINT, or SIGTERM."""
+    """Number of the signal received: SIGINT, or SIGTERM."""
 
 
 class TrainingFailed(RunError):
-    """A round in which training failed: a lost GPU, no memory, a process that has died. It was not released."""
+    """A round in which training failed (GPU lost, out of memory, process died). Nothing of the round was released."""
 
 
 class SecureSumAborted(RunError):

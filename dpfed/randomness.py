@@ -1,9 +1,9 @@
 """Secret randomness of cohorts and privacy noise.
 
-`Simulated` is drawn from the run's seed, so that an experiment can be repeated; anyone who knows the seed can subtract
-the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
-how likely two are one. `Secure` is drawn from the operating system and cannot be repeated.
-Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both cases.
+`Simulated` is drawn from the run's seed, so that an experiment can be repeated. Anyone who knows the seed can subtract
+the noise, so nothing made with it may be released. Every pair of a purpose and a path has a separate stream;
+`dpfed.seeds` states the probability that two streams coincide. `Secure` is drawn from the operating system and cannot
+be repeated. Public choices (a shared mask, initial weights) come from `dpfed.seeds` with either of them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 SHARE = "noise.share"
-"""Purpose of noise shares: as many draws as clients in a round."""
+"""Purpose of noise shares: every client of a round draws one share."""
 
 
 class Randomness(Protocol):
-    """Draws named by a purpose and integers (round, client): the name matters only where draws are repeatable."""
+    """Random draws, each named by a purpose and integers (round, client); only repeatable draws depend on the name."""
 
     @property
     def name(self) -> str: ...
 
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        """Independent uniforms in [0, 1), multiples of 2^-53, float64 [count]; repeatable draws begin alike for all
-        counts."""
+        """Independent uniforms in [0, 1), multiples of 2^-53, float64 [count]. Of repeatable draws, a shorter one is
+        the beginning of a longer one."""
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
-        """64 independent fair bits each, uint64 [count]: for samplers that are exact."""
+        """Independent uniform 64-bit integers, uint64 [count], for exact samplers."""
 
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
         """Draw a uniform subset of 0..population-1 of exactly `size`, sorted, without replacement."""
@@ -52,7 +52,8 @@ class Randomness(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """Repeatable from one seed on the same device; not for release. Noise shares are drawn by the fastest method."""
+    """Randomness repeatable from one seed on the same device; nothing drawn from it may be released. Noise shares are
+    drawn by the fastest method."""
 
     seeds: Seeds
 
@@ -77,27 +78,27 @@ class Simulated:
 
 @dataclass(kw_only=True, eq=False)
 class ScheduleKey:
-    """Key from which a run's schedule is drawn: a secret of the operating system's, or the one that the run began
-    with."""
+    """Secret key from which a run's schedule is drawn: a new one from the operating system, or the key that a resumed
+    run started with."""
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
-        """64 bits each, pseudorandom without the key and the same at every call."""
+        """Uniform 64-bit integers, uint64 [count]: pseudorandom without the key, and equal at every call."""
         name = json.dumps(["dpfed.schedule.1", purpose, *map(int, path)]).encode()
         return np.frombuffer(hashlib.shake_256(self.key + name).digest(8 * count), dtype="<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secure:
-    """The operating system's generator; every call is fresh, whatever its name, but for schedules.
+    """The operating system's generator. Every call returns fresh draws, whatever its name, except for schedules.
 
-    Who takes part by a schedule (purposes "participation...") is computed anew in every round, so it is drawn by a key
-    of 256 bits of that generator, which the run's folder keeps: SHAKE-256 of the key and the name. The holder of the
-    key knows who takes part when.
+    Participation by a schedule (purposes "participation...") is recomputed in every round. So it is drawn from a
+    256-bit key of that generator, which is kept in the run's folder: SHAKE-256 of the key and the name. The holder of
+    the key can compute which clients take part in which round.
 
-    Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
-    on floating-point noise is not closed by this; a release that must withstand it needs discrete noise
+    Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. They do not prevent the
+    attack of Mironov 2012 on floating-point noise. A release that must withstand it needs discrete noise
     (`dpfed.mechanisms.integers`), which is made of `bits` alone.
     """
 
@@ -126,10 +127,10 @@ class Secure:
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
 
 
-def threshold(probability: float) -> float:
+def uniform_threshold(probability: float) -> float:
     """Return the largest multiple of 2^-53 that is at most the probability: a bound for `uniform`.
 
-    Claim: a uniform of `uniform` lies below it with exactly this probability, never above the one that is charged.
+    Claim: a draw of `uniform` lies below it with exactly this probability, never more than the probability charged.
 
     >>> threshold(0.25), threshold(1e-17)
     (0.25, 0.0)
@@ -140,5 +141,5 @@ def threshold(probability: float) -> float:
 def randomness_of(name: str, seeds: Seeds) -> Randomness:
     """Return the randomness that run.randomness names: "secure", or "simulated" from the seeds."""
     made: Randomness = Secure() if name == "secure" else Simulated(seeds=seeds)
-    replay = replayed.current()
+    replay = replayed.current_replay()
     return made if replay is None else replay.randomness(made)

@@ -1,7 +1,8 @@
-"""Marks in the code under audit whose values a replay audit compares (`dpfed.audit.replay`); without effect elsewhere.
+"""Marks in audited code for the values that a replay audit (`dpfed.audit.replay`) compares; no effect in other runs.
 
-A replay audit runs the code on data D, then on a neighbour D' with the outputs of all mechanisms frozen to those of the
-first run. `mechanism` marks the code that adds noise, `outside` a value that must not depend on any client or record.
+A replay audit runs the code on data D, then on a neighbour D' with the outputs of all mechanisms frozen to those of
+the first run. `mechanism` marks code that adds noise; `outside` marks a value that must not depend on any client or
+record.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Ids = TypeVar("Ids", bound="NDArray[Any]")
 
 
 class Replay(Protocol):
-    """One of the runs of a replay audit, as the code under audit sees it."""
+    """One of the two runs of a replay audit: its interface for the code under audit."""
 
     def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
-        """Compare a value that is no mechanism's output."""
+        """Compare a value that is not the output of a mechanism."""
 
     def mechanism(
         self,
@@ -40,19 +41,19 @@ class Replay(Protocol):
         client: int | None = None,
         step: int | None = None,
     ) -> Released:
-        """Compare the input of a mechanism, and return the first run's output."""
+        """Compare the input of a mechanism, and return the mechanism's output in the first run."""
 
     def reseed(self, name: str) -> None:
-        """Give the global generators the same state in both runs, whatever was drawn before."""
+        """Set the global generators to one state, equal in both runs, whatever was drawn before."""
 
     def randomness(self, made: Part) -> Part:
-        """Return secret randomness that both runs draw alike, in place of `made`."""
+        """Return secret randomness with equal draws in both runs, in place of `made`."""
 
     def own(self, given: Part, config: object) -> Part:
-        """Return the objects of a `dpfed.run` with this run's data among them."""
+        """Return the objects given to `dpfed.run`, with the data replaced by this run's data."""
 
     def training(self, made: Part) -> Part:
-        """Return local training on what the clients of this run hold."""
+        """Return local training on the records that clients have in this run."""
 
     @property
     def writes_reports(self) -> bool:
@@ -60,51 +61,51 @@ class Replay(Protocol):
 
     @property
     def rounds(self) -> Any:
-        """Comparison of federated rounds (`dpfed.round.Compared`)."""
+        """Comparison of federated rounds (`dpfed.round.RoundComparison`)."""
 
-    def keeps(self, path: Path) -> bool:
+    def is_temporary_path(self, path: Path) -> bool:
         """Return True for a path in the audit's own folder, which is deleted with it."""
 
     def drawn(self, cohort: Ids) -> Ids:
-        """Return the drawn clients of a round without those that this run's data do not have."""
+        """Return the drawn clients of a round without those that are absent from this run's data."""
 
     def batch(self, records: Ids) -> Ids:
-        """Return the drawn records of a batch without those that this run's data do not have."""
+        """Return the drawn records of a batch without those that are absent from this run's data."""
 
 
 _current: Replay | None = None
 
 
-def current() -> Replay | None:
-    """Return the replay audit's run that this process is; None in every other run."""
+def current_replay() -> Replay | None:
+    """Return the run of a replay audit that this process executes; None outside replay audits."""
     return _current
 
 
-def enter(replay: Replay | None) -> None:
-    """Make this process a run of a replay audit; None: an ordinary one again."""
+def enter_replay(replay: Replay | None) -> None:
+    """Make this process execute a run of a replay audit; None ends the audit."""
     global _current
     _current = replay
 
 
 def require_apart(*paths: str | os.PathLike[str] | None) -> None:
-    """Raise ConfigError in a replay audit for files that stay: its noise is repeatable, whatever it is called."""
+    """Raise ConfigError in a replay audit for files outside its folder: its noise is always repeatable."""
     for path in paths:
-        if _current is not None and (path is None or not _current.keeps(Path(path))):
+        if _current is not None and (path is None or not _current.is_temporary_path(Path(path))):
             raise ConfigError(
-                f"{path or 'runs/'}: a replay audit makes its noise from known seeds, so that no folder or ledger of "
-                "it may stay. In call(data, out), write to `out` and below it, and to no project's ledger."
+                f"{path or 'runs/'}: a replay audit makes its noise from known seeds, so none of its folders or "
+                "ledgers may stay. In call(data, out), write to `out` and below it, and to no project's ledger."
             )
 
 
 def outside(name: str, value: object, client: int | None = None) -> None:
     """Declare a value that must not depend on any other client's data.
 
-    name:   for the report, and to find the same value in the other run
+    name:   name in the report, by which the value is matched between the two runs
     value:  an array, a tensor, a number, a string, or anything with a `repr`
     client: the client that the value belongs to; None: a value of the whole run, which depends on no client
 
-    Has no effect without a replay audit. In one, values of the same name and client are compared bit by bit, in the
-    order of their declarations; only those of clients changed by the audit may differ.
+    Has no effect outside a replay audit. In an audit, values with equal name and client are compared bit by bit, in the
+    order of their declarations. Only values of clients changed by the audit may differ.
 
     >>> import dpfed.audit
     >>> dpfed.audit.outside("update", [0.5, -0.5], client=3)
@@ -116,17 +117,17 @@ def outside(name: str, value: object, client: int | None = None) -> None:
 def mechanism(
     f: Callable[..., Released], *, sensitivity: float, norm: Norm = "l2", name: str | None = None
 ) -> Callable[..., Released]:
-    """Return `f` as a mechanism: a function that adds noise to its first argument, and whose output is public.
+    """Return `f` marked as a mechanism: a function that adds noise to its first argument, with a public output.
 
-    sensitivity: the largest move of the first argument by one client added or removed, in `norm`; a client whose data
-                 are replaced may move it by twice that
+    sensitivity: largest change of the first argument by one client added or removed, in `norm`; replacing the data of
+                 a client may change the argument by twice the sensitivity
     norm:        "l1", "l2" or "linf"
-    name:        for the report; default: the function's own
+    name:        name in the report; default: the name of `f`
 
-    Without a replay audit it is `f`. In one, the first argument may move by the sensitivity for each client changed by
-    the audit, the noise must not depend on the argument, and the second run continues with the first one's output.
-    Noise from numpy's, torch's or Python's global generators, or from the operating system, is made repeatable.
-    Units: sensitivity in those of the first argument.
+    Outside a replay audit the result behaves as `f`. In an audit, the first argument may change by the sensitivity for
+    each client changed by the audit, and the noise must not depend on the argument. The second run continues with the
+    first run's output. Noise from the global generators of numpy, torch or Python, or from the operating system, is
+    made repeatable. Units: sensitivity in units of the first argument.
 
     >>> import dpfed.audit
     >>> dpfed.audit.mechanism(lambda total: total + 0.25, sensitivity=1.0)(2.0)
@@ -134,22 +135,22 @@ def mechanism(
     """
 
     @wraps(f)
-    def marked(given: object, *more: object, **named: object) -> Released:
+    def with_replay_hook(given: object, *more: object, **named: object) -> Released:
         if _current is None:
             return f(given, *more, **named)
         called = name or str(getattr(f, "__name__", type(f).__name__))
-        kept = _copied(given)
+        kept = _copy_of(given)
         _current.reseed(called)
         noisy = f(given, *more, **named)
         return _current.mechanism(called, kept, noisy, sensitivity=sensitivity, norm=norm)
 
-    return marked
+    return with_replay_hook
 
 
-def _copied(value: object) -> object:
-    """Return a copy of an array or a tensor, which `f` may write to; any other value as it is."""
+def _copy_of(value: object) -> object:
+    """Return a copy of an array or a tensor, which `f` may write to; any other value is returned unchanged."""
     if isinstance(value, list | tuple):
-        return [_copied(one) for one in value]
+        return [_copy_of(one) for one in value]
     for way in ("clone", "copy"):
         if hasattr(value, way) and hasattr(value, "dtype"):
             return getattr(value, way)()

@@ -1,4 +1,4 @@
-"""One federated round: announcement, clients' part (`dpfed.sources`), sum, noise, charge, step of the server."""
+"""One federated round: announcement, clients' rows (`dpfed.sources`), sum, noise, charge, step of the server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed import replayed
-from dpfed.aggregation.ranks import Alone, Ranks, Task
+from dpfed.aggregation.ranks import Ranks, SingleProcess, Task
 from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
-from dpfed.diagnostics.watch import Watch
+from dpfed.diagnostics.watch import RoundWatch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import Sampler, draw_cohort, with_others
+from dpfed.participation.sampling import Sampler, draw_cohort, fill_cohort
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.stage import Observer, Private, Round, Stage, Tally, Together
+from dpfed.stages.stage import ManyObservers, Observer, Private, Round, Stage, Tally
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -37,17 +37,18 @@ NO_RESULT = "too few clients were left; nothing of the round is released"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Method:
-    """The parts of a round.
+    """The components of a method's rounds.
 
-    stages:  the steps of an update on its way into the model, in their order
-    clients: local training; `group` clients are trained and summed at a time
-    divisor: of the sum, public, in a private run; None: the number of uploads, or the sum of their weights
-    fill:    number of clients in every sum: clients that were not drawn send a row of zeros, noised and masked like
-             any other row, so that the number of uploads reveals nothing
-    dropouts: distribution of the clients that drop out of a simulated round; None: no client does
-    canaries: take part beside the clients, for audits
-    ranks:   the processes that share the clients of a round
-    counts_errors: an exception in a client's training is counted, and its row is not finite; else it ends the round
+    stages:        steps that an update passes from a client into the model, in order
+    clients:       local training; `group` clients are trained and summed at a time
+    divisor:       public divisor of the sum in a private run; None: the number of uploads, or the sum of their weights
+    fill:          number of clients in every sum: clients that were not drawn send a row of zeros, noised and masked
+                   like any other row, so that the number of uploads reveals nothing
+    dropouts:      distribution of the clients that drop out of a simulated round; None: no client does
+    canaries:      clients of an audit that take part beside the data's clients
+    ranks:         processes that share the clients of a round
+    counts_errors: True: an exception in a client's training is counted, and its row is not finite; False: it ends the
+                   round
     """
 
     stages: Stages
@@ -61,11 +62,11 @@ class Method:
     fill: int | None = None
     dropouts: Dropouts | None = None
     canaries: Canaries | None = None
-    ranks: Ranks = field(default_factory=Alone)
+    ranks: Ranks = field(default_factory=SingleProcess)
     counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:
-        """Return the round as announced: its public map and reference point, before any client trains."""
+        """Return the round with its public map and reference point, fixed before any client trains."""
         state = task.state
         projection = self.stages.project.choice.for_round(state.broadcast, state.round, seeds)
         return Round(
@@ -76,10 +77,10 @@ class Method:
         )
 
     def task(self, state: ServerState, cohort: NDArray[np.int64]) -> Task:
-        """Return the task of a round from this state for the drawn clients, and with `fill` for others beside them."""
+        """Return the task of a round: the drawn clients and, with `fill`, further clients that send zeros."""
         participants = cohort
         if self.fill is not None:
-            participants = with_others(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
+            participants = fill_cohort(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
         gone = {} if self.dropouts is None else self.dropouts.draw(participants, state.round)
         return Task(state=state, cohort=cohort, participants=participants, dropouts=gone)
 
@@ -98,16 +99,17 @@ class Method:
         private = self.stages.private
         return None if private is None else private.release(now)
 
-    def divided_by(self, counted: NDArray[np.int64]) -> float:
-        """Return the divisor of the sum of these clients' rows."""
+    def sum_divisor(self, counted: NDArray[np.int64]) -> float:
+        """Return the divisor for the sum of the rows of the `counted` clients."""
         if self.divisor is not None:
             return self.divisor
         weigh = self.stages.find(Weigh)
         return float(len(counted) or 1) if weigh is None else float(weigh.weights[counted].sum()) or 1.0
 
     def updates(self, ids: NDArray[np.int64], now: Round, seeds: Seeds, *, at_once: int | None) -> Iterator[Any]:
-        """Train clients in groups; yield (clients, updates [c, d]), `at_once` numbers at a time (None: groups)."""
-        for group in groups(ids, self.group):
+        """Train clients in groups; yield (clients, updates [c, d]) with about `at_once` numbers each (None: a
+        group)."""
+        for group in client_groups(ids, self.group):
             failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
             moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
             now.tally.failed += len(failed or ())
@@ -117,28 +119,28 @@ class Method:
 
 
 class Charges(Protocol):
-    """The ledger that releases are charged to: an `accounting.Ledger`, or a book that writes to one."""
+    """Ledger that releases are charged to: an `accounting.Ledger`, or an object that writes to one."""
 
     def record(self, entry: Entry) -> None:
-        """Write the entry (a charge, or a round without a release) to the disk; or raise."""
+        """Write the entry (a charge, or a round without a release) to disk; raise if it cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenRound(Generic[Opened]):
-    """A round whose sum is open: a source adds rows to it."""
+    """A round whose sum is open: rows from a source are added to it."""
 
     method: Method
     now: Round
     total: Opened
-    watch: Watch
+    watch: RoundWatch
 
-    def halves(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
-        """Add updates [c, d] of these clients, after all client halves. counted: clients of the cohort, no others."""
+    def add_updates(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
+        """Add updates [c, d] after all client halves. counted: True for clients of the cohort, False for any others."""
         now = self.now if counted else replace(self.now, tally=Tally())
         self.arrived(client_halves(self.method.stages, rows, ids, now), ids)
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        """Add rows as they arrived."""
+        """Add rows in the form in which they arrived."""
         assert self.now.observer is not None
         if (compared := _replay_rounds()) is not None:
             compared.arrived(rows, ids)
@@ -146,7 +148,7 @@ class OpenRound(Generic[Opened]):
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
     def gather(self, ranks: Ranks) -> None:
-        """Add up the ranks' sums and records; on every rank, at the same time."""
+        """Add up the sums and records of all ranks; every rank calls this at the same point of a round."""
         self.total.gather(ranks)  # type: ignore[attr-defined]
         self.now.tally.gather(ranks)
         self.watch.gather(ranks, self.now)
@@ -156,57 +158,57 @@ class OpenRound(Generic[Opened]):
     def fill(self, ids: NDArray[np.int64]) -> None:
         """Add a row of zeros, noised and masked like any other row, for each of these clients."""
         broadcast = self.now.broadcast
-        for some in groups(ids, self.method.group):
-            self.halves(torch.zeros(len(some), len(broadcast), device=broadcast.device), some, counted=False)
+        for some in client_groups(ids, self.method.group):
+            self.add_updates(torch.zeros(len(some), len(broadcast), device=broadcast.device), some, counted=False)
 
     def add_canaries(self, ids: NDArray[np.int64]) -> None:
         """Add the directions of these canaries."""
-        for some in groups(ids, self.method.group):
+        for some in client_groups(ids, self.method.group):
             assert self.method.canaries is not None
-            self.halves(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
+            self.add_updates(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
 
 
-class Compared(Protocol):
+class RoundComparison(Protocol):
     """Comparison of a round in a replay audit (`dpfed.audit.replays.rounds`)."""
 
-    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
-        """Compare what is announced and who takes part; return an observer of rows."""
+    def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
+        """Compare the announcement and the participants; return an observer of rows."""
 
-    def of_node(self, method: Method) -> Observer:
-        """Return an observer of the rows of a node, which has built the method for itself."""
+    def node_observer(self, method: Method) -> Observer:
+        """Return an observer of the rows of a node, whose process has built the method itself."""
 
-    def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        """Return the first run's rows after the private stage if each upload is released, else these rows."""
+    def private_rows(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        """Return the first run's rows after the private stage if each upload is released, else the given rows."""
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Compare uploads."""
 
     def gather(self, ranks: Ranks) -> None:
-        """Add up what the ranks' uploads sum to."""
+        """Add up the sums of the ranks' uploads."""
 
-    def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
-        """Compare what enters the private stage at the sum, and return the first run's output."""
+    def compare_noise(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
+        """Compare the input of the private stage at the sum, and return its output in the first run."""
 
-    def closes(self, done: RoundResult) -> None:
-        """Compare what a round ends with."""
+    def compare_result(self, done: RoundResult) -> None:
+        """Compare the result of a round."""
 
 
-def _replay_rounds() -> Compared | None:
-    replay = replayed.current()
+def _replay_rounds() -> RoundComparison | None:
+    replay = replayed.current_replay()
     return None if replay is None else replay.rounds
 
 
 class Source(Protocol):
-    """Provider of the rows of a round: clients that this process trains, nodes, the caller of a loop, an audit."""
+    """Provider of a round's rows: clients trained by this process, remote nodes, the caller of a loop, or an audit."""
 
     def take_part(self, opened: OpenRound[Any]) -> None:
-        """Add a row for each client that arrives, and name the clients that drop out."""
+        """Add a row for each client that arrives, and record the clients that drop out."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """The next state, the charged release and the released mean move of a round; without a sum, the state's round only.
-    `record` is the operator's, and covered by no epsilon."""
+    """Next state, charged release and released mean move of a round; an aborted round only advances the state's round.
+    `record` is for the operator only: no epsilon covers it."""
 
     state: ServerState
     record: RoundRecord
@@ -224,20 +226,20 @@ def run_round(
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
 ) -> RoundResult:
-    """Run one federated round: of `dpfed.run`, of Flower's nodes, of a ClientLevel loop, of an audit's trial.
+    """Run one federated round of `dpfed.run`, of Flower's nodes, of a ClientLevel loop, or of an audit's trial.
 
     The release is in the ledger, on disk, before the new state is returned: a visible state has been charged. Raises
-    LedgerError, and releases nothing, if that fails. If too many clients drop out for a sum, the state stays as it is
-    and nothing is charged; the ledger records the abort without numbers. An abort does not depend on the drawn cohort:
-    `dpfed.methods.aborts` has the reason, and the combinations that are refused.
+    LedgerError, and releases nothing, if writing the release fails. If too many clients drop out for a sum, the model
+    is unchanged and nothing is charged; the ledger records the abort without numbers. An abort does not depend on the
+    drawn cohort: `dpfed.methods.aborts` states the reason, and the combinations that are refused.
     """
-    cohort = cohort_of(method, state.round) if cohort is None else cohort
+    cohort = draw_round_cohort(method, state.round) if cohort is None else cohort
     now = method.announce(method.task(state, cohort), seeds)
     of_uploads = method.release_of_uploads(now)
     _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
-    return _closed_round(_close(opened, ledger, of_uploads))
+    return _compared_result(_close(opened, ledger, of_uploads))
 
 
 @one_thread()
@@ -256,25 +258,25 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
     _record(ledger, release if of_uploads is None else None)
-    divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
+    divisor = method.sum_divisor(np.intersect1d(now.task.cohort, summed.included))
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
-def _closed_round(done: RoundResult) -> RoundResult:
+def _compared_result(done: RoundResult) -> RoundResult:
     if (compared := _replay_rounds()) is not None:
-        compared.closes(done)
+        compared.compare_result(done)
     return done
 
 
-def left_out(state: ServerState, method: Method) -> RoundResult:
-    """Skip a round that was charged before an interruption and may not be repeated with other noise."""
-    drawn = cohort_of(method, state.round)
+def skipped_round(state: ServerState, method: Method) -> RoundResult:
+    """Skip a round that was charged before an interruption: it must not be repeated with fresh noise."""
+    drawn = draw_round_cohort(method, state.round)
     record = RoundRecord(
         round=state.round + 1,
         cohort=len(drawn),
-        members=members.written(drawn, method.sampler.clients),
+        members=members.members_text(drawn, method.sampler.clients),
         participants=len(drawn),
         aborted=INTERRUPTED,
         noise_known=False,
@@ -282,31 +284,31 @@ def left_out(state: ServerState, method: Method) -> RoundResult:
     return RoundResult(state=replace(state, round=state.round + 1), record=record, release=None)
 
 
-def share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> None:
-    """Run this process's part of a round that another process leads: no charge, no close, no step."""
+def run_share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> None:
+    """Compute this process's part of a round that another process leads, without a charge or a step of the server."""
     source.take_part(open_round(method.announce(task, seeds), method))
 
 
-def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
-    """Draw the clients of round `number`, and its canaries on top."""
+def draw_round_cohort(method: Method, number: int) -> NDArray[np.int64]:
+    """Draw the clients of round `number`, followed by its canaries."""
     cohort = draw_cohort(method.sampler, method.randomness, number)
     return np.concatenate([cohort, present_canaries(method, number)])
 
 
 def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
-    """Return the canaries of round `number`. A canary adds noise beyond the accounted noise: post-processing, since
-    it is independent of data."""
-    return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.of_round(number)[0]
+    """Return the canaries that take part in round `number`. A canary is independent of data, so adding it to the sum is
+    post-processing."""
+    return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.canaries_of_round(number)[0]
 
 
 def open_round(now: Round, method: Method, *, observer: Observer | None = None) -> OpenRound[Any]:
-    """Open an empty sum, watched by the operator's record and by `observer`."""
+    """Open an empty sum, with the operator's record and `observer` as observers."""
     total = method.aggregation.open(now.task, size=method.stages.width, dtype=method.stages.summed_as)
-    watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
+    watch = RoundWatch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
     if (compared := _replay_rounds()) is not None:
-        observers.append(compared.opens(now, method, total.arriving))
-    seen = watch if len(observers) == 1 else Together(observers)
+        observers.append(compared.compare_opening(now, method, total.arriving))
+    seen = watch if len(observers) == 1 else ManyObservers(observers)
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 
@@ -315,7 +317,7 @@ def _record(ledger: Charges | None, entry: Entry | None) -> None:
         ledger.record(entry)
 
 
-def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the clients, `size` at a time."""
+def client_groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the clients in groups of at most `size`."""
     for start in range(0, len(clients), size):
         yield clients[start : start + size]

@@ -1,4 +1,4 @@
-"""One root seed, many named streams: everything random in a simulation that is not privacy noise."""
+"""Named random streams from one root seed, for all randomness of a simulation except privacy noise."""
 
 from __future__ import annotations
 
@@ -24,59 +24,60 @@ class Seeds:
     A stream is named by a purpose ("local.shuffle") and integers (round, client ...): it is the SHA-256 of
     (root, purpose, integers), so adding a stream never moves another and a run resumes at any round.
 
-    How likely two of n streams are one, by the birthday bound, whatever their names:
-        generator                   n^2 / 2^129: keys of 128 bits, a counter of 256
-        tensors                     the same; on cuda n^2 / 2^65: keys of 64 bits, a counter of 64 for each thread
-        integer                     n^2 / 2^64: for public seeds, which are written into messages
-        keys                        n^2 L / 2^64 that two of L numbers share some: for shuffles and public choices
+    Probability that two of n streams coincide, by the birthday bound, whatever their names:
+        generator       n^2 / 2^129: keys of 128 bits, a counter of 256
+        tensors         n^2 / 2^129; on cuda n^2 / 2^65: keys of 64 bits, a counter of 64 for each thread
+        integer         n^2 / 2^64: for public seeds, which are written into messages
+        keys            n^2 L / 2^64 that two streams of L numbers share some of them: for shuffles and public choices
     A run of 10^4 rounds of 10^4 clients has 10^8 streams of a purpose: 10^-23, and 0.0003 on cuda.
 
     For experiments, shuffling, partitions, initial weights and public choices only. Never for privacy noise in a
-    release: anyone who knows `root` can subtract everything drawn from it.
+    release: anyone who knows `root` can subtract all noise drawn from it.
     """
 
     root: int
 
     def generator(self, purpose: str, *path: int) -> np.random.Generator:
         """Return a numpy generator (Philox) at the start of the stream (purpose, *path)."""
-        return np.random.Generator(np.random.Philox(key=self._bits(128, "numpy", purpose, path)))
+        return np.random.Generator(np.random.Philox(key=self._key_bits(128, "numpy", purpose, path)))
 
     def tensors(self, purpose: str, *path: int, device: str = "cpu") -> TensorStream:
-        """Random tensors from the start of the stream. Their numbers differ between cuda and all other devices."""
+        """Return random tensors from the start of the stream. Their numbers on cuda differ from those of other
+        devices."""
         if device.startswith("cuda"):
-            return OnCuda(device, key=self._bits(64, "tensors.cuda", purpose, path))
-        return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
+            return CudaStream(device, key=self._key_bits(64, "tensors.cuda", purpose, path))
+        return HostStream(device, key=self._key_bits(128, "tensors", purpose, path))
 
     def integer(self, purpose: str, *path: int) -> int:
         """Return a 63-bit seed for a library that requires an integer (`FlatModel.initial`)."""
-        return self._bits(63, "integer", purpose, path)
+        return self._key_bits(63, "integer", purpose, path)
 
     def keys(self, purpose: str, number: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
         """Uniform 64-bit keys [len(ids), *shape]: their argsort along the last axis is a shuffle.
 
-        A key depends on (root, purpose, round, its client's id, its position) and on nothing else: not on the
-        other ids, nor on chunking, and enlarging `shape` along any axis keeps the keys that were there.
+        A key depends only on (root, purpose, round, its client's id, its position). It does not depend on the other ids
+        or on chunking; enlarging `shape` along any axis keeps the existing keys.
         Splitmix64 in counter mode: statistically sound, not cryptographic.
         """
-        stream = np.array([self._bits(64, "keys", purpose, (number,))], dtype=np.uint64)
-        keys: NDArray[np.uint64] = _absorb(stream, ids.astype(np.uint64))[0]
+        stream = np.array([self._key_bits(64, "keys", purpose, (number,))], dtype=np.uint64)
+        keys: NDArray[np.uint64] = _splitmix_outputs(stream, ids.astype(np.uint64))[0]
         for length in shape:
-            keys = _absorb(keys, np.arange(length, dtype=np.uint64))
+            keys = _splitmix_outputs(keys, np.arange(length, dtype=np.uint64))
         return keys
 
-    def _bits(self, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
+    def _key_bits(self, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
         name = json.dumps(["dpfed.seeds.1", int(self.root), kind, purpose, *map(int, path)])
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little") >> (128 - count)
 
 
-def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """States [...] and counters [n] -> states [..., n]: output number counter of splitmix64 at state."""
+def _splitmix_outputs(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return outputs [..., n] of splitmix64 with states [...] at counters [n]."""
     words: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * np.uint64(GOLDEN)
-    mix(words)
+    mix_words(words)
     return words
 
 
-def mix(words: NDArray[np.uint64]) -> None:
+def mix_words(words: NDArray[np.uint64]) -> None:
     """Apply the finaliser of splitmix64 (Mix13 of Stafford 2011), a bijection, to every word in place."""
     shifted = words >> np.uint64(30)
     np.bitwise_xor(words, shifted, out=words)
@@ -87,13 +88,13 @@ def mix(words: NDArray[np.uint64]) -> None:
 
 
 _BLOCK = 1 << 14
-"""Normals drawn at a time: 128 KiB stay in a core's cache."""
+"""Number of normals drawn at a time: their 128 KiB fit a core's cache."""
 _RADIUS_BITS = 40
-"""Low bits of a random word that are the radius of a pair of normals; the other 24 are its angle."""
+"""Number of low bits of a random word that give the radius of a pair of normals; the other 24 bits give the angle."""
 
 
 class TensorStream(Protocol):
-    """Every call continues where the previous one ended."""
+    """Stream of random tensors; every call continues where the previous call ended."""
 
     def normal(self, count: int) -> Tensor:
         """Independent standard normals, float32 [count]."""
@@ -102,15 +103,15 @@ class TensorStream(Protocol):
         """Independent standard normals, float32 [count], by the fastest method."""
 
     def fill_uniform(self, row: Tensor) -> None:
-        """Independent uniforms on {0, 1, ..., 2^24 - 1} / 2^24 into row [n], float32, contiguous."""
+        """Fill row [n], float32, contiguous, with independent uniforms on {0, 1, ..., 2^24 - 1} / 2^24."""
 
 
-class OnTheHost:
-    """Drawn by numpy on the CPU, the same on every kind of processor, and copied to `device`.
+class HostStream:
+    """Stream drawn by numpy on the CPU, equal on every kind of processor, and copied to `device`.
 
-    Not by torch, whose generator on the CPU keeps 32 bits of a seed, so that two of 10^5 streams are one more often
-    than not, and whose float32 normals end at 5.77. Philox with keys of 128 bits; normals by the ziggurat in float64,
-    rounded once.
+    torch's generator on the CPU is not used: it keeps 32 bits of a seed, so that two of 10^5 streams coincide more
+    often than not, and its float32 normals end at 5.77. This stream is Philox with keys of 128 bits; normals are drawn
+    by the ziggurat in float64 and rounded once.
     """
 
     def __init__(self, device: str, *, key: int) -> None:
@@ -130,9 +131,9 @@ class OnTheHost:
     def normal_in_pairs(self, count: int) -> Tensor:
         """Return normals by Box and Muller (1958), a pair from 64 bits: 2.5 times as fast as `normal`.
 
-        A radius has 40 bits, so that no normal is beyond 7.55, where one of 2 10^13 is. Angles are multiples of
-        2 pi / 2^24. A value in float32 is off by less than 3e-6, or by 3e-5 / r where its radius r is below 1, and
-        never by more than 3e-4. Numpy's logarithm, sine and cosine differ in the last bits among processors.
+        A radius has 40 bits, so no normal exceeds 7.55, where 1 of 2 10^13 should. Angles are multiples of 2 pi / 2^24.
+        The error of a value in float32 is below 3e-6, or below 3e-5 / r where its radius r is below 1, and never above
+        3e-4. Numpy's logarithm, sine and cosine differ in the last bits among processors.
         """
         import torch
 
@@ -166,8 +167,8 @@ def _fill_with_pairs(block: NDArray[np.float32], words: NDArray[np.uint64]) -> N
     np.multiply(np.sin(angles, out=other), radii, out=other)
 
 
-class OnCuda:
-    """Drawn on the GPU by torch's Philox: a seed of 64 bits is its key, beside a counter of 64 for each thread."""
+class CudaStream:
+    """Stream drawn on the GPU by torch's Philox: its key is a seed of 64 bits, with a counter of 64 bits per thread."""
 
     def __init__(self, device: str, *, key: int) -> None:
         import torch

@@ -21,30 +21,30 @@ from dpfed.round import OpenRound, present_canaries
 from dpfed.seeds import Seeds
 
 _AT_ONCE = 1 << 21
-"""Numbers that pass through the stages together: 8 MiB (measured: benchmarks/README.md)."""
+"""Numbers that pass through the stages at a time: 8 MiB (measured: benchmarks/README.md)."""
 _INTEGERS_AT_ONCE = 1 << 18
-"""The same of integers and their noise, which have 64 bits."""
+"""Integers of 64 bits, with their noise, that pass through the stages at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """Clients that this process trains, or its part of them: the cohort by `method.clients`. Canaries send their
-    direction, other participants send zeros."""
+class TrainedClients:
+    """Clients that this process trains with `method.clients`: the cohort, or this rank's part of it. Canaries send
+    their direction, other participants send zeros."""
 
     seeds: Seeds
 
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
         method, now, total = opened.method, opened.now, opened.total
         ranks, canaries = method.ranks, present_canaries(method, now.number)
-        mine = ranks.mine if ranks.count > 1 else np.asarray
+        mine = ranks.clients_of_rank if ranks.count > 1 else np.asarray
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
-        at_once = _at_once(opened)
-        # Training uses every core; the stages after it are too short to divide among cores.
+        at_once = _numbers_at_once(opened)
+        # Training uses every core; the tensors of the stages after it are too small to divide among cores.
         alone = one_thread if at_once == _AT_ONCE else nullcontext
         for ids, updates in method.updates(trained, now, self.seeds, at_once=at_once):
             with alone():
-                opened.halves(updates, ids)
+                opened.add_updates(updates, ids)
         opened.add_canaries(mine(np.intersect1d(total.senders, canaries)))
         opened.fill(mine(np.setdiff1d(total.senders, now.task.cohort)))
         if ranks.count > 1:
@@ -52,34 +52,34 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InProcess:
-    """Clients of this process and of the processes that it leads, with training errors as `TrainingFailed`."""
+class InProcessClients:
+    """Clients of this process and of the processes that it leads; errors in training are raised as `TrainingFailed`."""
 
     seeds: Seeds
 
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
-        opened.method.ranks.lead(opened.now.task)
+        opened.method.ranks.send_task(opened.now.task)
         with training_errors(f"round {opened.now.number + 1}"):
-            Trained(seeds=self.seeds).take_part(opened)
+            TrainedClients(seeds=self.seeds).take_part(opened)
 
 
 @contextmanager
 def training_errors(what: str) -> Iterator[None]:
-    """Raise TrainingFailed for any error of torch (a lost GPU, no memory, a dead process) or of a custom network."""
+    """Raise TrainingFailed for any error of torch (GPU lost, out of memory, process died) or of a custom network."""
     try:
         yield
     except (DpfedError, AccountingError):
         raise
-    except Exception as error:  # the network may be the user's, and raise anything
+    except Exception as error:  # a custom network may raise any exception
         raise TrainingFailed(
             f"{what}: training failed ({error_text(error)}). Nothing of it was released; the rounds before it are "
-            "saved: once the cause is gone, --resume continues."
+            "saved: once the cause is removed, --resume continues."
         ) from error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
-    """Rows of the cohort's clients, in its order, a few at a time: those of a caller, or of an audit."""
+class GivenRows:
+    """Rows of the cohort's clients, in the cohort's order, a few at a time: from the caller of a loop or an audit."""
 
     rows: Iterator[Tensor]
 
@@ -88,15 +88,15 @@ class Given:
         for rows in self.rows:
             ids = cohort[start : start + len(rows)]
             opened.now.tally.trained += len(ids)
-            opened.halves(rows, ids)
+            opened.add_updates(rows, ids)
             start += len(ids)
 
 
-def _at_once(opened: OpenRound[OpenSum]) -> int | None:
+def _numbers_at_once(opened: OpenRound[OpenSum]) -> int | None:
     """Return how many numbers pass through all stages together; None: whole groups.
 
-    On a CPU, about the number that fits its caches. A secure sum gets whole groups: two clients of one group share a
-    mask that need not be made twice.
+    On a CPU, about the number that fits its caches. A secure sum receives whole groups, so that the mask shared by two
+    clients of a group is made once.
     """
     if opened.now.broadcast.device.type != "cpu" or not isinstance(opened.total, PlainSum):
         return None

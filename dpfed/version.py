@@ -1,3 +1,3 @@
-"""Version of the package, in a module below all rooms that write it into their files."""
+"""Version of the package, in a module without imports, so that every room can write it into its files."""
 
 __version__ = "0.3.0"

@@ -6,7 +6,7 @@ import torch
 
 from dpfed.config.tables import override, parse
 from dpfed.round import run_round
-from dpfed.sources import Trained
+from dpfed.sources import TrainedClients
 from dpfed.stages.chain import Stages
 
 DIGITS = {
@@ -85,7 +85,9 @@ def random_updates(experiment, scale=1.0, seed=0):
 
 def watched_round(state, method, *, seeds, ledger, cohort=None, observer=None):
     """Return the state after a round of simulated clients, and what the operator keeps of it."""
-    done = run_round(state, method, Trained(seeds=seeds), seeds=seeds, ledger=ledger, cohort=cohort, observer=observer)
+    done = run_round(
+        state, method, TrainedClients(seeds=seeds), seeds=seeds, ledger=ledger, cohort=cohort, observer=observer
+    )
     return done.state, done.record
 
 

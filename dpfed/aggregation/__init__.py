@@ -1,1 +1,1 @@
-"""Sums of uploads. The server may see exactly what the aggregator returns."""
+"""Sums of uploads. The server may receive only the output of the aggregator."""

@@ -1,4 +1,4 @@
-"""Public terms of a secure sum, the clients that follow them step by step, and the total that it gives."""
+"""Public terms of a secure sum, the clients that take part in each step, and the modular total of their rows."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.graph import Graph, complete, random_circle, shares_needed
+from dpfed.aggregation.graph import Graph, complete_graph, random_circle, shares_needed
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
 MOST_BITS = 32
 
 FEWEST = 2
-"""Clients that a sum needs, to hide one another."""
+"""Least number of clients in a sum: with fewer, no client's row is hidden."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """Public terms of one round.
 
-    graph:     its clients, and who shares masks with whom
-    size:      coordinates d of a row
+    graph:     clients of the round, with the pairs that share masks
+    size:      number of coordinates d of a row
     bits:      b of the ring Z_{2^b}, 1 to 32
-    threshold: fraction of a client and its neighbours that must answer to give back its secrets, in (1/2, 1]; the same
-               fraction of all clients must be in the sum
-    least:     clients whose rows the sum must hold, whatever the threshold: the number that shares of noise are sized
-               for
+    threshold: fraction in (1/2, 1] of a client and its neighbours that must answer to recover the client's secrets; the
+               same fraction of all clients must be in the sum
+    least:     number of rows that the sum must contain, whatever the threshold; noise shares are sized for this number
     session:   16 public bytes that no other round has
     """
 
@@ -41,35 +40,35 @@ class Agreement:
     session: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
     def shares_needed(self, client: int) -> int:
-        """t of the t-of-n shares of this client's secrets."""
+        """Return t of the t-of-n secret sharing of this client's secrets."""
         return shares_needed(len(self.graph.neighbours(client)) + 1, self.threshold)
 
     def require_all(self, step: ProtocolStep, alive: Collection[int]) -> None:
-        """SecureSumAborted unless enough of all clients are alive after the step: the threshold's fraction, and up to
-        the sum, which the replies of the last step do not change, `least`."""
+        """Raise SecureSumAborted if too few clients are alive after the step. Needed are the threshold's fraction
+        and, up to the upload step, `least`; the replies of the last step do not change the sum."""
         total, came = len(self.graph.circle), len(alive)
         needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.least)
         if came < needed:
-            _abort(step, f"{came} of {total} clients came, {needed} are needed")
+            _abort(step, f"{came} of {total} clients answered, {needed} are needed")
 
-    def require_around(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
-        """SecureSumAborted unless enough of those who hold shares of this client's secrets are alive."""
-        group, needed = self.graph.group(client), self.shares_needed(client)
+    def require_neighbourhood(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
+        """Raise SecureSumAborted unless enough of the holders of shares of this client's secrets are alive."""
+        group, needed = self.graph.neighbourhood(client), self.shares_needed(client)
         came = sum(member in alive for member in group)
         if came < needed:
-            _abort(step, f"of {len(group)} holders of shares of client {client} {came} came, {needed} are needed")
+            _abort(step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed")
 
     def require_connected(self, survivors: Collection[int]) -> None:
-        """SecureSumAborted if the survivors' masks do not tie them into one sum."""
-        if not self.graph.connected(survivors):
+        """Raise SecureSumAborted if the survivors' masks do not connect them into one sum."""
+        if not self.graph.is_connected(survivors):
             _abort(
                 ProtocolStep.UPLOAD,
-                f"{len(survivors)} of {len(self.graph.circle)} clients came, and more are needed: no masks connect "
+                f"{len(survivors)} of {len(self.graph.circle)} clients answered, and more are needed: no masks connect "
                 "them into one sum",
             )
 
 
-def agree(
+def agree_on_terms(
     clients: NDArray[np.int64],
     *,
     size: int,
@@ -81,7 +80,7 @@ def agree(
 ) -> Agreement:
     """Return the terms of a sum over these clients. Raise ConfigError for terms that contradict each other.
 
-    neighbours: k of the graph, which `graph_seed` (public) draws; None: all pairs
+    neighbours: k of the k-regular graph drawn from the public `graph_seed`; None: all pairs are neighbours
     """
     ids = [int(client) for client in clients]
     if len(set(ids)) < len(ids) or any(not 0 <= one < 1 << 62 for one in ids):
@@ -95,7 +94,7 @@ def agree(
             f"threshold={threshold:g}: must be above 1/2 and at most 1. At half or below, two halves of the clients "
             "could be sent different messages and give up both secrets of one client."
         )
-    graph = complete(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
+    graph = complete_graph(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
     return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
 
 
@@ -106,8 +105,8 @@ def _abort(step: ProtocolStep, why: str) -> None:
 _ORDER = list(ProtocolStep)
 
 
-class Turns:
-    """The clients of a sum, each with the step before which it vanishes, or none."""
+class StepPlan:
+    """Clients of a sum and the steps they reach: a dropped client vanishes before one of the steps."""
 
     def __init__(self, agreement: Agreement, dropouts: Mapping[int, ProtocolStep]) -> None:
         self._clients = frozenset(agreement.graph.circle)
@@ -115,8 +114,8 @@ class Turns:
         self._vanish = {int(client): ProtocolStep(step) for client, step in dropouts.items()}
         self._came: set[int] = set()
 
-    def reach(self, step: ProtocolStep) -> list[int]:
-        """Clients that take part in the step, sorted. UPLOAD: those who send an input, in time or late."""
+    def clients_at(self, step: ProtocolStep) -> list[int]:
+        """Return the clients that take part in the step, sorted. UPLOAD: those that send a row, in time or late."""
         return sorted(
             client
             for client in self._clients
@@ -124,20 +123,20 @@ class Turns:
         )
 
     def is_late(self, client: int) -> bool:
-        """Return True if the client's input arrives after the close of the step."""
+        """Return True if the client's row arrives after the upload step is closed."""
         return self._vanish.get(client) is ProtocolStep.LATE
 
-    def take(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    def accept(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
         """Yield the rows [c, d] of clients that may still send. Raise ConfigError for an unknown or repeated client."""
         if rows.shape != (len(clients), self._size) or rows.dtype != np.uint32:
             raise ConfigError(
                 f"rows {rows.dtype} {list(rows.shape)} of {len(clients)} clients: must be uint32 "
                 f"[{len(clients)}, {self._size}]."
             )
-        senders = set(self.reach(ProtocolStep.UPLOAD))
+        senders = set(self.clients_at(ProtocolStep.UPLOAD))
         for client, row in zip(map(int, clients), rows, strict=True):
             if client not in self._clients or client in self._came:
-                raise ConfigError(f"a row of client {client}: not one of this sum's clients, or its second.")
+                raise ConfigError(f"a row of client {client}: not in this sum, or already added.")
             self._came.add(client)
             if client in senders:
                 yield client, row
@@ -145,7 +144,7 @@ class Turns:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModularTotal:
-    """total: uint32 [d], the sum modulo 2^b of the rows of the clients `included`, sorted int64."""
+    """`total`: uint32 [d], the sum modulo 2^b of the rows of the clients `included`, sorted int64."""
 
     total: NDArray[np.uint32]
     included: NDArray[np.int64]

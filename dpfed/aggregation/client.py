@@ -1,4 +1,4 @@
-"""A client of the secure sum of Bonawitz et al. 2017, which speaks with the server in bytes."""
+"""A client of the secure sum of Bonawitz et al. 2017, which exchanges bytes with the server."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dpfed.aggregation.cryptography import (
     SHARE_BYTES,
     SeededMask,
     apply_masks,
-    both_ids,
     decrypt,
     encrypt,
-    exchange,
+    exchange_keys,
     mask_seed,
-    split,
+    pack_ids,
+    split_secret,
 )
 from dpfed.aggregation.messages import MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import pack, word_type
+from dpfed.compress.ring import pack_row, word_type
 from dpfed.errors import WireError
 
 
 class Client:
-    """One client in one round; every key is its own, of this round.
+    """One client in one round, with keys made for this round only.
 
-    `advertise`, `share`, `hold`, `upload`, `unmask`, each once and in this order. It refuses (WireError) what is
-    malformed or not of this round, and (SecureSumAborted) to go on where fewer than the threshold are left, or where
-    the sum would hold fewer rows than the agreement's `least`: of those who are named, whose keys and shares come (as
-    far as it has them: all, or its neighbours'), and who is to be unmasked.
+    Its methods `advertise`, `share`, `store_shares`, `upload`, `unmask` are called once each, in this order. Raises
+    WireError for messages that are malformed or not of this round. Raises SecureSumAborted if too few clients remain
+    for the threshold, or for the agreement's `least` rows in the sum. Counted are the clients named in a message, with
+    keys and shares as far as this client receives them, and the clients to be unmasked.
     """
 
     def __init__(self, agreement: Agreement, client: int) -> None:
@@ -49,7 +49,8 @@ class Client:
         self._next = "advertise"
 
     def to_bytes(self) -> bytes:
-        """All its secrets, for itself alone, to go on with in another process: `from_bytes`."""
+        """Return the client's state, secrets included, to continue in another process with `from_bytes`; keep it
+        secret."""
         keys = [key.private_bytes_raw().hex() for key in (self._cipher_key, self._mask_key)]
         tables = [
             {str(near): content.hex() for near, content in table.items()}
@@ -59,7 +60,7 @@ class Client:
 
     @classmethod
     def from_bytes(cls, agreement: Agreement, client: int, memory: bytes) -> Client:
-        """Return the client that has written `memory`, under the same agreement."""
+        """Return the client whose `to_bytes` gave `memory`, under the same agreement."""
         one = cls(agreement, client)
         one._next, own_seed, keys, tables = json.loads(memory)
         one._own_seed = bytes.fromhex(own_seed)
@@ -70,68 +71,70 @@ class Client:
         return one
 
     def advertise(self) -> bytes:
-        """Step 0: two public keys, for encryption and for masks."""
+        """Step 0: return two public keys, one for encryption and one for masks."""
         self._agreement.require_all(ProtocolStep.ADVERTISE, self._agreement.graph.circle)
         self._advance_step("advertise", "share")
-        return self._message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
+        return self._write_message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
 
     def share(self, message: bytes) -> bytes:
-        """Step 1: from the neighbours' keys, a share of both secrets for each, encrypted."""
+        """Step 1: from the neighbours' keys, return for each neighbour an encrypted share of both of this client's
+        secrets."""
         self._advance_step("share", "hold")
-        self._keys = {near: bytes(keys) for near, keys in self._read(message, MessageKind.KEYS).items()}
+        self._keys = {near: bytes(keys) for near, keys in self._read_from_neighbours(message, MessageKind.KEYS).items()}
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
-            raise WireError(f"client {self.client}: two of the public keys are the same; the server or a client lies.")
-        self._require(ProtocolStep.ADVERTISE, self._keys)
-        shares = self._split()
+            raise WireError(f"client {self.client}: two of the public keys are equal; the server or a client lies.")
+        self._require_neighbours(ProtocolStep.ADVERTISE, self._keys)
+        shares = self._split_secrets()
         self._shares[self.client] = shares.pop(self.client)
-        self._channels = {near: exchange(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
-        ends = {near: both_ids(self.client, near) for near in shares}
+        self._channels = {near: exchange_keys(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
+        ends = {near: pack_ids(self.client, near) for near in shares}
         sealed = {
             near: encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
             for near, pair in shares.items()
         }
-        return self._message(MessageKind.SHARE, sealed)
+        return self._write_message(MessageKind.SHARE, sealed)
 
-    def hold(self, message: bytes) -> None:
-        """Step 2 begins: keep the shares of the neighbours that go on. The others are out of this round."""
+    def store_shares(self, message: bytes) -> None:
+        """Start of step 2: store the shares of the neighbours that remain. All other clients are out of this round."""
         self._advance_step("hold", "upload")
-        for near, sealed in self._read(message, MessageKind.FORWARD).items():
+        for near, sealed in self._read_from_neighbours(message, MessageKind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
             plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
-            if plain[:16] != both_ids(near, self.client):
+            if plain[:16] != pack_ids(near, self.client):
                 raise WireError(f"client {self.client}: shares of client {near} were meant for another client.")
             self._shares[near] = plain[16:]
-        self._require(ProtocolStep.SHARE, self._shares)
+        self._require_neighbours(ProtocolStep.SHARE, self._shares)
 
     def upload(self, row: NDArray[np.uint32]) -> bytes:
-        """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
+        """Step 2: return row [d] modulo 2^b, under this client's own mask and the masks shared with its neighbours."""
         self._advance_step("upload", "unmask")
-        words = masked(row, self._masks(), self._agreement.bits)
-        return self._message(MessageKind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
+        words = masked_row(row, self._masks(), self._agreement.bits)
+        return self._write_message(MessageKind.UPLOAD, {self.client: pack_row(words, self._agreement.bits)})
 
     def unmask(self, message: bytes) -> bytes:
-        """Step 3: of every neighbour, a share of its own mask if it is in the sum, else of its mask key. Never both.
+        """Step 3: return one share for every neighbour: of its own mask if its row is in the sum, else of its mask key.
 
-        Once a round: a second request could ask for the other secret of the same client.
+        Called once a round: a second request could ask for the other secret of a neighbour, and both would unmask its
+        row.
         """
         self._advance_step("unmask", "nothing")
         rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
-        self._own_message(message, MessageKind.REQUEST)
-        asked = {client: _reveal(content) for client, content in rows.items()}
+        self._require_own_message(message, MessageKind.REQUEST)
+        asked = {client: _requested_secret(content) for client, content in rows.items()}
         survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
             raise WireError(f"client {self.client}: asked to unmask a sum without it, or of unknown clients; refused.")
-        self._require(ProtocolStep.UPLOAD, survivors & self._shares.keys())
+        self._require_neighbours(ProtocolStep.UPLOAD, survivors & self._shares.keys())
         self._agreement.require_all(ProtocolStep.UPLOAD, survivors)
         self._agreement.require_connected(survivors)
         replies = {
-            owner: bytes([reveal]) + _half_of_pair(self._shares[owner], reveal)
+            owner: bytes([reveal]) + _share_of_pair(self._shares[owner], reveal)
             for owner, reveal in asked.items()
             if owner in self._shares
         }
-        return self._message(MessageKind.UNMASK, replies)
+        return self._write_message(MessageKind.UNMASK, replies)
 
     def _masks(self) -> list[SeededMask]:
         masks = [SeededMask(self._own_seed, plus=0)]
@@ -140,39 +143,39 @@ class Client:
             masks.append(SeededMask(seed, plus=0) if self.client < near else SeededMask(seed, minus=0))
         return masks
 
-    def _split(self) -> dict[int, bytes]:
+    def _split_secrets(self) -> dict[int, bytes]:
         needed, holders = self._agreement.shares_needed(self.client), sorted({*self._keys, self.client})
-        of_mask = split(self._own_seed, needed, holders)
-        of_key = split(self._mask_key.private_bytes_raw(), needed, holders)
+        of_mask = split_secret(self._own_seed, needed, holders)
+        of_key = split_secret(self._mask_key.private_bytes_raw(), needed, holders)
         return {holder: of_mask[holder] + of_key[holder] for holder in holders}
 
     def _public_keys(self) -> bytes:
         return self._cipher_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
 
-    def _require(self, step: ProtocolStep, near: Iterable[int]) -> None:
-        """Enough of its own neighbourhood; and of all, where all are its neighbours."""
+    def _require_neighbours(self, step: ProtocolStep, near: Iterable[int]) -> None:
+        """Raise SecureSumAborted unless enough neighbours remain; check all clients if all are neighbours."""
         alive = {*near, self.client}
-        self._agreement.require_around(step, alive, self.client)
+        self._agreement.require_neighbourhood(step, alive, self.client)
         if len(self._near) + 1 == len(self._agreement.graph.circle):
             self._agreement.require_all(step, alive)
 
-    def _read(self, message: bytes, kind: MessageKind) -> dict[int, memoryview]:
+    def _read_from_neighbours(self, message: bytes, kind: MessageKind) -> dict[int, memoryview]:
         rows = read_table(message, kind, self._session, most=len(self._near))
-        self._own_message(message, kind)
+        self._require_own_message(message, kind)
         if not rows.keys() <= self._near:
             raise WireError(f"client {self.client}: {kind.name} of clients that are not its neighbours.")
         return rows
 
-    def _own_message(self, message: bytes, kind: MessageKind) -> None:
+    def _require_own_message(self, message: bytes, kind: MessageKind) -> None:
         if party_of(message, kind, self._session) != self.client:
             raise WireError(f"client {self.client}: a {kind.name} message for another client.")
 
-    def _message(self, kind: MessageKind, rows: dict[int, bytes]) -> bytes:
+    def _write_message(self, kind: MessageKind, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._session, self.client, rows)
 
     def _advance_step(self, called: str, following: str) -> None:
         if self._next != called:
-            raise WireError(f"client {self.client}: asked to {called}, but it is time to {self._next}; refused.")
+            raise WireError(f"client {self.client}: asked to {called}, but the next step is {self._next}; refused.")
         self._next = following
 
     @property
@@ -180,18 +183,18 @@ class Client:
         return self._agreement.session
 
 
-def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
-    """Return a copy of row [d] under masks, in integers of the ring."""
+def masked_row(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
+    """Return a copy of row [d] with the masks added, in integers of the ring."""
     words = row.astype(word_type(bits))
     apply_masks(words[None], masks)
     return words
 
 
-def _reveal(content: memoryview) -> Reveal:
+def _requested_secret(content: memoryview) -> Reveal:
     if content[0] not in (Reveal.OWN_MASK, Reveal.MASK_KEY):
-        raise WireError(f"asked for secret {content[0]}: there are 0, of the own mask, and 1, the mask key.")
+        raise WireError(f"asked for secret {content[0]}: must be 0, the own mask, or 1, the mask key.")
     return Reveal(content[0])
 
 
-def _half_of_pair(pair: bytes, reveal: Reveal) -> bytes:
+def _share_of_pair(pair: bytes, reveal: Reveal) -> bytes:
     return pair[:SHARE_BYTES] if reveal is Reveal.OWN_MASK else pair[SHARE_BYTES:]

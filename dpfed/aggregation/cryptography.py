@@ -1,8 +1,8 @@
 """Cryptography of a secure sum: keys, shares of secrets, and masks.
 
-Keys that two clients agree on and no third party has: X25519, then HKDF-SHA256 bound to the round and the two ids.
-Secrets of 32 bytes are shared t of n (Shamir 1979) over the integers modulo p = 2^521 - 1. Seeds grow into masks by
-AES-256 in counter mode, uniform in Z_{2^b}.
+Keys that two clients agree on, unknown to third parties: X25519, then HKDF-SHA256 bound to the round and the two ids.
+Secrets of 32 bytes are shared t of n (Shamir 1979) over the integers modulo p = 2^521 - 1. Seeds are expanded into
+masks by AES-256 in counter mode, uniform in Z_{2^b}.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from numpy.typing import NDArray
 
 from dpfed.errors import WireError
 
-# Integers of the ring are the narrowest type that holds b bits; their overflow is the reduction modulo 2^8, 2^16 or
-# 2^32, and 2^b divides that: the rest of the reduction waits for the end.
+# Integers of the ring have the narrowest type with at least b bits. Their overflow reduces modulo 2^8, 2^16 or 2^32,
+# which 2^b divides; the reduction modulo 2^b is done once, on the total.
 Words = NDArray[np.unsignedinteger]
 
-_CHUNK_BYTES = 1 << 18  # stays in a core's cache, and is long enough for two threads to pay
+_CHUNK_BYTES = 1 << 18  # small enough for a core's cache, and large enough to gain from two threads
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 _BLOCK = 16
-_NONCE = bytes(12)  # a key encrypts one message only: it is of one round, one sender and one receiver
+_NONCE = bytes(12)  # a key encrypts one message only: it belongs to one round, one sender and one receiver
 PRIME = (1 << 521) - 1
 SECRET_BYTES = 32
 SHARE_BYTES = 66
-THREADS = min(os.cpu_count() or 1, 4)  # AES and numpy let go of Python's lock while they work
+THREADS = min(os.cpu_count() or 1, 4)  # AES and numpy release Python's lock while they compute
 
 
-def reduced(words: Words, bits: int) -> NDArray[np.uint32]:
+def reduce_modulo(words: Words, bits: int) -> NDArray[np.uint32]:
     """Return integers of the ring modulo 2^b."""
     return words.astype(np.uint32) & np.uint32((1 << bits) - 1)
 
 
 class MaskStream:
-    """The mask that a 32-byte seed stands for, read from a word on. The same seed must never mask two inputs.
+    """Integers of a mask from a 32-byte seed, read from a given position on. A seed must never mask two inputs.
 
     A key is used for one stream only, so the counter starts at zero. Integers are uniform on their whole range, hence
     uniform modulo 2^b. Indistinguishable from uniform if AES-256 is a pseudorandom permutation: bias at most
@@ -54,19 +54,19 @@ class MaskStream:
     """
 
     def __init__(self, seed: bytes, word: np.dtype[np.unsignedinteger], *, start: int = 0) -> None:
-        """`start`: the first word, a multiple of 16."""
+        """Start the stream at word `start`, a multiple of 16."""
         if len(seed) != 32 or start * word.itemsize % _BLOCK:
-            raise ValueError(f"a seed of {len(seed)} bytes from word {start}: must be 32 bytes, from a whole block.")
+            raise ValueError(f"a seed of {len(seed)} bytes from word {start}: must be 32 bytes, from a multiple of 16.")
         counter = (start * word.itemsize // _BLOCK).to_bytes(_BLOCK, "big")
         self._cipher = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
 
-    def into(self, buffer: Words) -> None:
+    def fill_buffer(self, buffer: Words) -> None:
         """Fill the buffer (of at most 2^18 bytes) with the next bytes of the stream."""
         self._cipher.update_into(_ZEROS[: buffer.nbytes], buffer.view(np.uint8).data)
 
 
 class SeededMask(NamedTuple):
-    """A seed whose mask is added to row `plus` and taken away from row `minus`."""
+    """Seed of a mask that is added to row `plus` and subtracted from row `minus`."""
 
     seed: bytes
     plus: int | None = None
@@ -74,18 +74,18 @@ class SeededMask(NamedTuple):
 
 
 def apply_masks(rows: Words, masks: Sequence[SeededMask]) -> None:
-    """Put the masks on rows [c, d], in place, modulo the word; every seed is expanded once."""
+    """Apply the masks to rows [c, d] in place, modulo the word size; every seed is expanded once."""
     columns = rows.shape[1]
     if columns * rows.itemsize <= _CHUNK_BYTES:
-        return _apply(rows, masks, 0)
+        return _apply_from(rows, masks, 0)
     part = -(-columns // THREADS // _BLOCK) * _BLOCK
     starts = range(0, columns, part)
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(lambda start: _apply(rows[:, start : start + part], masks, start), starts))
+        list(pool.map(lambda start: _apply_from(rows[:, start : start + part], masks, start), starts))
     return None
 
 
-def _apply(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
+def _apply_from(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
     streams = [MaskStream(mask.seed, rows.dtype, start=start) for mask in masks]
     size = _CHUNK_BYTES // rows.itemsize
     buffer = np.empty(min(size, rows.shape[1]), rows.dtype)
@@ -93,20 +93,20 @@ def _apply(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
         part = rows[:, first : first + size]
         words = buffer[: part.shape[1]]
         for stream, (_, plus, minus) in zip(streams, masks, strict=True):
-            stream.into(words)
+            stream.fill_buffer(words)
             if plus is not None:
                 part[plus] += words
             if minus is not None:
                 part[minus] -= words
 
 
-def both_ids(first: int, second: int) -> bytes:
-    """Two ids, in this order."""
+def pack_ids(first: int, second: int) -> bytes:
+    """Return two ids as 16 bytes, in the given order."""
     return struct.pack("<QQ", first, second)
 
 
-def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
-    """Return the secret of a pair of clients, from either private key. Raise WireError for an invalid public key."""
+def exchange_keys(own: X25519PrivateKey, other: bytes) -> bytes:
+    """Return the shared secret of two clients from either's private key. Raise WireError for an invalid public key."""
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
@@ -114,48 +114,49 @@ def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
 
 
 def mask_seed(own: X25519PrivateKey, other: bytes, session: bytes, one: int, two: int) -> bytes:
-    """Return the 32-byte seed of the mask that clients one and two share, the same from either end."""
-    return _derive(exchange(own, other), b"mask", session, both_ids(min(one, two), max(one, two)))
+    """Return the 32-byte seed of the mask shared by clients one and two, equal from either client's key."""
+    return _derive_key(exchange_keys(own, other), b"mask", session, pack_ids(min(one, two), max(one, two)))
 
 
 def encrypt(plain: bytes, shared: bytes, session: bytes, sender: int, receiver: int) -> bytes:
-    """AES-256-GCM under a key of this direction, with the round and the direction as associated data."""
-    ends = both_ids(sender, receiver)
-    return AESGCM(_derive(shared, b"share", session, ends)).encrypt(_NONCE, plain, session + ends)
+    """Return `plain` under AES-256-GCM with a key of this direction; round and direction are associated data."""
+    ends = pack_ids(sender, receiver)
+    return AESGCM(_derive_key(shared, b"share", session, ends)).encrypt(_NONCE, plain, session + ends)
 
 
 def decrypt(sealed: bytes, shared: bytes, session: bytes, sender: int, receiver: int) -> bytes:
-    """Return what `encrypt` sealed. WireError if it was for another round, other ends, another key, or was changed."""
-    ends = both_ids(sender, receiver)
+    """Return the plain text of `encrypt`. Raise WireError if `sealed` was changed, or is of another round, pair or
+    key."""
+    ends = pack_ids(sender, receiver)
     try:
-        return AESGCM(_derive(shared, b"share", session, ends)).decrypt(_NONCE, sealed, session + ends)
+        return AESGCM(_derive_key(shared, b"share", session, ends)).decrypt(_NONCE, sealed, session + ends)
     except InvalidTag:
         raise WireError(
             f"shares from client {sender} to {receiver} do not open: damaged, or not of this round or key."
         ) from None
 
 
-def _derive(shared: bytes, purpose: bytes, session: bytes, ends: bytes) -> bytes:
+def _derive_key(shared: bytes, purpose: bytes, session: bytes, ends: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=session, info=b"dpfed secure sum 1 " + purpose + ends).derive(
         shared
     )
 
 
-def split(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes]:
+def split_secret(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes]:
     """Return a share for each holder: the value at id + 1 of a uniformly random polynomial of degree `needed` - 1.
 
-    Any `needed` of them give the secret; fewer are jointly uniform and say nothing about it.
+    Any `needed` of the shares give the secret; fewer are jointly uniform and reveal nothing of it.
     """
     if len(secret) != SECRET_BYTES or not 1 <= needed <= len(set(holders)) == len(holders) or min(holders) < 0:
-        raise ValueError(f"{len(secret)} bytes, {needed} of the holders {holders}: 32 bytes, and as many holders")
+        raise ValueError(f"{len(secret)} bytes, {needed} of the holders {holders}: must be 32 bytes and enough holders")
     coefficients = [secrets.randbelow(PRIME) for _ in range(needed - 1)]
-    return {holder: _value(coefficients, int.from_bytes(secret), holder + 1) for holder in holders}
+    return {holder: _polynomial_value(coefficients, int.from_bytes(secret), holder + 1) for holder in holders}
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret, from exactly the needed number of shares. Raise WireError unless all are of one such secret.
+def combine_shares(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret from exactly the needed number of shares. Raise WireError unless they belong to one secret.
 
-    Wrong shares go unnoticed only by luck: 2^256 of the 2^521 values that they could give are secrets.
+    Wrong shares pass unnoticed with negligible probability: 2^256 of the 2^521 values that they could give are secrets.
     """
     values = {holder: int.from_bytes(share) for holder, share in shares.items()}
     if any(len(share) != SHARE_BYTES for share in shares.values()) or any(value >= PRIME for value in values.values()):
@@ -163,13 +164,13 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     weights = weights_at_zero(tuple(values))
     secret = sum(weight * value for weight, value in zip(weights, values.values(), strict=True)) % PRIME
     if secret >> (8 * SECRET_BYTES):
-        raise WireError(f"the shares of clients {sorted(shares)} are not of one secret; a client sent a wrong one.")
+        raise WireError(f"the shares of clients {sorted(shares)} are not of one secret; a client sent a wrong share.")
     return secret.to_bytes(SECRET_BYTES)
 
 
 @lru_cache(maxsize=1024)
 def weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange: the value at zero is the sum of weight times value at id + 1. Public, so it may be kept."""
+    """Return Lagrange weights: the value at zero is the sum of weight times value at id + 1. Public, so cached."""
     weights = []
     for one in holders:
         above = below = 1
@@ -181,7 +182,7 @@ def weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(weights)
 
 
-def _value(coefficients: Sequence[int], constant: int, at: int) -> bytes:
+def _polynomial_value(coefficients: Sequence[int], constant: int, at: int) -> bytes:
     value = 0
     for coefficient in coefficients:
         value = (value + coefficient) * at % PRIME

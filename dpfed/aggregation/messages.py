@@ -1,11 +1,11 @@
-"""The bytes that travel in a secure sum.
+"""Byte format of the messages of a secure sum.
 
-Every message is a table: client ids in rising order, each with a content of the kind's width.
+Every message is a table: client ids in rising order, each with content of the fixed width of the message's kind.
 
     magic "dps1" | kind 1 byte | session 16 bytes | party 8 bytes | rows 4 bytes | rows x (id 8 bytes, content)
 
-The party is the client that sends, or to whom the server sends. Integers are little-endian. Since ids rise strictly,
-two entries for one client cannot even be written: neither two keys nor both of a client's shares.
+The party is the sending client, or the client to whom the server sends. Integers are little-endian. Ids rise strictly,
+so a message cannot hold two entries for a client: neither two keys nor shares of both secrets of a client.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class MessageKind(IntEnum):
 
 
 class Reveal(IntEnum):
-    """Secret of a client that a share belongs to: its own mask if it survived, its mask key if it did not."""
+    """Secret of a client that a share belongs to: its own mask if it survived, its mask key if it dropped out."""
 
     OWN_MASK = 0
     MASK_KEY = 1
 
 
-# Contents: two public keys; ids of both ends and a share of each secret, encrypted; which secret is asked for; and
-# which it is, with the share.
+# Contents by kind: two public keys; ids of sender and receiver with an encrypted share of each secret; the kind of the
+# requested secret; the kind of the revealed secret with its share.
 WIDTHS = {
     MessageKind.ADVERTISE: 2 * KEY_BYTES,
     MessageKind.KEYS: 2 * KEY_BYTES,
@@ -56,7 +56,7 @@ WIDTHS = {
 
 
 def write_table(kind: MessageKind, session: bytes, party: int, rows: Mapping[int, bytes]) -> bytes:
-    """Return a message of these rows."""
+    """Return a message with these rows."""
     parts = [_HEADER.pack(_MAGIC, kind, session, party, len(rows))]
     for client in sorted(rows):
         parts += [_ID.pack(client), rows[client]]
@@ -64,9 +64,9 @@ def write_table(kind: MessageKind, session: bytes, party: int, rows: Mapping[int
 
 
 def party_of(message: bytes, kind: MessageKind, session: bytes) -> int:
-    """Return the party of a message. WireError unless it begins as one of this kind and session."""
+    """Return the party of a message. Raise WireError unless the header is of this kind and session."""
     if len(message) < _HEADER.size:
-        raise WireError(f"a message of {len(message)} bytes: even its header has {_HEADER.size}.")
+        raise WireError(f"a message of {len(message)} bytes: the header alone has {_HEADER.size}.")
     magic, found, of, party, _ = _HEADER.unpack_from(message)
     if magic != _MAGIC or found != kind:
         raise WireError(f"a message that begins {bytes(message[:5])!r}: expected {kind.name} of a secure sum; drop it.")
@@ -78,9 +78,9 @@ def party_of(message: bytes, kind: MessageKind, session: bytes) -> int:
 def read_table(
     message: bytes, kind: MessageKind, session: bytes, *, most: int, width: int | None = None
 ) -> dict[int, memoryview]:
-    """Return the rows by id, as views. Raise WireError unless at most `most` whole rows with increasing ids are there.
+    """Return the rows by id, as views. Raise WireError unless there are at most `most` whole rows with rising ids.
 
-    Memory is bounded by the message's length, which is checked before anything is read.
+    Memory is bounded by the message's length, which is checked before any row is read.
     """
     party_of(message, kind, session)
     *_, count = _HEADER.unpack_from(message)
@@ -104,7 +104,7 @@ def read_table(
 
 
 def sent_beside_row(neighbours: int) -> int:
-    """Return the bytes that a client with `neighbours` sends in a round, without its packed row."""
+    """Return the bytes that a client with `neighbours` neighbours sends in a round, without its packed row."""
     rows = {
         MessageKind.ADVERTISE: 1,
         MessageKind.SHARE: neighbours,

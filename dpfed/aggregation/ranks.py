@@ -1,9 +1,9 @@
-"""Several processes on one round: each trains a part of the cohort, one of them leads.
+"""Ranks: processes that share one round. Each trains a part of the cohort, and rank 0 leads.
 
 Started by torchrun (`torchrun --nproc-per-node 2 -m dpfed run CONFIG`), on one machine or several. Rank 0 draws the
-cohort and the dropouts, sums, adds noise, writes the ledger and steps; the other ranks train the clients that rank 0
-sends them. Cohorts, dropouts and noise are named by round and client, so they do not depend on the number of ranks;
-only the order of a sum does.
+cohort and the dropouts, sums, adds noise, writes the ledger and steps the server. The other ranks train clients of the
+cohort that rank 0 sends. Cohorts, dropouts and noise are named by round and client, so the number of ranks does not
+change them; it only changes the order of summation.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _STEPS = list(ProtocolStep)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """A round to do: what clients start from, who was drawn (canaries too), who takes part in the sum, and who of them
-    drops out of it, before which step."""
+    """Task of a round: the state from which clients start, the drawn clients (canaries too), the participants of the
+    sum, and the participants that drop out, each with the step before which it does."""
 
     state: ServerState
     cohort: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Task:
 
 
 class Ranks(Protocol):
-    """Messages between the processes of a run; all within one round, in the same order everywhere."""
+    """Communication between the processes of a run; every rank makes the same calls in the same order."""
 
     @property
     def index(self) -> int: ...
@@ -46,60 +46,61 @@ class Ranks(Protocol):
     @property
     def count(self) -> int: ...
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the clients that this rank trains; every client is one rank's."""
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the clients that this rank trains; every client belongs to exactly one rank."""
 
-    def lead(self, task: Task) -> None:
-        """Rank 0, at the start of a round: tell the others."""
+    def send_task(self, task: Task) -> None:
+        """On rank 0, at the start of a round: send the task to the other ranks."""
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
-        """Yield the tasks of every other rank until rank 0 stops; `start` gives shapes and types of a state."""
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
+        """On the other ranks: yield the tasks sent by rank 0 until it stops; `start` gives shapes and types of a
+        state."""
 
     def stop(self) -> None:
-        """Rank 0, at the end: let the others go."""
+        """On rank 0, at the end: end the loops of the other ranks."""
 
-    def total(self, part: Tensor) -> Tensor:
-        """Return the sum of every rank's tensor, on every rank."""
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
+        """Return the sum of the tensors of all ranks, on every rank."""
 
-    def largest(self, value: float) -> float:
-        """Return the largest of every rank's numbers."""
+    def largest_over_ranks(self, value: float) -> float:
+        """Return the largest of the numbers of all ranks, on every rank."""
 
 
-class Alone:
+class SingleProcess:
     """One process."""
 
     index, count = 0, 1
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return clients
 
-    def lead(self, task: Task) -> None:
+    def send_task(self, task: Task) -> None:
         pass
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
         return iter(())
 
     def stop(self) -> None:
         pass
 
-    def total(self, part: Tensor) -> Tensor:
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
         return part
 
-    def largest(self, value: float) -> float:
+    def largest_over_ranks(self, value: float) -> float:
         return value
 
 
 @dataclass(frozen=True)
-class Several:
-    """The ranks of an initialised process group. Weights travel as tensors, nothing as pickle."""
+class ProcessGroup:
+    """The ranks of an initialised process group. Weights are sent as tensors; nothing is pickled."""
 
     index: int
     count: int
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return clients[self.index :: self.count]
 
-    def lead(self, task: Task) -> None:
+    def send_task(self, task: Task) -> None:
         state = task.state
         gone = [[client, _STEPS.index(step)] for client, step in task.dropouts.items()]
         counts = [state.round, len(task.cohort), len(task.participants), len(gone)]
@@ -110,7 +111,7 @@ class Several:
         self._broadcast(torch.tensor(gone, dtype=torch.int64))
         self._broadcast(state.broadcast)
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
         while True:
             round, drawn, asked, gone = self._broadcast(torch.zeros(4, dtype=torch.int64)).tolist()
             if round < 0:
@@ -126,11 +127,11 @@ class Several:
     def stop(self) -> None:
         self._broadcast(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
 
-    def total(self, part: Tensor) -> Tensor:
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
         distributed.all_reduce(part)
         return part
 
-    def largest(self, value: float) -> float:
+    def largest_over_ranks(self, value: float) -> float:
         held = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
         return float(held)
@@ -143,23 +144,23 @@ class Several:
 
 
 @contextmanager
-def from_environment() -> Iterator[Ranks]:
-    """Return the ranks that torchrun has started, or this process alone. The group is left in order at the end: a
-    process that exits with gloo's threads still running is aborted now and then, after all its work is done.
+def ranks_from_environment() -> Iterator[Ranks]:
+    """Yield the ranks started by torchrun, or this process alone. The process group is destroyed at the end: otherwise
+    gloo's threads sometimes abort a process at exit, after all its work is done.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Alone()
+        yield SingleProcess()
         return
-    _take_own_gpu()
+    _select_rank_gpu()
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
-        yield Several(distributed.get_rank(), distributed.get_world_size())
+        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size())
     finally:
         distributed.destroy_process_group()
 
 
-def _take_own_gpu() -> None:
-    """Make the GPU of this rank the current one, where a machine has one for each: what names no GPU is put there."""
+def _select_rank_gpu() -> None:
+    """Make this rank's GPU the current device if the machine has one per rank, so that default devices are this GPU."""
     place = int(os.environ.get("LOCAL_RANK", "0"))
     if place < torch.cuda.device_count():
         torch.cuda.set_device(place)

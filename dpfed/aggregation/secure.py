@@ -1,4 +1,4 @@
-"""Sums under masks: the round's uploads as integers modulo 2^b, of which only the total is seen."""
+"""Sums under masks: a round's uploads as integers modulo 2^b, of which only the total is visible."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.agreement import FEWEST, Agreement, agree
+from dpfed.aggregation.agreement import FEWEST, Agreement, agree_on_terms
 from dpfed.aggregation.messages import sent_beside_row
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.ranks import Ranks, Task
-from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
+from dpfed.aggregation.sums import SumResult, arrivals, require_enough_uploads, senders
 from dpfed.compress.ring import to_ring
 from dpfed.seeds import Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecureSums:
-    """`masked` or the whole `protocol`, in one process: it tests the algebra, the bytes and the dropouts, not secrecy.
+    """Sums by `masked` or by the whole `protocol`, in one process: algebra, bytes and dropouts are tested, not secrecy.
 
-    bits:       b, rows are integers and come back modulo 2^b
-    neighbours: with how many others a client shares masks and secrets; None: with all
-    threshold:  the fraction of its neighbourhood that must answer for a client
-    tolerance:  the fraction of uploads that may be missing; None: any that the protocol survives
-    least_participants: clients that a sum must hold, whatever the others are
+    bits:       b; rows are integers, and sums are modulo 2^b
+    neighbours: number of other clients with which a client shares masks and secrets; None: all
+    threshold:  fraction of a client's neighbourhood that must answer for the client
+    tolerance:  fraction of uploads that may be missing; None: any fraction that the protocol tolerates
+    least_participants: number of clients that a sum must contain, whatever the other limits
     """
 
     kind: Literal["masked", "protocol"]
@@ -40,13 +40,13 @@ class SecureSums:
 
     def open(self, task: Task, *, size: int, dtype: torch.dtype) -> SecureSum:
         make = MaskedSum if self.kind == "masked" else ProtocolSum
-        agreement = self.agreed(task.participants, size=size, number=task.state.round)
+        agreement = self.agreed_terms(task.participants, size=size, number=task.state.round)
         return SecureSum(make(agreement, dropouts=task.dropouts), task, tolerance=self.tolerance, bits=self.bits)
 
-    def agreed(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
-        """Return the terms of a round, as server and clients compute them from the configuration; the session, which
-        the server draws, is not part of them."""
-        return agree(
+    def agreed_terms(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
+        """Return the terms of a round, as server and clients compute them from the configuration. The session is not
+        one of them: the server draws it."""
+        return agree_on_terms(
             participants,
             size=size,
             bits=self.bits,
@@ -57,28 +57,28 @@ class SecureSums:
         )
 
     def overhead_bits(self, participants: int) -> int:
-        """Keys, shares and answers of the protocol; `masked` leaves them out but stands for it."""
+        """Bits of the protocol's keys, shares and answers; `masked` counts them too, although it does not make them."""
         neighbours = participants - 1 if self.neighbours is None else min(self.neighbours, participants - 1)
         return 8 * sent_beside_row(max(neighbours, 0))
 
 
 class SecureSum:
-    """The sum of one round: tensors in, a tensor of residues in [0, 2^b) out."""
+    """Secure sum of one round: rows are tensors, the total is a tensor of residues in [0, 2^b)."""
 
     def __init__(self, running: MaskedSum | ProtocolSum, task: Task, *, tolerance: float | None, bits: int) -> None:
         self.senders, self.arriving = senders(task), arrivals(task)
         self._running, self._task, self._tolerance, self._bits = running, task, tolerance, bits
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
-        """Rows [c, size] of whole numbers."""
+        """Add rows [c, size] of integers."""
         self._running.add(clients, to_ring(rows, self._bits))
 
     def gather(self, ranks: Ranks) -> None:
-        """Nothing: the protocol runs in one process, which the composition root sees to."""
+        """Return at once: the protocol runs in one process; a run on several ranks is refused when it is built."""
 
-    def close(self) -> Summed:
-        """SecureSumAborted below the protocol's threshold, or, before anything is unmasked, if too many are missing."""
-        require_enough(len(self.arriving), len(self._task.participants), self._tolerance)
+    def close(self) -> SumResult:
+        """Return the total. Raise SecureSumAborted, before unmasking, if more uploads are missing than is tolerated."""
+        require_enough_uploads(len(self.arriving), len(self._task.participants), self._tolerance)
         summed = self._running.close()
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._task.state.broadcast.device)
-        return Summed(total=total, included=summed.included)
+        return SumResult(total=total, included=summed.included)

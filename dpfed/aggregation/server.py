@@ -1,4 +1,4 @@
-"""The server of the secure sum of Bonawitz et al. 2017, which knows what the bytes that it was sent tell it."""
+"""The server of the secure sum of Bonawitz et al. 2017, whose only input is the bytes that clients send."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation.agreement import Agreement, ModularTotal
-from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine, mask_seed, reduced
+from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine_shares, mask_seed, reduce_modulo
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import packed_bytes, unpack, word_type
+from dpfed.compress.ring import packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {
@@ -23,10 +23,11 @@ _EXPECTED = {
 
 
 class Server:
-    """One round: `receive` messages of a step, `close_step` for the answers, and after three of them `close`.
+    """Server of one round: `receive` the messages of a step, `close_step` for the answers, and after three steps
+    `close`.
 
-    Of uploads it keeps the running sum only. Secrets of clients and the total exist within `close`, after the last
-    share has come. A message that is malformed, out of turn or late is refused (WireError) and changes nothing.
+    Of uploads only the running sum is kept. Secrets of clients and the total exist only within `close`, after the last
+    share has arrived. A message that is malformed, out of turn or late is refused (WireError) and changes nothing.
     """
 
     def __init__(self, agreement: Agreement) -> None:
@@ -41,21 +42,21 @@ class Server:
         self._total = np.zeros(agreement.size, word_type(agreement.bits))
 
     def receive(self, message: bytes) -> None:
-        """Take a client's message of this step. Raise WireError, and change nothing, for any other message."""
+        """Store a client's message of this step. Raise WireError, and change nothing, for any other message."""
         if self.step is None:
             raise WireError("this secure sum is over; refused.")
         if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
-            raise WireError(f"a {MessageKind(message[4]).name} message came after the close of its step; refused.")
+            raise WireError(f"a {MessageKind(message[4]).name} message arrived after the close of its step; refused.")
         sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
         {
-            ProtocolStep.ADVERTISE: self._on_keys,
-            ProtocolStep.SHARE: self._on_shares,
-            ProtocolStep.UPLOAD: self._on_upload,
-            ProtocolStep.UNMASK: self._on_unmask,
+            ProtocolStep.ADVERTISE: self._receive_keys,
+            ProtocolStep.SHARE: self._receive_shares,
+            ProtocolStep.UPLOAD: self._receive_upload,
+            ProtocolStep.UNMASK: self._receive_unmask,
         }[self.step](sender, message)
 
     def close_step(self) -> dict[int, bytes]:
-        """End the step and answer those who go on. SecureSumAborted if they are too few."""
+        """End the step and return the answers to the remaining clients. Raise SecureSumAborted if too few remain."""
         if self.step is ProtocolStep.ADVERTISE:
             return self._close_advertise()
         if self.step is ProtocolStep.SHARE:
@@ -65,36 +66,36 @@ class Server:
         raise WireError(f"step {self.step} has no answer; `close` gives the total.")
 
     def close(self) -> ModularTotal:
-        """Return the total, after the last replies. Raise SecureSumAborted if some mask cannot be removed."""
+        """Return the total, after the last replies. Raise SecureSumAborted if a mask cannot be removed."""
         if self.step is not ProtocolStep.UNMASK:
             raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
         self.step = None
         self._agreement.require_all(ProtocolStep.UNMASK, self._replied)
-        for owner in self._owners():
-            self._agreement.require_around(ProtocolStep.UNMASK, self._replied, owner)
-        masks = [mask for owner in self._owners() for mask in self._to_remove(owner)]
+        for owner in self._mask_owners():
+            self._agreement.require_neighbourhood(ProtocolStep.UNMASK, self._replied, owner)
+        masks = [mask for owner in self._mask_owners() for mask in self._masks_to_remove(owner)]
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
-        return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
+        return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included=included)
 
-    def _on_keys(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, MessageKind.ADVERTISE, most=1)
+    def _receive_keys(self, sender: int, message: bytes) -> None:
+        rows = self._read_rows(message, MessageKind.ADVERTISE, most=1)
         if rows.keys() != {sender} or sender not in self._agreement.graph.circle or sender in self._keys:
             raise WireError(f"keys from client {sender}: unknown, for another client, or sent twice; refused.")
         self._keys[sender] = bytes(rows[sender])
 
     def _close_advertise(self) -> dict[int, bytes]:
-        self._go_on(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
+        self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
         return {
-            client: self._answer(
-                MessageKind.KEYS, client, {near: self._keys[near] for near in self._near(client, self._keys)}
+            client: self._reply(
+                MessageKind.KEYS, client, {near: self._keys[near] for near in self._peers(client, self._keys)}
             )
             for client in self._keys
         }
 
-    def _on_shares(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, MessageKind.SHARE, most=len(self._keys))
-        if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._near(sender, self._keys)):
+    def _receive_shares(self, sender: int, message: bytes) -> None:
+        rows = self._read_rows(message, MessageKind.SHARE, most=len(self._keys))
+        if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._peers(sender, self._keys)):
             raise WireError(
                 f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
             )
@@ -102,35 +103,35 @@ class Server:
 
     def _close_share(self) -> dict[int, bytes]:
         self._sharers = frozenset(self._sealed)
-        self._go_on(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
+        self._advance(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
         sealed, self._sealed = self._sealed, {}
         return {
-            client: self._answer(
-                MessageKind.FORWARD, client, {near: sealed[near][client] for near in self._near(client, self._sharers)}
+            client: self._reply(
+                MessageKind.FORWARD, client, {near: sealed[near][client] for near in self._peers(client, self._sharers)}
             )
             for client in self._sharers
         }
 
-    def _on_upload(self, sender: int, message: bytes) -> None:
+    def _receive_upload(self, sender: int, message: bytes) -> None:
         size, bits = self._agreement.size, self._agreement.bits
-        rows = self._rows(message, MessageKind.UPLOAD, most=1, width=packed_bytes(size, bits))
+        rows = self._read_rows(message, MessageKind.UPLOAD, most=1, width=packed_bytes(size, bits))
         if rows.keys() != {sender} or sender not in self._sharers or sender in self._survivors:
             raise WireError(f"a row from client {sender}: not of this sum, for another client, or sent twice; refused.")
-        self._total += unpack(rows[sender], size, bits)
+        self._total += unpack_row(rows[sender], size, bits)
         self._survivors.add(sender)
 
     def _close_upload(self) -> dict[int, bytes]:
         self._agreement.require_all(ProtocolStep.UPLOAD, self._survivors)
-        for owner in self._owners():
-            self._agreement.require_around(ProtocolStep.UPLOAD, self._survivors, owner)
+        for owner in self._mask_owners():
+            self._agreement.require_neighbourhood(ProtocolStep.UPLOAD, self._survivors, owner)
         self._agreement.require_connected(self._survivors)
         self.step = ProtocolStep.UNMASK
         asked = {client: bytes([self._requested_secret(client)]) for client in self._sharers}
-        return {client: self._answer(MessageKind.REQUEST, client, asked) for client in self._survivors}
+        return {client: self._reply(MessageKind.REQUEST, client, asked) for client in self._survivors}
 
-    def _on_unmask(self, sender: int, message: bytes) -> None:
-        rows = self._rows(message, MessageKind.UNMASK, most=len(self._sharers))
-        if sender not in self._survivors or sender in self._replied or rows.keys() != self._asked_of(sender):
+    def _receive_unmask(self, sender: int, message: bytes) -> None:
+        rows = self._read_rows(message, MessageKind.UNMASK, most=len(self._sharers))
+        if sender not in self._survivors or sender in self._replied or rows.keys() != self._secrets_asked_of(sender):
             raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
         if any(content[0] != self._requested_secret(owner) for owner, content in rows.items()):
             raise WireError(f"client {sender} reveals a secret that was not asked for; refused.")
@@ -138,44 +139,46 @@ class Server:
         for owner, content in rows.items():
             self._shares[owner][sender] = bytes(content[1:])
 
-    def _asked_of(self, client: int) -> set[int]:
-        return {*self._near(client, self._sharers), client}
+    def _secrets_asked_of(self, client: int) -> set[int]:
+        return {*self._peers(client, self._sharers), client}
 
     def _requested_secret(self, client: int) -> Reveal:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
 
-    def _owners(self) -> list[int]:
-        """Return the clients whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
+    def _mask_owners(self) -> list[int]:
+        """Return the clients whose masks are in the sum: survivors, and dropped clients with a surviving neighbour."""
         return sorted(
-            client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
+            client for client in self._sharers if client in self._survivors or self._peers(client, self._survivors)
         )
 
-    def _to_remove(self, owner: int) -> list[SeededMask]:
+    def _masks_to_remove(self, owner: int) -> list[SeededMask]:
         needed = self._agreement.shares_needed(owner)
         shares = self._shares[owner]
-        secret = combine({holder: shares[holder] for holder in sorted(shares)[:needed]})
+        secret = combine_shares({holder: shares[holder] for holder in sorted(shares)[:needed]})
         if owner in self._survivors:
             return [SeededMask(secret, minus=0)]
         key = X25519PrivateKey.from_private_bytes(secret)
         if key.public_key().public_bytes_raw() != self._keys[owner][32:]:
-            raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong one.")
+            raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong share.")
         seeds = {
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
-            for near in self._near(owner, self._survivors)
+            for near in self._peers(owner, self._survivors)
         }
         return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
 
-    def _go_on(self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]) -> None:
+    def _advance(self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]) -> None:
         self._agreement.require_all(closed, alive)
         for client in sorted(alive):
-            self._agreement.require_around(closed, alive, client)
+            self._agreement.require_neighbourhood(closed, alive, client)
         self.step = following
 
-    def _near(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
+    def _peers(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
 
-    def _rows(self, message: bytes, kind: MessageKind, *, most: int, width: int | None = None) -> dict[int, memoryview]:
+    def _read_rows(
+        self, message: bytes, kind: MessageKind, *, most: int, width: int | None = None
+    ) -> dict[int, memoryview]:
         return read_table(message, kind, self._agreement.session, most=most, width=width or WIDTHS[kind])
 
-    def _answer(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
+    def _reply(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._agreement.session, client, rows)

@@ -1,4 +1,4 @@
-"""Steps of a secure sum at which a client may drop out, and simulated dropouts by the run's secret randomness."""
+"""Steps of a secure sum at which a client may drop out, and dropouts simulated with the run's secret randomness."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpfed.participation.blocks import uniforms_of
+from dpfed.participation.blocks import uniforms_of_ids
 from dpfed.randomness import Randomness
 
 
 class ProtocolStep(StrEnum):
-    """The step before which a client drops out, in the order of time; LATE: its input arrives after UPLOAD is closed.
+    """Step before which a client drops out, in the order of time; LATE: its row arrives after UPLOAD is closed.
 
-    ADVERTISE and SHARE: it is left out from the start. UPLOAD: its masks are taken out of the sum. UNMASK: its input
-    stays in the sum. LATE: as UPLOAD, and its input stays hidden behind its own mask.
+    ADVERTISE and SHARE: the client is excluded from the start. UPLOAD: its masks are removed from the sum. UNMASK: its
+    row stays in the sum. LATE: as UPLOAD, and its row stays hidden behind its own mask.
     """
 
     ADVERTISE = "advertise"
@@ -28,21 +28,23 @@ class ProtocolStep(StrEnum):
     UNMASK = "unmask"
 
     @property
-    def sends(self) -> bool:
-        """True if the client still trains and sends its input, in time or not."""
+    def sends_row(self) -> bool:
+        """True if the client still trains and sends its row, in time or late."""
         return self in (ProtocolStep.UNMASK, ProtocolStep.LATE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dropouts:
-    """Each client drops out with `probability`, at a uniformly random step or at `at`; or `lost` clients at each step.
+    """Simulated dropouts: each client with `probability`, at step `at` or a uniform step, or `lost` clients at each
+    step.
 
-    population: ids that may take part, canaries included: a secret value is drawn for each, taking part or not
+    population: number of ids that may take part, canaries included; a secret value is drawn for every id
     lost:       number of clients that drop out before each step: those with the smallest values, earliest step first
 
     Claim: independent of the clients' data. Under `probability` a client's dropout depends on its own value only. Under
-    `lost` one participant more or less moves at most one other client into the sum or out of it. Given the number of
-    participants the distribution does not depend on who takes part: the account of missing noise shares rests on that.
+    `lost` one participant added or removed moves at most one other client into or out of the sum. Given the number of
+    participants, the distribution does not depend on which clients take part; the account of missing noise shares rests
+    on this.
     """
 
     randomness: Randomness
@@ -53,7 +55,7 @@ class Dropouts:
 
     def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
         """Return the clients that drop out of this round, each with the step before which it does."""
-        values = uniforms_of(participants, self.population, self.randomness, "dropouts", number)
+        values = uniforms_of_ids(participants, self.population, self.randomness, "dropouts", number)
         if self.lost:
             steps = [step for step in ProtocolStep for _ in range(self.lost.get(step, 0))]
             unlucky = participants[np.argsort(values, kind="stable")]
@@ -65,5 +67,5 @@ class Dropouts:
 
 
 def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
-    """Return the least D such that more than D of the clients drop out with at most `chance`, each independently."""
+    """Return the least D with P(more than D of the clients drop out) <= `chance`; clients drop out independently."""
     return int(binom.isf(chance, participants, probability)) if probability else 0

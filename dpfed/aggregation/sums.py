@@ -1,5 +1,5 @@
-"""Sums of uploads: what a sum returns and needs, nothing else of it may be seen; and the plain one, in which a trusted
-aggregator sees every row and returns only their total."""
+"""Interface of sums of uploads, whose total is all that may be visible, and the plain sum by a trusted aggregator,
+which receives every row and returns only their total."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from dpfed.errors import SecureSumAborted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Summed:
-    """The total [size] and whose rows are in it, sorted."""
+class SumResult:
+    """The total [size], and the clients whose rows are in it, sorted."""
 
     total: Tensor
     included: NDArray[np.int64]
 
 
 class Turnout(Protocol):
-    """Clients that send in a round, all that a client needs to know of a sum. `senders`: the participants that train
-    and send, in time or late; `arriving`: those in time, as the simulation knows beforehand."""
+    """Clients that send rows in a round. `senders`: the participants that train and send, in time or late; `arriving`:
+    the participants whose rows arrive in time, which the simulation draws beforehand."""
 
     senders: NDArray[np.int64]
     arriving: NDArray[np.int64]
 
 
-class Collecting(Turnout, Protocol):
-    """Takes rows as they are."""
+class RowCollector(Turnout, Protocol):
+    """Sum that rows can be added to, in the form in which they are sent."""
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None: ...
 
 
-class Closing(Turnout, Protocol):
-    """Sum over the clients' rows that were added."""
+class ClosableSum(Turnout, Protocol):
+    """Sum that can be closed: its total is over the rows that were added."""
 
-    def close(self) -> Summed:
-        """SecureSumAborted where there is no sum: then nothing may be released."""
+    def close(self) -> SumResult:
+        """Return the total. Raise SecureSumAborted if there is none: then nothing may be released."""
 
 
-class OpenSum(Collecting, Closing, Protocol):
+class OpenSum(RowCollector, ClosableSum, Protocol):
     """The sum of one round in this process, from its first row to its total."""
 
     def gather(self, ranks: Ranks) -> None:
-        """Add up what the processes of a run have added each."""
+        """Add up the rows that the processes of a run have added."""
 
 
 Opened = TypeVar("Opened", bound=Turnout, covariant=True)
@@ -63,13 +63,13 @@ class Sums(Protocol[Opened]):
         """Return an empty sum of rows [size] of the participants of a round, without those that drop out."""
 
     def overhead_bits(self, participants: int) -> int:
-        """Bits that a client sends beside its row."""
+        """Return the bits that a client sends beside its row."""
 
 
 def senders(task: Task) -> NDArray[np.int64]:
     """Return the participants that still train and send."""
     lost = task.dropouts
-    return np.array([i for i in task.participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
+    return np.array([i for i in task.participants if i not in lost or lost[int(i)].sends_row], dtype=np.int64)
 
 
 def arrivals(task: Task) -> NDArray[np.int64]:
@@ -79,12 +79,12 @@ def arrivals(task: Task) -> NDArray[np.int64]:
 
 
 def least_uploads(participants: int, tolerance: float) -> int:
-    """Return how many of n uploads must arrive if the fraction `tolerance` may be missing."""
-    return participants - math.floor(tolerance * participants)  # as `accounting.budget.integers` counts shares
+    """Return the least number of n uploads that must arrive if the fraction `tolerance` may be missing."""
+    return participants - math.floor(tolerance * participants)  # as `accounting.budget.integers` counts noise shares
 
 
-def require_enough(arrived: int, participants: int, tolerance: float | None) -> None:
-    """SecureSumAborted if more uploads are missing than is tolerated."""
+def require_enough_uploads(arrived: int, participants: int, tolerance: float | None) -> None:
+    """Raise SecureSumAborted if more uploads are missing than is tolerated."""
     if tolerance is None:
         return
     least = least_uploads(participants, tolerance)
@@ -97,9 +97,9 @@ def require_enough(arrived: int, participants: int, tolerance: float | None) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSums:
-    """No cryptography: rows are added up as they come, float32 or integers; dropouts are simulated all the same.
+    """Sums without cryptography, float32 or integers; rows are added as they arrive, and dropouts are simulated, too.
 
-    tolerance: the fraction of uploads that may be missing; None: any
+    tolerance: fraction of uploads that may be missing; None: any fraction
     """
 
     tolerance: float | None = None
@@ -109,12 +109,12 @@ class PlainSums:
         return PlainSum(task, total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:
-        """Bits that a client sends beside its row."""
+        """Return the bits that a client sends beside its row: none."""
         return 0
 
 
 class PlainSum:
-    """The sum of one round, group by group."""
+    """Plain sum of one round, computed group by group."""
 
     def __init__(self, task: Task, *, total: Tensor, tolerance: float | None) -> None:
         self.senders = senders(task) if task.dropouts else task.participants
@@ -127,20 +127,20 @@ class PlainSum:
         came = np.isin(clients, self.arriving)
         if not came.all():
             rows = rows[torch.from_numpy(came).to(rows.device)]
-        if len(rows) == 1:  # several times as fast as a sum of one
+        if len(rows) == 1:  # several times as fast as rows.sum
             self._total.add_(rows[0])
         else:
             self._total += rows.sum(dim=0)
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients have dropped out."""
         self.arriving = np.setdiff1d(self.arriving, clients)
 
     def gather(self, ranks: Ranks) -> None:
-        self._total = ranks.total(self._total)
+        self._total = ranks.sum_over_ranks(self._total)
 
-    def close(self) -> Summed:
+    def close(self) -> SumResult:
         """Return the total [size] of arrived rows. Raise SecureSumAborted if more are missing than is tolerated."""
         if self._tolerance is not None:
-            require_enough(len(self.arriving), len(self._participants), self._tolerance)
-        return Summed(total=self._total, included=self.arriving)
+            require_enough_uploads(len(self.arriving), len(self._participants), self._tolerance)
+        return SumResult(total=self._total, included=self.arriving)

@@ -217,7 +217,7 @@ def carry_out(
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
     outcome = train(experiment, folder, resume=resume, on_round=told, project=project, stop=stop)
     LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])
-    replay = replayed.current()
+    replay = replayed.current_replay()
     if replay is None or replay.writes_reports:
         write_report(outcome)
     return outcome

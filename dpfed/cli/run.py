@@ -99,7 +99,7 @@ def run(
     if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
         raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     folder = out or free_folder(Path("runs"), name)
-    with ranks.from_environment() as among:
+    with ranks.ranks_from_environment() as among:
         with naming_missing_code(begun):
             experiment = build(checked, among)
         if among.index:

@@ -12,19 +12,19 @@ from torch import Tensor
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.side_by_side import room_for_moves
-from dpfed.clients.task import Held, LocalTask, Walk, forward_pass, out_of_memory
+from dpfed.clients.side_by_side import allocate_moves
+from dpfed.clients.task import LocalTask, ModuleState, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
 
 def train_in_turn(task: LocalTask) -> Tensor:
-    """Return moves [c, n]; a client's move is bit for bit the same whichever other clients the task has.
+    """Return moves [c, n]; a client's move is bitwise equal whatever other clients are in the task.
 
-    On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
+    On a CPU every core trains one client at a time, on one thread, so the number of cores does not change a move.
     Raises TrainingFailed if memory runs out.
     """
-    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
+    moves = allocate_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
     try:
         if moves.device.type == "cpu":
@@ -35,7 +35,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
         if not out_of_memory(error):
             raise
         raise TrainingFailed(
-            f"local training: one client a core does not fit into memory ({str(error).strip()[:200]}). Choose a "
+            f"local training: one client per core does not fit into memory ({str(error).strip()[:200]}). Choose a "
             "smaller local.batch_size or model, or fewer cores (OMP_NUM_THREADS)."
         ) from error
     return moves
@@ -52,25 +52,25 @@ def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Fill the rows `clients` of moves.
+    """Train the clients and write their moves into the rows `clients` of `moves`.
 
-    A client whose exception is forgiven has NaN in its row. The next client then gets a new module, because the
-    exception may have left data in the old one.
+    If an exception is forgiven, the client's row is NaN. The next client then gets a new module, because the exception
+    may have left data in the old module.
     """
     step: _BatchStep | None = None
     for client in clients:
         try:
             walk = task.begin(np.array([client]))
             if step is None:
-                task.put_back()
+                task.restore_shared_state()
                 step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
-            step.enter(walk)
+            step.start_client(walk)
             for number, batch in enumerate(_batches(task, client)):
-                walk.place(1, number)
-                step.take(client, number, batch)
+                walk.place_weights(1, number)
+                step.take_step(client, number, batch)
             moves[client] = walk.finish()[0]
         except BaseException as error:
-            if not task.forgives(error):
+            if not task.forgives_error(error):
                 raise
             assert task.failed is not None
             task.failed.add((client,))
@@ -79,12 +79,12 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 class _BatchStep(Protocol):
-    """Step on a batch, with the module and buffers kept from client to client."""
+    """Step on one batch of a client; module and buffers are kept from client to client."""
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         """Prepare the step for the next client."""
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
         """Take the step `number` of the current client, on the rows `batch`."""
 
 
@@ -95,25 +95,25 @@ class _PlainStep:
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
         self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.room.new_empty(task.model.size)
-        self._held = Held(task.start, task.model, self._module, task.loss)
+        self._held = ModuleState(task.start, task.model, self._module, task.loss)
         self._views = [one.data for one in self._parameters]
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         self._walk = walk
         self._held.restore()
         self._task.model.rebind(self._module, walk.room[0])
         self._views = [one.data for one in self._parameters]
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
             drawn = task.own_randomness(np.array([client]), number)
             with forward_pass(task.precision, batch.device), drawn:
-                outputs = self._module(task.images(batch))
+                outputs = self._module(task.batch_inputs(batch))
             self._keep_replaced()
             loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
-            self._gradients.descend(loss, walk.rate)
+            self._gradients.subtract_gradient(loss, walk.rate)
             return
         self._gradients.write(loss, self._room)
         walk.step(1, number, walk.slope(1, self._room[None]))
@@ -121,8 +121,8 @@ class _PlainStep:
     def _keep_replaced(self) -> None:
         """Copy a parameter that the forward pass has moved to other memory back into the client's weights.
 
-        An example is `weight.data = renorm(weight.data)`. The step is taken, and the update read, at the client's
-        weights.
+        An example is `weight.data = renorm(weight.data)`. The step starts from the client's weights, and the update is
+        computed from them.
         """
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
@@ -137,16 +137,16 @@ class _PrivateStep:
         self._prepare()
 
     def _prepare(self) -> None:
-        self._task.put_back()
+        self._task.restore_shared_state()
         self._module = self._task.model.bind(self._room)
         self._records = RecordGradients(self._module, loss=self._task.loss)
-        self._held = Held(self._task.start, self._task.model, self._module, self._task.loss)
+        self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         self._walk = walk
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Step by the records' gradients, clipped one by one, with noise."""
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
+        """Step along the sum of the records' gradients, clipped per record, with noise."""
         task = self._task
         assert task.record is not None
         assert task.schedule.expected is not None
@@ -166,19 +166,19 @@ class _PrivateStep:
     def _gradients(self, client: int, step: int, rows: Tensor) -> Tensor:
         """Return per-record gradients [b, d], computed at a copy of the client's weights.
 
-        A forward pass may write to its parameters, which no clipping bounds, so the copy is thrown away. If an
-        exception is forgiven, the records of the batch are computed one by one; a record that raises alone, or whose
+        A forward pass may write to its parameters, and no clipping bounds that, so the copy is discarded. If an
+        exception is forgiven, the records of the batch are computed one by one. A record that raises alone, or whose
         gradient is not finite, has the gradient 0.
         """
         task = self._task
-        self._held.restore()  # no record affects later ones through a state
+        self._held.restore()  # so that no record affects later ones through a state of the network
         self._room.copy_(self._walk.room[0])
         task.model.rebind(self._module, self._room)
         drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
         try:
             return self._records(task.inputs[rows], task.labels[rows], drawn)
         except BaseException as error:
-            if not task.forgives(error):
+            if not task.forgives_error(error):
                 raise
         self._prepare()
         if len(rows) == 1:
@@ -189,7 +189,8 @@ class _PrivateStep:
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
-    """Return the client's batches in order, each an int64 tensor of its real rows, moved to the device together."""
+    """Yield the client's batches in order, each an int64 tensor of its real rows; all are copied to the device at
+    once."""
     steps = int(task.schedule.steps[client])
     samples, real = task.schedule.samples[client, :steps], task.schedule.real[client, :steps]
     rows = torch.from_numpy(samples[real]).to(task.labels.device)

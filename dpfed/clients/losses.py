@@ -26,7 +26,7 @@ OWN = "own"
 class Loss:
     """Loss of local training, per sample and of a batch.
 
-    each: loss of every sample [n], from the network's outputs [n, ...] and the targets [n, ...], any type and shape
+    each: losses [n] of samples, from the network's outputs [n, ...] and the targets [n, ...], of any type and shape
     """
 
     name: str
@@ -34,38 +34,38 @@ class Loss:
     mean: OfSamples
     apart: bool = True
 
-    def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def client_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return losses [c b] from outputs and targets [c, b, ...]."""
         if self.apart:
             return self.each(outputs.flatten(0, 1), targets.flatten(0, 1))
         return torch.vmap(self.each)(outputs, targets).flatten()
 
-    def of_records(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return losses [b], each record alone."""
+    def record_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return losses [b], the loss of each record computed on that record alone."""
         if self.apart:
             return self.each(outputs, targets)
         return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
 
 
-def _mean_of_sample(losses: Tensor) -> Tensor:
+def _sample_means(losses: Tensor) -> Tensor:
     """Return means [n] of [n, ...]."""
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
 
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    return _mean_of_sample(cross_entropy(logits, labels, reduction="none"))
+    return _sample_means(cross_entropy(logits, labels, reduction="none"))
 
 
 def _numeric_losses(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return outputs in the shape of the targets, because [n, 1] and targets [n] would be compared all with all."""
-    return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
+    """Return losses of outputs reshaped as their targets, since [n, 1] and targets [n] would broadcast to [n, n]."""
+    return _sample_means(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
 
 
-def _numbers(name: str, function: Callable[..., Tensor]) -> Loss:
-    return own_loss(partial(_numeric_losses, function), name=name, apart=True)
+def _numeric_loss(name: str, function: Callable[..., Tensor]) -> Loss:
+    return custom_loss(partial(_numeric_losses, function), name=name, apart=True)
 
 
-def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
+def custom_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
     """Return a custom loss made from a function of samples."""
     return Loss(name=name, each=each, mean=lambda outputs, targets: each(outputs, targets).mean(), apart=apart)
 
@@ -77,10 +77,10 @@ LOSSES: dict[str, Loss] = {
     one.name: one
     for one in (
         CROSS_ENTROPY,
-        _numbers("mse", mse_loss),
-        _numbers("l1", l1_loss),
-        _numbers("huber", huber_loss),
-        _numbers("binary-cross-entropy", binary_cross_entropy_with_logits),
+        _numeric_loss("mse", mse_loss),
+        _numeric_loss("l1", l1_loss),
+        _numeric_loss("huber", huber_loss),
+        _numeric_loss("binary-cross-entropy", binary_cross_entropy_with_logits),
     )
 }
 """Built-in losses by their name in local.loss. All but the first need as many outputs as targets, and average over
@@ -94,21 +94,21 @@ def register(name: str, loss: OfSamples) -> None:
     """Register a custom loss under the name used in local.loss, in this process; a second loss of that name replaces
     the first.
 
-    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss a sample, by operations that torch.vmap understands.
+    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss per sample, of operations that torch.vmap supports.
     Raises ConfigError for the name of a built-in loss.
     """
     if name in LOSSES or name == OWN:
-        raise ConfigError(f"loss={name!r}: is the name of a loss that is there already. Choose another.")
-    _own[name] = own_loss(loss, name=name)
+        raise ConfigError(f"loss={name!r}: is the name of a built-in loss. Choose another name.")
+    _own[name] = custom_loss(loss, name=name)
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss of this name; ConfigError with the nearest name if there is none."""
+    """Return the loss of this name; raise ConfigError with the nearest name if there is none."""
     known = LOSSES | _own
     if name == OWN:
         raise ConfigError(
             "local.loss='own': the loss of this run was given in Python, and is not in its folder. Give it again: "
-            "loss=f in Python; or name it with dpfed.clients.losses.register in a file of your own."
+            "loss=f in Python; or register it with dpfed.clients.losses.register in a file that --load names."
         )
     if name not in known:
         raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}.{did_you_mean(name, known)}")
@@ -116,30 +116,30 @@ def loss_named(name: str) -> Loss:
 
 
 def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """Raise ConfigError unless the loss of these public samples is one number each, of that sample alone, with a
-    gradient.
+    """Raise ConfigError unless the loss gives one differentiable number per sample, which depends on that sample only.
 
-    outputs [n, ...] and targets [n, ...], n at least 2.
+    The check uses public samples: outputs [n, ...] and targets [n, ...], n at least 2.
     """
     outputs = outputs.detach().requires_grad_()
-    together = _tried_loss(loss, loss.each, outputs, targets)
+    together = _trial_losses(loss, loss.each, outputs, targets)
     form = _type_and_shape(together) if isinstance(together, Tensor) else type(together).__name__
     if not isinstance(together, Tensor) or together.shape != (len(outputs),) or not together.is_floating_point():
         raise ConfigError(
-            f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one number a sample, "
-            f"floating, [{len(outputs)}]. In torch's losses that is reduction='none', and then the mean of each sample."
+            f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one floating number per "
+            f"sample, [{len(outputs)}]. In torch's losses that is reduction='none', and then the mean of each sample."
         )
     if not together.requires_grad:
         raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
     one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
-    if not torch.allclose(together, _tried_loss(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
+    if not torch.allclose(together, _trial_losses(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(
-            f"local.loss={loss.name!r}: the loss of a sample depends on what else is in its batch. A client's batches "
-            "are filled up, and a private record must not bear on another: compute it from each sample alone."
+            f"local.loss={loss.name!r}: the loss of a sample depends on the other samples of its batch. A client's "
+            "batches are padded, and a private record must not affect other records: compute the loss from each "
+            "sample alone."
         )
 
 
-def _tried_loss(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+def _trial_losses(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
     start = State(("local.loss", loss.each))
     what = (
         f"local.loss={loss.name!r}: fails for outputs {_type_and_shape(outputs)} and targets {_type_and_shape(targets)}"

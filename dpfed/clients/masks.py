@@ -1,4 +1,4 @@
-"""Training a mask over frozen weights: how a client of FedPM and FedMask trains."""
+"""Local training of FedPM and FedMask: a mask over frozen weights is trained."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, rate_of
-from dpfed.clients.task import ClientUniforms, Departure, Walk
+from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, learning_rate_of_round
+from dpfed.clients.task import ClientUniforms, RoundStart, Walk
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
 
@@ -47,7 +47,8 @@ class MaskTraining:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
         if not 0 < self.edge < 0.5:
             raise ConfigError(
-                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to it."
+                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to "
+                "[edge, 1 - edge]."
             )
         if self.gradient not in get_args(Gradient) or self.optimizer not in get_args(Optimizer):
             raise ConfigError(
@@ -59,15 +60,15 @@ class MaskTraining:
     def size(self) -> int:
         return self.network.size
 
-    def begin(self, start: Departure) -> MaskWalk:
+    def begin(self, start: RoundStart) -> MaskWalk:
         return MaskWalk(self, start)
 
 
 class MaskWalk(Walk):
-    """Clients in training: scores [c, n], the optimiser's state, and each client's uniform numbers for masks."""
+    """Clients in training: scores [c, n], the optimiser's state, and the stream of uniforms for each client's masks."""
 
-    def __init__(self, course: MaskTraining, start: Departure) -> None:
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+    def __init__(self, course: MaskTraining, start: RoundStart) -> None:
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         device, clients = start.broadcast.device, start.clients
         scores = torch.logit(start.broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
@@ -78,10 +79,10 @@ class MaskWalk(Walk):
         self._idle = torch.from_numpy(start.steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         probabilities = self._probabilities[:active]
         torch.sigmoid(self._scores[:active], out=probabilities)
-        self._course.network.weights(self._mask(probabilities), out=self.room[:active])
+        self._course.network.weights(self._draw_mask(probabilities), out=self.room[:active])
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
         """Return ds, the gradient of the scores."""
@@ -97,12 +98,12 @@ class MaskWalk(Walk):
         moves[self._idle] = 0.0
         return moves
 
-    def _mask(self, probabilities: Tensor) -> Tensor:
+    def _draw_mask(self, probabilities: Tensor) -> Tensor:
         if self._course.forward == "mean":
             return probabilities
         if self._course.forward == "threshold":
             return probabilities.ge(0.5).to(probabilities.dtype)
-        return self._coins.like(probabilities).lt(probabilities).to(probabilities.dtype)
+        return self._coins.next_uniforms(probabilities).lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
         """Return the optimiser's direction: slope [active, n], with momentum or by Adam."""

@@ -1,8 +1,8 @@
-"""Random numbers that a network draws while it trains (dropout layers and the like): one stream a client, from the
-seed.
+"""Random numbers that a network draws while it trains (in dropout layers and the like), from one seeded stream for each
+client.
 
-Torch has one generator for all threads, and under vmap one draw serves all clients. A client's numbers would depend on
-the clients that train beside it.
+Torch has one generator for all threads, and under vmap one draw serves all clients. With torch's generator a client's
+numbers would depend on the clients that train at the same time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SEEDED = torch.Tag.nondeterministic_seeded
 _HALF = 2.0**-25
 
 
-class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
+class ClientRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
     """Context in which torch draws from streams named by (purpose, round, client, step, number of the draw).
 
     Streams are independent over all of these names, and do not depend on other clients, nor on the strategy (loop or
     side by side).
 
     clients: clients in training; the first dimension of every draw, under torch.vmap(randomness="different")
-    records: rows of the data set in a batch of one client whose records are private: each has separate streams, since
-        these seeds are public. Every draw must then have the batch as its first dimension.
+    records: rows of the data set in a batch of one client whose records are private. Each record has separate streams,
+             since these seeds are public. Every draw must then have the batch as its first dimension.
 
     A draw for a padded batch begins with the numbers of its real samples, if samples are its first dimension. On CUDA,
-    and if they are not, a loop and side by side draw different numbers from the same distribution.
+    and if samples are not the first dimension, a loop and side by side draw different numbers from one distribution.
 
-    Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is met to 2^-24; normals, exponentials
+    Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is exact to 2^-24. Normals, exponentials
     and integers are their inverse distribution functions at u + 2^-25. Raises TrainingFailed for other draws (random
     permutations, multinomials).
     """
@@ -64,8 +64,8 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return func(*args, **given)
         if func not in _DRAWS:
             raise TrainingFailed(
-                f"model: draws random numbers by {func}, which no seed here controls. Use dropout, torch.rand, randn, "
-                "randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
+                f"model: draws random numbers by {func}, which no seed of dpfed controls. Use dropout, torch.rand, "
+                "randn, randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
             )
         return _DRAWS[func](self._uniforms, *args, **given)
 
@@ -78,7 +78,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             if tuple(shape[:1]) != self._records.shape:
                 raise TrainingFailed(
                     f"model: draws random numbers of shape {list(shape)} for a batch of private records. Each record "
-                    "must have draws of its own: put the batch first, as torch's dropout layers do."
+                    "must have separate draws: make the batch the first dimension, as torch's dropout layers do."
                 )
             paths = [(*paths[0], record) for record in self._records.tolist()]
         rows = made.reshape(len(paths), -1)
@@ -87,8 +87,8 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return made
 
 
-class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context that notes whether any random number was drawn."""
+class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Context that records whether any random number was drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return True if this operation draws: attention and recurrent layers draw only with dropout."""
+    """Return True if this operation draws; attention and recurrent layers draw only if they have dropout."""
     if _SEEDED not in func.tags:
         return False
     names = [argument.name for argument in func._schema.arguments]
@@ -110,10 +110,10 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) -> bool:
-    """Return True if a forward pass of two zeros like inputs [N, ...] draws anything."""
+    """Return True if a forward pass of two zero samples in the shape of inputs [N, ...] draws random numbers."""
     module = model.bind(model.initial(0))
     module = module if training else module.eval()
-    seen = SeenDraws()
+    seen = DrawRecorder()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), seen:
         module(torch.zeros(2, *inputs.shape[1:], dtype=inputs.dtype))
     return seen.any
@@ -125,7 +125,7 @@ _Kind = torch.dtype | None
 _Place = torch.device | None
 
 
-def _coins(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
+def _bernoulli_samples(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
     return uniforms(like.shape, like.device) < chance
 
 
@@ -135,18 +135,18 @@ def _normals(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> 
 
 
 def _bernoulli_in_place(uniforms: Uniforms, given: Tensor, chance: float = 0.5, **_: object) -> Tensor:
-    return given.copy_(_coins(uniforms, given, chance))
+    return given.copy_(_bernoulli_samples(uniforms, given, chance))
 
 
 def _bernoulli(uniforms: Uniforms, given: Tensor, chance: float | None = None, **_: object) -> Tensor:
-    return _coins(uniforms, given, given if chance is None else chance).to(given.dtype)
+    return _bernoulli_samples(uniforms, given, given if chance is None else chance).to(given.dtype)
 
 
 def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Return the kept and scaled values, and the mask of kept ones; outside training all are kept."""
     if train is False:
         return given.clone(), torch.ones_like(given, dtype=torch.bool)
-    kept = _coins(uniforms, given, 1 - dropped)
+    kept = _bernoulli_samples(uniforms, given, 1 - dropped)
     return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
 
 
@@ -168,23 +168,23 @@ def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, 
 
 
 def _like_arguments(draw: Draw) -> Callable[..., Tensor]:
-    """Return the arguments of a draw in the form of torch.rand_like."""
+    """Return the draw as a function with the arguments of torch.rand_like."""
 
-    def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
+    def draw_like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
         return draw(uniforms, given.shape, given.device).to(dtype or given.dtype)
 
-    return like
+    return draw_like
 
 
 def _size_arguments(draw: Draw) -> Callable[..., Tensor]:
-    """Return the arguments of a draw in the form of torch.rand."""
+    """Return the draw as a function with the arguments of torch.rand."""
 
-    def sized(
+    def draw_of_size(
         uniforms: Uniforms, size: Sequence[int], *, dtype: _Kind = None, device: _Place = None, **_: object
     ) -> Tensor:
         return draw(uniforms, size, torch.device(device or "cpu")).to(dtype or torch.get_default_dtype())
 
-    return sized
+    return draw_of_size
 
 
 def _uniform_draw(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:

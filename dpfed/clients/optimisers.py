@@ -1,4 +1,4 @@
-"""Optimisers of clients, and the learning rate of a round: its start, decay, and schedule over rounds."""
+"""Optimisers of clients, and the learning rate of a round: its initial value, its decay, its schedule over rounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import RoundStart, Walk
 from dpfed.errors import ConfigError
 
 Schedule = Callable[[int], float]
-"""Factor of the learning rate in round t (from 0)."""
+"""Factor of the learning rate in round t (from 0), a function of t."""
 
 
-class Descends(Protocol):
+class HasLearningRate(Protocol):
     """Course of local training that has a learning rate."""
 
     @property
@@ -28,12 +28,12 @@ class Descends(Protocol):
     def schedule(self) -> Schedule: ...
 
 
-def rate_of(course: Descends, number: int) -> float:
+def learning_rate_of_round(course: HasLearningRate, number: int) -> float:
     """Return the rate of round `number`, from 0: learning_rate * learning_rate_decay^number * schedule(number)."""
     return course.learning_rate * course.learning_rate_decay**number * course.schedule(number)
 
 
-def check_rate(course: Descends) -> None:
+def check_rate(course: HasLearningRate) -> None:
     """Raise ConfigError unless rate and decay are positive and finite."""
     for name in ("learning_rate", "learning_rate_decay"):
         if not 0 < getattr(course, name) < float("inf"):
@@ -41,7 +41,7 @@ def check_rate(course: Descends) -> None:
 
 
 def constant(number: int) -> float:
-    """Return the schedule 1."""
+    """Return the factor 1 of the constant schedule."""
     return 1.0
 
 
@@ -60,8 +60,8 @@ def step(every: int, factor: float) -> Schedule:
     return lambda number: factor ** (number // every)
 
 
-def listed(factors: Sequence[float]) -> Schedule:
-    """Return the schedule of listed factors, one a round; the last one is kept for later rounds."""
+def factors_by_round(factors: Sequence[float]) -> Schedule:
+    """Return the schedule of the given factors, one per round; the last factor holds for all later rounds."""
     return lambda number: factors[min(number, len(factors) - 1)]
 
 
@@ -70,9 +70,9 @@ class Sgd:
     """Mini-batch SGD from the broadcast weights, as in torch.optim.SGD.
 
     Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
-        v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`rate_of`)
-    The first `decayed` entries decay: parameters, not running statistics. Training returns the update: local minus
-    broadcast weights. Raises ConfigError.
+        v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`learning_rate_of_round`)
+    The first `decayed` entries have weight decay: parameters, not running statistics. Training returns the update:
+    local minus broadcast weights. Raises ConfigError.
     """
 
     size: int
@@ -89,16 +89,16 @@ class Sgd:
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
-    def begin(self, start: Departure) -> SgdWalk:
+    def begin(self, start: RoundStart) -> SgdWalk:
         return SgdWalk(self, start)
 
 
 class SgdWalk(Walk):
     """Clients in training: their weights, and their velocities if there is momentum."""
 
-    def __init__(self, course: Sgd, start: Departure) -> None:
+    def __init__(self, course: Sgd, start: RoundStart) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None
         self.rate = None if course.momentum or course.weight_decay else self._rate
 
@@ -119,7 +119,7 @@ _EPSILON = 1e-8
 
 
 class Moments:
-    """Moments of gradients [c, n], and Adam's direction (Kingma, Ba 2015), with torch's defaults.
+    """Moments of gradients [c, n], and Adam's direction (Kingma, Ba 2015), with torch's default betas and epsilon.
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + 1e-8)
     """
@@ -128,7 +128,7 @@ class Moments:
         self._first, self._second = torch.zeros_like(like), torch.zeros_like(like)
 
     def direction(self, slope: Tensor, step: int) -> Tensor:
-        """Return the direction of the first rows, for slope [active, n] of step `step` (from 0)."""
+        """Return the direction [active, n] for the slope [active, n] of the first clients at step `step` (from 0)."""
         (b1, b2), first, second = _BETAS, self._first[: len(slope)], self._second[: len(slope)]
         first.lerp_(slope, 1 - b1)
         second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
@@ -142,7 +142,7 @@ class Adam:
 
     weight_decay: L2, added to the gradient as weight_decay * w; or, `decoupled` (Loshchilov, Hutter 2019, AdamW),
                   w = (1 - lr * weight_decay) w before the step
-    decayed:      entries of the vector that decay, the first ones: parameters, not running statistics
+    decayed:      number of leading entries with weight decay: parameters, not running statistics
 
     Raises ConfigError.
     """
@@ -159,16 +159,16 @@ class Adam:
         check_rate(self)
         check_weight_decay(self.weight_decay)
 
-    def begin(self, start: Departure) -> AdamWalk:
+    def begin(self, start: RoundStart) -> AdamWalk:
         return AdamWalk(self, start)
 
 
 class AdamWalk(Walk):
     """Clients in training: their weights and moments."""
 
-    def __init__(self, course: Adam, start: Departure) -> None:
+    def __init__(self, course: Adam, start: RoundStart) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         self._moments = Moments(self.room)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Plan of local training: clients in a loop, or side by side, and how many at a time."""
+"""Plan of local training: clients in a loop, or side by side in chunks of a given size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Precision = Literal["float32", "bf16", "tf32"]
 _STATE = 8
 """Vectors kept for a client under vmap: weights, gradient, velocity or moments, mask, move, and one temporary."""
 _ACTIVATIONS = 3
-"""Numbers of a client's batch in memory for each number that its forward pass keeps: gradients and temporaries
-included.
+"""Numbers in memory for each number that a batch's forward pass keeps: with gradients and temporaries.
 """
 
 
@@ -35,10 +34,11 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class StepCost:
     """Operations and memory of one client's step.
 
-    dense, convolutions: layers of each kind;  products, convolved: their multiply-adds in the forward pass of a batch
+    dense, convolutions: number of layers of each kind
+    products, convolved: multiply-adds of dense layers and of convolutions in the forward pass of a batch
     kept:                numbers that the forward pass keeps for the backward pass
     """
 
@@ -55,13 +55,14 @@ class Cost:
         return (0.1 * self.dense + 0.35 * self.convolutions + 0.7e-6 * self.weights + arithmetic) / 2
 
     def milliseconds_side_by_side(self, clients: int) -> float:
-        """Return the time of one client and step among `clients` on one core; convolutions are grouped by client."""
+        """Return the time of one client and step among `clients` on one core, where convolutions are grouped by
+        client."""
         started = (0.25 * self.dense + 0.6 * self.convolutions) / clients
         arithmetic = 1e-7 * self.products + 3.5e-7 * self.convolved
         return started + 0.012 * self.dense + 2e-6 * self.weights + arithmetic
 
     def bytes(self, size: int) -> int:
-        """Return the memory of a client under vmap whose course trains `size` numbers."""
+        """Return the memory in bytes of a client under vmap whose course trains `size` numbers."""
         return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept)
 
 
@@ -75,23 +76,23 @@ def check_strategy(
         raise ConfigError(f"precision={precision!r}: must be one of {', '.join(get_args(Precision))}. Choose one.")
     if model.has_fused_layers and (strategy == "vmap" or private_records):
         raise ConfigError(
-            "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
+            "model: has torch's LSTM, GRU or RNN, whose fused kernels do not separate clients or records: neither "
             "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
             "network from dpfed.models.char_lstm.LstmLayer, where both do."
         )
     if strategy == "vmap" and private_records:
         raise ConfigError(
-            "strategy='vmap' with private records: per-record gradients are taken one client after the other. Use "
+            "strategy='vmap' with private records: per-record gradients are computed one client after the other. Use "
             "'loop' or 'auto'."
         )
     if model.has_statistics and private_records:
         raise ConfigError(
-            "model: has BatchNorm, whose statistics mix the records of a batch; no gradient is one record's own then. "
+            "model: has BatchNorm, whose statistics mix the records of a batch, so per-record gradients do not exist. "
             "Use a model with GroupNorm or without normalisation."
         )
     if precision != "float32" and private_records:
         raise ConfigError(
-            f"precision={precision!r} with private records: what is clipped must be exact. Use 'float32'."
+            f"precision={precision!r} with private records: gradients must be exact to be clipped. Use 'float32'."
         )
     if precision == "tf32" and device.type != "cuda":
         raise ConfigError(
@@ -99,17 +100,18 @@ def check_strategy(
         )
     if precision == "bf16" and model.has_statistics and strategy == "vmap":
         raise ConfigError(
-            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be taken in bf16. "
-            "Use strategy 'auto' or 'loop', or 'float32'."
+            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be computed in "
+            "bf16. Use strategy 'auto' or 'loop', or 'float32'."
         )
 
 
-def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
-    """Return the cost of a step on `batch` rows like those of inputs [N, ...], from a forward pass of one."""
+def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
+    """Return the cost of a step on `batch` rows of the shape of inputs [N, ...], measured by a forward pass of one
+    row."""
     module = model.bind(model.initial(0)).eval()
     counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
 
-    def count(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+    def count_operations(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
         if isinstance(part, nn.Linear):
             counts["dense"] += 1
             counts["products"] += made.numel() * part.in_features
@@ -117,17 +119,17 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
             counts["convolutions"] += 1
             counts["convolved"] += made.numel() * part.weight[0].numel()  # type: ignore[index]
 
-    def keep(tensor: Tensor) -> Tensor:
+    def count_kept(tensor: Tensor) -> Tensor:
         counts["kept"] += tensor.numel()
         return tensor
 
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            part.register_forward_hook(count)
-    with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
+            part.register_forward_hook(count_operations)
+    with torch.enable_grad(), saved_tensors_hooks(count_kept, lambda tensor: tensor):
         module(torch.zeros(1, *inputs.shape[1:], dtype=inputs.dtype))
     kept = max(counts["kept"] - model.parameters_size, 0)
-    return Cost(
+    return StepCost(
         weights=model.size,
         dense=counts["dense"],
         convolutions=counts["convolutions"],
@@ -137,7 +139,7 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
     )
 
 
-def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
+def fastest_plan(cost: StepCost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
     """Return the strategy expected to be faster for about `clients` at a time, equal on all machines of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":
@@ -152,7 +154,7 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Trai
 
 
 _CACHED = 20_000_000
-"""Bytes of a chunk that stays in a CPU's caches: larger chunks are slower (benchmarks/README.md)."""
+"""Largest chunk in bytes that stays in a CPU's caches: larger chunks are slower (benchmarks/README.md)."""
 _MOST = {"cpu": 100, "cuda": 1000}
 _SHARE = 4
 
@@ -177,10 +179,10 @@ def chunk_within(budget: int, each: int, device: torch.device) -> int:
 
 
 def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
-    """Return True if batches of `inputs` [N, ...] may be given with channels as the innermost dimension in memory.
+    """Return True if batches of `inputs` [N, ...] may have channels as the innermost dimension in memory.
 
-    Torch's pooling on a CPU is some fifteen times as fast then (measured: benchmarks/README.md). This holds for images,
-    if a forward pass gives an equal result: a module that calls .view on an image instead of .reshape cannot.
+    Torch's pooling on a CPU is then about fifteen times as fast (measured: benchmarks/README.md). True for images if a
+    forward pass gives an equal result: a module that calls .view on an image instead of .reshape raises an error.
     """
     if inputs.dim() != 4 or inputs.device.type != "cpu" or len(inputs) < 2:
         return False
@@ -189,6 +191,6 @@ def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
         with torch.no_grad():
             as_it_is = model.bind(weights.clone()).eval()(some)
             turned = model.bind(weights).eval()(some.clone(memory_format=torch.channels_last))
-    except (RuntimeError, ValueError):  # BatchNorm with one value a channel, too
+    except (RuntimeError, ValueError):  # ValueError: BatchNorm with one value per channel
         return False
     return torch.allclose(as_it_is, turned, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Training a model that stays sparse: how a client of FedSparsify trains."""
+"""Local training of FedSparsify: SGD or Adam on a model whose purged weights stay zero."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import torch
 from torch import Tensor
 
 from dpfed.clients.optimisers import Adam, Sgd
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import RoundStart, Walk
 from dpfed.compress.largest import Sparsity, purge
 from dpfed.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunedSgd:
-    """SGD (or Adam) on a model with purged weights (Stripelis, Gupta, Ver Steeg, Ambite 2022,
-    FedSparsify).
+    """SGD (or Adam) on a model with purged weights (Stripelis, Gupta, Ver Steeg, Ambite 2022, FedSparsify).
 
     An entry of `prunable` that is 0 in the broadcast is purged: before every batch, and after the last, it is set to
     0 again. Gradients and velocities are not masked. A client without samples returns 0.
 
-    Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
+    Global variant (`sparsity` None): clients keep the broadcast's zeros, and the server purges after averaging
     (`dpfed.server.rules`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
     after training, so that after R rounds the sparsity is sparsity(R).
 
@@ -46,19 +45,19 @@ class PrunedSgd:
     def size(self) -> int:
         return self.sgd.size
 
-    def begin(self, start: Departure) -> PrunedWalk:
+    def begin(self, start: RoundStart) -> PrunedWalk:
         return PrunedWalk(self, self.sgd.begin(start), start)
 
 
 class PrunedWalk(Walk):
     """Clients in training by SGD with purged entries held at zero."""
 
-    def __init__(self, course: PrunedSgd, walk: Walk, start: Departure) -> None:
+    def __init__(self, course: PrunedSgd, walk: Walk, start: RoundStart) -> None:
         self._course, self._walk, self._start = course, walk, start
         self.room, self.rate = walk.room, walk.rate
         self._purged = course.prunable[start.broadcast[course.prunable] == 0]
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         self.room[:active].index_fill_(1, self._purged, 0.0)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:

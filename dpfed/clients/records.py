@@ -22,22 +22,23 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords
-from dpfed.models.char_lstm import stepwise
+from dpfed.models.char_lstm import make_stepwise
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
 
 _MOST_NUMBERS = 50_000_000
-"""Most numbers of per-record gradients in memory at a time, in one thread: 200 MB."""
+"""Largest number of entries of per-record gradients in memory at a time, in one thread: 200 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLevel:
     """DP-SGD on a client's records: how a step bounds and noises their gradients (Abadi et al. 2016).
 
-    Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
-    the slope of record r, the gradient of what is trained (weights, or a mask's scores: `Walk.slope`), a step follows
+    Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). Let h_r be
+    the slope of record r: the gradient of the trained numbers (weights, or a mask's scores: `Walk.slope`). A step
+    follows
         h = (sum over the batch of clip(h_r, C) + N(0, (z C)^2)) / (q n)
-    with the expected batch size below, not the real one; an empty batch is noise alone.
+    with the expected batch size as divisor, not the real one; the h of an empty batch is noise alone.
 
     Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
     multiplier z and probability q; later computations of the client (momentum, Adam, its update, the upload) are
@@ -45,9 +46,9 @@ class RecordLevel:
     are public. A slope that is not finite counts as zero. Random numbers of dropout layers, from public seeds, do not
     depend on the other records of the batch (`dpfed.clients.network_randomness`).
 
-    With `integers`, clipped slopes are rounded to whole numbers, and the noise on their sum is a discrete Gaussian that
-    is drawn exactly (`dpfed.mechanisms.records`). Then h is a Poisson-sampled discrete Gaussian mechanism, independent
-    of floating-point rounding.
+    With `integers`, clipped slopes are rounded to integers, and the noise on their sum is a discrete Gaussian that is
+    drawn exactly (`dpfed.mechanisms.records`). Then h is a Poisson-sampled discrete Gaussian mechanism, independent of
+    floating-point rounding.
     """
 
     clip_norm: float
@@ -66,12 +67,12 @@ class RecordLevel:
     def release(
         self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, number: int
     ) -> LocalRelease:
-        """Return the release of a round of `clients`, which hold `sizes` records."""
+        """Return the release of a round of `clients`, whose numbers of records are `sizes`."""
         return LocalRelease(
             round=number,
             steps=tuple(
                 Steps(
-                    mechanism=step_of(self.noise, batches, int(size)),
+                    mechanism=step_release(self.noise, batches, int(size)),
                     count=batches.count(int(size)),
                     clients=tuple(map(int, clients[sizes == size])),
                 )
@@ -94,9 +95,9 @@ class RecordLevel:
         (round, client, step).
         """
         if self.integers is not None:
-            return self._exact(self.integers, slopes, batch, expected=expected, path=path)
+            return self._integer_slope(self.integers, slopes, batch, expected=expected, path=path)
         total = torch.zeros(size, device=batch.device)
-        replay = replayed.current()
+        replay = replayed.current_replay()
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
             clipped = clip_rows(slopes(rows), self.clip_norm).rows
             if replay is not None:
@@ -111,7 +112,7 @@ class RecordLevel:
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
         return noisy.div_(expected)
 
-    def _exact(
+    def _integer_slope(
         self,
         integers: IntegerRecords,
         slopes: Callable[[Tensor], Tensor],
@@ -120,24 +121,24 @@ class RecordLevel:
         expected: int,
         path: tuple[int, ...],
     ) -> Tensor:
-        """Return the noisy sum h, in whole numbers until the noise is added. A record's rounding is named by the
+        """Return the noisy sum h, in integers until the noise is added. The rounding of a record is named by the
         record.
 
-        Slopes are taken record by record: in a batch their last bits, and at a kink of the network all of them, depend
-        on how many records are in it.
+        Slopes are computed record by record. In a batch their last bits depend on the number of records, and at a
+        kink of the network even their leading digits do.
         """
-        size, replay = integers.noise.dimension, replayed.current()
+        size, replay = integers.noise.dimension, replayed.current_replay()
         total = torch.zeros(size, dtype=torch.int64)
         for rows in torch.split(batch, 1) if len(batch) else ():
-            encoded = integers.encoded(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
+            encoded = integers.encode_rows(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
             if replay is not None:
                 replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
             total += encoded.sum(dim=0)
-        noisy = total + integers.drawn(*path)
+        noisy = total + integers.draw_noise(*path)
         if replay is not None:
             step, bound = f"step {path[2]} of private records", integers.noise.l2_bound
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
-        return integers.decoded(noisy).to(batch.device).div_(expected)
+        return integers.decode_sum(noisy).to(batch.device).div_(expected)
 
 
 def gaussian_noise(noise_multiplier: float) -> Gaussian:
@@ -145,28 +146,28 @@ def gaussian_noise(noise_multiplier: float) -> Gaussian:
     return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
 
 
-def step_of(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
-    """Return the accountant's description of one step of a client with `size` records, at least one."""
+def step_release(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
+    """Return the accountant's description of one step of a client with `size` records, `size` at least one."""
     return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
 
 class RecordGradients:
-    """Per-record gradients of a module's loss, by Opacus' hooks. For one thread."""
+    """Per-record gradients of a module's loss, by Opacus' hooks. An instance is for one thread."""
 
     def __init__(self, module: nn.Module, *, loss: Loss = CROSS_ENTROPY) -> None:
         from opacus import GradSampleModule  # loading Opacus takes a second
 
         # An embedding's integer input has no gradient; its hook works without one.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
-        self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
+        self._module = GradSampleModule(make_stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         for (
             part
-        ) in module.modules():  # Opacus skips layers in eval(); the layers that it supports behave alike in both modes
+        ) in module.modules():  # Opacus skips layers in eval(); the layers that it supports compute alike in both modes
             trained = any(one.requires_grad for one in part.parameters(recurse=False))
             part.training |= trained
             if trained and not hasattr(part, "activations"):
-                # Opacus would add the list in the first batch, which would look like a state of the network.
+                # Opacus would add this list in the first batch, and it would be mistaken for a state of the network.
                 part.activations = []  # type: ignore[assignment]
         self._loss = loss
 
@@ -179,7 +180,7 @@ class RecordGradients:
         with torch.enable_grad():
             with within or nullcontext():
                 outputs = self._module(wanted)
-            loss = self._loss.of_records(outputs, labels).sum()
+            loss = self._loss.record_losses(outputs, labels).sum()
         sought = [*self._parameters, wanted] if wanted.requires_grad else self._parameters
         totals = torch.autograd.grad(loss, sought, allow_unused=True)
         rows = [
@@ -197,5 +198,5 @@ class RecordGradients:
         if total is None:
             return parameter.detach().new_zeros(batch, parameter.numel())
         if left is None:
-            raise RuntimeError("Opacus took no per-record gradients of a parameter that has one; nothing is private.")
+            raise RuntimeError("Opacus computed no per-record gradients of a trained parameter; nothing is private.")
         return left.reshape(batch, -1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpfed.clients import records
 from dpfed.clients.losses import Loss
-from dpfed.clients.network_randomness import OwnRandomness, draws_random_numbers
+from dpfed.clients.network_randomness import ClientRandomness, draws_random_numbers
 from dpfed.clients.records import RecordGradients
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
@@ -21,7 +21,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 _TARGETS, _OTHERS = 2, 2
-"""Number of compared records, and number of records beside them in most of the batches."""
+"""Number of compared records, and number of other records in most of the trial's batches."""
 _OUTPUT, _GRADIENT = 1e-4, 1e-3
 """Relative differences of a record's output and gradient that float32 rounding may cause. A gradient jumps if rounding
 moves an activation across a kink (ReLU, pooling): hence its wider limit, and both records must differ."""
@@ -34,13 +34,13 @@ def require_records_apart(
 ) -> None:
     """Raise ConfigError unless a record's output and gradient do not depend on the other records of its batch.
 
-    Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one.
+    Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one. The
     `RecordGradients` of a record alone are compared with those in batches with others (unchanged, scaled, zeros, up to
-    `batch_size`), and with those alone again afterwards. Weights are the initial ones and perturbed ones, so that a
-    gate which starts at 0 is open. inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a
-    client's.
+    `batch_size`), and with a second computation alone. Weights are the initial ones and perturbed ones, so that a gate
+    which starts at 0 is open. inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a client's.
 
-    The trial finds what these samples trigger: a network that mixes records on particular inputs only is not found.
+    The trial finds only dependences that these samples trigger: a network that mixes records on particular inputs only
+    is not found.
     """
     generator = torch.Generator().manual_seed(0)
     most = max(1, records._MOST_NUMBERS // model.size)
@@ -53,7 +53,7 @@ def require_records_apart(
 
 
 def _perturbed_weights(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Return weights plus noise of each tensor's scale, or of 0.1 where a tensor is zero."""
+    """Return weights plus noise in the scale of each tensor, or of scale 0.1 for a tensor of zeros."""
     moved = weights.clone()
     for block in model.layout:
         part = moved[block.start : block.stop]
@@ -68,33 +68,33 @@ def _try_records(
     count = max(1, min(_TARGETS, most - 1))
     places = torch.arange(count + max(_OTHERS, most)) % len(targets)
     natural, labels = inputs[places], targets[places]
-    if natural.is_floating_point():  # equal numbers would let rounding decide in a pooling layer
+    if natural.is_floating_point():  # with equal numbers, rounding would decide in a pooling layer
         noised = natural + 0.05 * float(natural.std()) * torch.randn(natural.shape, generator=generator)
-        natural = noised if trial.attempt(noised[:1], labels[:1]) is not None else natural
+        natural = noised if trial.attempt_batch(noised[:1], labels[:1]) is not None else natural
     compared, others = scale * natural[:count] if scale != 1 else natural[:count], natural[count:]
-    if scale != 1 and trial.attempt(compared[:1], labels[:1]) is None:
+    if scale != 1 and trial.attempt_batch(compared[:1], labels[:1]) is None:
         return
-    alone = [trial.run(compared[i : i + 1], labels[i : i + 1]) for i in range(count)]
-    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _AT_ONCE)
+    alone = [trial.run_batch(compared[i : i + 1], labels[i : i + 1]) for i in range(count)]
+    _require_equal_rows(trial, alone[:1], trial.run_batch(compared[:1], labels[:1]), _AT_ONCE)
     if most == 1:
         return
-    drawn: list[_Seen] = []
+    drawn: list[_Outputs] = []
     for some, gradients in _other_records(others, most - count):
         rows = torch.cat([compared, some])
-        seen = trial.attempt(rows, labels[: len(rows)], gradients=gradients and scale == 1)
+        seen = trial.attempt_batch(rows, labels[: len(rows)], gradients=gradients and scale == 1)
         if seen is not None:
-            _compare(trial, alone, seen, _TOGETHER)
+            _require_equal_rows(trial, alone, seen, _TOGETHER)
         if trial.random and seen is not None and len(some) == min(_OTHERS, most - count):
-            now = trial.run(rows, labels[: len(rows)], gradients=False, fixed=False)
+            now = trial.run_batch(rows, labels[: len(rows)], gradients=False, fixed=False)
             drawn = drawn or now.rows(count)
-            _compare(trial, drawn, now, _TOGETHER)
-    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _LATER)
+            _require_equal_rows(trial, drawn, now, _TOGETHER)
+    _require_equal_rows(trial, alone[:1], trial.run_batch(compared[:1], labels[:1]), _LATER)
 
 
 def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
-    """Yield other records of a batch, and True if gradients are compared, too.
+    """Yield other records for a batch, and True if gradients are compared, too.
 
-    The records are unchanged, scaled and zero ones, a single one, and a full batch.
+    The other records are unchanged, scaled and zero ones, a single one, and a full batch.
     """
     some = natural[: min(_OTHERS, most)]
     yield some, True
@@ -106,7 +106,7 @@ def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Seen:
+class _Outputs:
     """Outputs and gradients of one batch. calls: (name, input rows, output rows [b, ...]) of every module, in the order
     in which the calls ended; None instead of rows if there is no tensor of rows."""
 
@@ -114,19 +114,19 @@ class _Seen:
     gradients: Tensor | None
     calls: list[tuple[str, Tensor | None, Tensor | None]] = field(default_factory=list)
 
-    def row(self, i: int) -> _Seen:
+    def row(self, i: int) -> _Outputs:
         calls = [
             (name, None if given is None else given[i : i + 1], None if made is None else made[i : i + 1])
             for name, given, made in self.calls
         ]
         gradients = None if self.gradients is None else self.gradients[i : i + 1]
-        return _Seen(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
+        return _Outputs(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
 
-    def rows(self, count: int) -> list[_Seen]:
+    def rows(self, count: int) -> list[_Outputs]:
         return [self.row(i) for i in range(count)]
 
 
-class _Checked(RecordGradients):
+class _CheckedGradients(RecordGradients):
     """Per-record gradients that raise ConfigError unless they add up to the gradient of the batch."""
 
     names: dict[nn.Parameter, str]
@@ -148,14 +148,14 @@ class _Trial:
         self._model, self._loss, self._weights, self._seeds = model, loss, weights, seeds
         self.random = seeds is not None
         self._calls: list[tuple[str, Any, Any]] = []
-        self._prepare()
+        self._build_module()
 
-    def _prepare(self) -> None:
-        """Return a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
+    def _build_module(self) -> None:
+        """Build a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
         self._room = self._weights.clone()
         self._module = self._model.bind(self._room)
         try:
-            self._records = _Checked(self._module, loss=self._loss)
+            self._records = _CheckedGradients(self._module, loss=self._loss)
         except Exception as error:  # Opacus refuses some layers, by several classes of errors
             raise ConfigError(
                 f"[local.record]: no per-record gradients of this network: {error_text(error)}."
@@ -166,58 +166,58 @@ class _Trial:
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
 
     def _rows_hook(self, name: str) -> Any:
-        def note(part: nn.Module, given: Any, made: Any) -> None:
+        def record_call(part: nn.Module, given: Any, made: Any) -> None:
             self._calls.append((name, given, made))
 
-        return note
+        return record_call
 
-    def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
-        """Run a batch as `run`; return None if the network raises, since integer inputs cannot be changed freely."""
+    def attempt_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Outputs | None:
+        """Run a batch as `run_batch`; return None if the network raises, as it may for scaled integers."""
         try:
-            return self._run(inputs, targets, gradients, fixed=True)
+            return self._run_batch(inputs, targets, gradients, fixed=True)
         except ConfigError:
             raise
-        except Exception:  # a user's network may raise anything
-            self._prepare()
+        except Exception:  # a user's network may raise any exception
+            self._build_module()
             return None
 
-    def run(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Seen:
-        """Return outputs and gradients of a batch; all random draws of the network are equal if `fixed`. Raises
+    def run_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Outputs:
+        """Return outputs and gradients of a batch; with `fixed`, all random draws of the network are equal. Raises
         ConfigError.
         """
         try:
-            return self._run(inputs, targets, gradients, fixed)
+            return self._run_batch(inputs, targets, gradients, fixed)
         except ConfigError:
             raise
-        except Exception as error:  # a user's network may raise anything
+        except Exception as error:  # a user's network may raise any exception
             raise ConfigError(
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
 
-    def _run(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Seen:
+    def _run_batch(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Outputs:
         self._room.copy_(self._weights)
         self._model.rebind(self._module, self._room)
         self._calls.clear()
         found: Tensor | None = None
         if gradients:
-            found = self._records(inputs, targets, self._draws(fixed, len(inputs)))
+            found = self._records(inputs, targets, self._random_draws(fixed, len(inputs)))
         else:
-            with torch.no_grad(), self._draws(fixed, len(inputs)):
+            with torch.no_grad(), self._random_draws(fixed, len(inputs)):
                 self._module(inputs)
-        calls = [(name, _rows(given, len(inputs)), _rows(made, len(inputs))) for name, given, made in self._calls]
+        calls = [(name, _rows_of(given, len(inputs)), _rows_of(made, len(inputs))) for name, given, made in self._calls]
         outputs = calls[-1][2]
         assert outputs is not None
-        return _Seen(outputs=outputs, gradients=found, calls=calls)
+        return _Outputs(outputs=outputs, gradients=found, calls=calls)
 
-    def _draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
+    def _random_draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
         if self._seeds is None:
             return nullcontext()
-        kind = _EqualDraws if fixed else OwnRandomness
+        kind = _EqualDraws if fixed else ClientRandomness
         return kind(self._seeds, "records.trial", number=0, clients=[0], step=0, records=np.arange(count))
 
 
-class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Uniform numbers that are all 0, so that batches of two sizes draw alike."""
+class _EqualDraws(ClientRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
+    """Uniform numbers that are all 0, so that the draws are equal for batches of two sizes."""
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
         return torch.zeros(tuple(shape), device=device)
@@ -230,13 +230,13 @@ _CAUSE = {
     _LATER: "it keeps a state between batches",
 }
 _ADVICE = (
-    "Use layers that treat each record by itself (LayerNorm or GroupNorm, attention over a record's own positions, "
+    "Use layers that compute each record separately (LayerNorm or GroupNorm, attention over a record's own positions, "
     "batch first), or [privacy], whose unit is the client."
 )
 
 
-def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -> None:
-    """Raise ConfigError if the recorded rows are not the expected ones, one a record."""
+def _require_equal_rows(trial: _Trial, expected: Sequence[_Outputs], seen: _Outputs, when: str) -> None:
+    """Raise ConfigError if the recorded rows differ from the expected ones, one for each record."""
     pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
     largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
     outputs = [_differs(b.outputs, a.outputs, _OUTPUT, 1e-6 * largest) for a, b in pairs]
@@ -250,12 +250,12 @@ def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -
     if any(outputs) or all(gradients):
         what, i = ("output", outputs.index(True)) if any(outputs) else ("gradient", 0)
         raise ConfigError(
-            f"[local.record]: {_named(trial, _mixing_module(*pairs[i]))} gives a record another {what} {when}: "
+            f"[local.record]: {_layer_name(trial, _mixing_module(*pairs[i]))} gives a record another {what} {when}: "
             f"{_CAUSE[when]}, and clipping each record does not bound what one of them changes. {_ADVICE}"
         )
 
 
-def _mixing_module(expected: _Seen, found: _Seen) -> str | None:
+def _mixing_module(expected: _Outputs, found: _Outputs) -> str | None:
     """Return the first module with different output rows for equal input rows; None if there is none."""
     for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
         if name != other or made is None or made_now is None:
@@ -266,14 +266,14 @@ def _mixing_module(expected: _Seen, found: _Seen) -> str | None:
     return None
 
 
-def _named(trial: _Trial, name: str | None) -> str:
+def _layer_name(trial: _Trial, name: str | None) -> str:
     if name is None or not name:
         return f"the network ({trial.kinds['']})"
     return f"the network's layer {name!r} ({trial.kinds[name]})"
 
 
 def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) -> bool:
-    """Return True if a row differs from the expected one by more than rounding; non-finite numbers must be alike."""
+    """Return True if a row differs from the expected one by more than rounding; non-finite numbers must be equal."""
     if found.shape != expected.shape:
         return True
     found, expected = found.double(), expected.double()
@@ -283,12 +283,12 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
     return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
 
 
-def _rows(values: Any, batch: int) -> Tensor | None:
-    """Return the first tensor in `values` as one row a record [b, ...], detached; None if there is none."""
+def _rows_of(values: Any, batch: int) -> Tensor | None:
+    """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None
     if isinstance(values, dict):
         values = list(values.values())
-    found = (_rows(one, batch) for one in values) if isinstance(values, list | tuple) else ()
+    found = (_rows_of(one, batch) for one in values) if isinstance(values, list | tuple) else ()
     return next((one for one in found if one is not None), None)

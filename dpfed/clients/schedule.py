@@ -1,4 +1,4 @@
-"""Batches of local training: the rows of samples in each batch."""
+"""Batches of local training: rows of the data set for each batch of each client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpfed import replayed
 from dpfed.data.partition import Holdings
-from dpfed.randomness import Randomness, threshold
+from dpfed.randomness import Randomness, uniform_threshold
 from dpfed.seeds import Seeds
 
 
@@ -17,11 +17,11 @@ from dpfed.seeds import Seeds
 class Schedule:
     """The batches of c clients, padded to a common number of steps S and batch size B.
 
-    samples: int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so padding never
-        adds a number that is not a real sample's.
-    real: bool [c, S, B], false where padded
-    steps: int64 [c], the batches client i really has: its first steps[i]
-    expected: int64 [c], expected batch sizes where batches are Poisson samples; a batch may then be empty
+    samples:  int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so a padded
+              batch holds no number that is not a real sample's.
+    real:     bool [c, S, B], false at padding
+    steps:    int64 [c], number of real batches of each client; the first steps[i] batches of client i are real
+    expected: int64 [c], expected batch sizes if batches are Poisson samples; a batch may then be empty
     """
 
     samples: NDArray[np.int64]
@@ -30,18 +30,18 @@ class Schedule:
     expected: NDArray[np.int64] | None = None
 
     def of(self, rows: NDArray[np.int64]) -> Schedule:
-        """Return the batches of some clients, given by their places 0 .. c-1."""
+        """Return the batches of the clients at the given positions in 0 .. c-1."""
         expected = None if self.expected is None else self.expected[rows]
         return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows], expected=expected)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBatches:
-    """Every record of a client of n is in every batch independently with probability q = min(1, batch_size / n).
+    """Batches by Poisson sampling: with n records, each is in a batch with probability q = min(1, batch_size / n).
 
-    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given. A record's uniform number depends
-    on (round, client, step, the record's place in the client's data): neither on the number of records nor on that of
-    steps.
+    Draws are independent. A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given. A record's
+    uniform number depends on (round, client, step, the record's position in the client's data). It does not depend on
+    the number of records or of steps.
     """
 
     batch_size: int
@@ -64,7 +64,7 @@ class PoissonBatches:
 
     def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, number: int) -> Schedule:
         """Return the batches of `clients` [c] in a round."""
-        drawn = [self._client(partition.of(int(client)), int(client), randomness, number) for client in clients]
+        drawn = [self._client_batches(partition.of(int(client)), int(client), randomness, number) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
         width = max((len(batch) for batches in drawn for batch in batches), default=0)
         shape = (len(clients), int(counts.max(initial=0)), max(width, 1))
@@ -77,15 +77,15 @@ class PoissonBatches:
         expected = np.minimum(partition.sizes[clients], self.batch_size)
         return Schedule(samples=samples, real=real, steps=counts, expected=expected)
 
-    def _client(
+    def _client_batches(
         self, rows: NDArray[np.int64], client: int, randomness: Randomness, number: int
     ) -> list[NDArray[np.int64]]:
         size, count = len(rows), self.count(len(rows))
         if count == 0:
             return []
         drawn = (randomness.uniform(size, "local.records", number, client, step) for step in range(count))
-        batches = [rows[uniforms < threshold(self.probability(size))] for uniforms in drawn]
-        replay = replayed.current()
+        batches = [rows[uniforms < uniform_threshold(self.probability(size))] for uniforms in drawn]
+        replay = replayed.current_replay()
         return batches if replay is None else [replay.batch(batch) for batch in batches]
 
 
@@ -111,10 +111,10 @@ def draw_schedule(
     seeds: Seeds,
     purpose: str,
 ) -> Schedule:
-    """Return the batches of `clients` [c] in a round: samples in a new order every epoch.
+    """Return the batches of `clients` [c] in a round, with samples in a new order every epoch.
 
-    The last batch of an epoch may be short. A client's batches depend on (seeds, purpose, round, its id)
-    only. Exactly one of epochs and steps is given.
+    The last batch of an epoch may be short. A client's batches depend only on (seeds, purpose, round, its id).
+    Exactly one of epochs and steps is given.
     """
     sizes = partition.sizes[clients]
     counts = count_steps(sizes, batch_size=batch_size, epochs=epochs, steps=steps)
@@ -124,16 +124,16 @@ def draw_schedule(
     for size in np.unique(sizes[sizes > 0]):
         rows = np.flatnonzero(sizes == size)
         count = int(counts[rows[0]])
-        places, filled = _batches(seeds, purpose, number, clients[rows], int(size), count, width)
-        samples[rows, :count] = partition.at(clients[rows], places)
+        places, filled = _shuffled_batches(seeds, purpose, number, clients[rows], int(size), count, width)
+        samples[rows, :count] = partition.rows_at(clients[rows], places)
         real[rows, :count] = filled
     return Schedule(samples=samples, real=real, steps=counts)
 
 
-def _batches(
+def _shuffled_batches(
     seeds: Seeds, purpose: str, number: int, ids: NDArray[np.int64], size: int, count: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the samples' places in clients of equal size, and a mask of real ones: both [len(ids), count, width]."""
+    """Return the samples' positions in clients of equal size, and the mask of real ones: [len(ids), count, width]."""
     batches = -(-size // width)
     epochs = -(-count // batches)
     order = np.argsort(seeds.keys(purpose, number, ids, (epochs, size)), axis=-1, kind="stable")

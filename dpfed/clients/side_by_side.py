@@ -1,4 +1,4 @@
-"""Local training with clients as a tensor dimension: one autograd pass trains them all."""
+"""Local training with clients as a tensor dimension: one autograd pass trains all clients of a chunk."""
 
 from __future__ import annotations
 
@@ -18,53 +18,52 @@ from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
 
-def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
-    """Return moves [c, n], equal to a loop's up to rounding; `chunk` clients are in memory at a time."""
-    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
-    order = _alike_together(task.schedule)
+def train_side_by_side(task: LocalTask, chunk: ChunkSize) -> Tensor:
+    """Return moves [c, n], equal to those of a loop up to rounding; `chunk` gives the number of clients in memory."""
+    moves = allocate_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
+    order = _order_by_length(task.schedule)
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
-        moves[torch.from_numpy(places).to(moves.device)] = _train_apart(task, places)
+        moves[torch.from_numpy(places).to(moves.device)] = _train_with_halving(task, places)
 
     with one_thread():
-        chunk.go_through(len(order), train)
+        chunk.train_in_chunks(len(order), train)
     return moves
 
 
-def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
-    """Return places of clients, most steps first, then most samples first, so that chunks need little padding."""
+def _order_by_length(schedule: Schedule) -> NDArray[np.int64]:
+    """Return client positions by falling number of steps, then of samples, so that chunks need little padding."""
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
-def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Train a group as `_train_group`; if an exception is forgiven, halve the group down to one client, whose move is
-    NaN.
-    """
+def _train_with_halving(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
+    """Train a group as `_train_group`. If an exception is forgiven, halve the group, down to one client whose
+    move is NaN."""
     try:
         return _train_group(task, places)
     except BaseException as error:
-        if not task.forgives(error):
+        if not task.forgives_error(error):
             raise
     if len(places) == 1:
         assert task.failed is not None
         task.failed.add((int(places[0]),))
         return torch.full((1, task.course.size), torch.nan, device=task.broadcast.device)
     halves = np.array_split(places, 2)
-    return torch.cat([_train_apart(task, half) for half in halves])
+    return torch.cat([_train_with_halving(task, half) for half in halves])
 
 
 def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Return moves [c, n] of the clients in `places`, sorted by falling steps: clients still training come first."""
-    task.put_back()
+    """Return moves [c, n] of the clients in `places`, sorted by falling steps: clients still in training are first."""
+    task.restore_shared_state()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
-    shares = torch.from_numpy(_shares(group.real)).to(walk.room.device)
+    shares = torch.from_numpy(_sample_weights(group.real)).to(walk.room.device)
     widths = group.real.sum(axis=2)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
         width = int(widths[:active, step].max())  # real samples are first in a batch
-        walk.place(active, step)
+        walk.place_weights(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
         with task.own_randomness(places[:active], step):
             gradient = gradients_of_clients(task, walk.room[:active], batch, real)
@@ -84,7 +83,7 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
         with forward_pass(task.precision, weights.device):
             random = task.random is not None
             outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
-        losses = task.loss.of_clients(outputs.float(), task.labels[rows])
+        losses = task.loss.client_losses(outputs.float(), task.labels[rows])
         total = torch.dot(losses, shares.flatten())
     gradients = torch.autograd.grad(total, leaf)[0]
     if model.has_statistics:
@@ -95,8 +94,8 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
 class WithinBounds(TorchFunctionMode):
     """Context that raises IndexError for an index out of bounds under torch.vmap, as torch does without vmap.
 
-    For some operations torch.vmap concatenates the tensors of all clients and checks bounds of the whole only. An index
-    out of bounds, or -1, would read and train another client's weights.
+    For some operations torch.vmap concatenates the tensors of all clients and checks only the bounds of the whole. An
+    index out of bounds, or -1, would read or train another client's weights.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,24 +116,24 @@ _INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
     Tensor.index_fill: _FILLING,
     Tensor.index_fill_: _FILLING,
 }
-"""Operations without bounds checks (torch 2.13): positions of rows, indices and dimension among the arguments."""
+"""Operations without bounds checks (torch 2.13), each with the positions of its rows, indices and dimension."""
 
 
-def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
+def _sample_weights(real: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Return the weight of each sample in its batch's mean: 1/size if real, 0 if padded."""
     sizes = np.maximum(real.sum(axis=-1, keepdims=True), 1)
     shares: NDArray[np.float32] = (real / sizes).astype(np.float32)
     return shares
 
 
-class Chunk:
-    """Number of clients at a time, halved whenever memory runs out."""
+class ChunkSize:
+    """Number of clients trained at a time, which is halved whenever memory runs out."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
 
-    def go_through(self, count: int, train: Callable[[int, int], None]) -> None:
-        """Call train(start, stop) over 0 .. count, again with fewer clients after memory ran out.
+    def train_in_chunks(self, count: int, train: Callable[[int, int], None]) -> None:
+        """Call train(start, stop) over 0 .. count; repeat a call with fewer clients after memory ran out.
 
         Raises TrainingFailed if one client alone does not fit. On Linux a process may be killed without a message if
         main memory runs out: then set a smaller `local.memory`.
@@ -142,7 +141,7 @@ class Chunk:
         start = 0
         while start < count:
             stop = min(start + self.clients, count)
-            said = _fails(train, start, stop)
+            said = _memory_failure(train, start, stop)
             if said is None:
                 start = stop
             else:
@@ -156,14 +155,14 @@ class Chunk:
             )
         self.clients = tried // 2
         warnings.warn(
-            f"local training: no memory for {tried} clients at a time ({said}); going on with {self.clients}. Set "
-            "local.chunk or local.memory to start so.",
+            f"local training: no memory for {tried} clients at a time ({said}); continuing with {self.clients}. Set "
+            "local.chunk or local.memory to start with this number.",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | None:
+def _memory_failure(train: Callable[[int, int], None], start: int, stop: int) -> str | None:
     """Return the message if memory ran out, else None. Tensors of the failed attempt are freed on return."""
     try:
         train(start, stop)
@@ -175,8 +174,8 @@ def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | No
     return None
 
 
-def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
-    """Return an uninitialised tensor [clients, size]. Raises TrainingFailed if there is no memory for it."""
+def allocate_moves(clients: int, size: int, device: torch.device) -> Tensor:
+    """Return an uninitialised tensor [clients, size]. Raise TrainingFailed if there is no memory for it."""
     try:
         return torch.empty(clients, size, device=device)
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""State of a network and a loss beside the trained weights: found, compared, and put back before each client."""
+"""State of a network and a loss besides the trained weights: collected, compared, and restored before each client."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _INSTALLED = "-packages"
 _EMPTY = object()
 """Content of an empty closure cell, and value of a missing entry."""
 OUTSIDE = ("global ", "class ")
-"""Prefixes of names that are compared and not put back."""
+"""Prefixes of names that are compared and not restored."""
 _HOLDERS = ("._modules", "._parameters", "._buffers")
 """Dictionaries of a module whose entries are its attributes."""
 
 
 @dataclass
-class Moved:
+class StateChanges:
     """Differences that `State.restore` found.
 
-    names:      paths of what differed
-    objects:    ids of the objects that differed, to find those which several modules share
-    generators: paths of random generators that were drawn from; a generator is not put back
+    names:      paths of the objects that differed
+    objects:    ids of the objects that differed, to find the ones which several modules share
+    generators: paths of random generators that were drawn from; a generator is not restored
     escaped:    paths of tensors of torch.vmap that outlived the call
     """
 
@@ -44,66 +44,66 @@ class Moved:
 
 
 class State:
-    """State of the mutable objects reached from `roots` (name, object), as they are when this object is made.
+    """Contents of the mutable objects reachable from `roots` (name, object), saved when the instance is made.
 
-    Followed are attributes and `__slots__`, lists, dictionaries, sets, deques, tensors, arrays, and what functions
-    (hooks, losses) hold in closures, defaults and attributes. The globals that a user's function names, and the
-    attributes of a user's classes, are compared but not put back. Iterators, files and what libraries hold are not
-    followed.
+    Followed are attributes and `__slots__`, lists, dictionaries, sets, deques, tensors, arrays, and the objects that
+    functions (hooks, losses) hold in closures, defaults and attributes. The globals that a user's function names, and
+    the attributes of a user's classes, are compared but not restored. Iterators, files and objects held by libraries
+    are not followed.
 
-    trained: tensors whose numbers belong to a client and are left alone
+    trained: tensors whose numbers belong to a client and are not changed
     """
 
     def __init__(self, *roots: tuple[str, object], trained: Iterable[Tensor] = ()) -> None:
         self._trained = {id(tensor) for tensor in trained}
         self._reached: dict[int, object] = {}
-        self._kept: list[_Kept] = []
+        self._kept: list[_SavedContent] = []
         self._outside: deque[tuple[str, object]] = deque()
-        self._follow(deque(roots), outside=False)
-        self._follow(self._outside, outside=True)
+        self._collect_contents(deque(roots), outside=False)
+        self._collect_contents(self._outside, outside=True)
 
-    def holds(self, objects: Iterable[int]) -> bool:
-        """Return True if one of these ids belongs to an object reached from the roots."""
+    def reaches_any(self, objects: Iterable[int]) -> bool:
+        """Return True if one of these ids belongs to an object reachable from the roots."""
         return any(one in self._reached for one in objects)
 
     @torch.no_grad()
-    def restore(self, moved: Moved | None = None) -> None:
-        """Put back changed contents, and note the differences in `moved`."""
+    def restore(self, moved: StateChanges | None = None) -> None:
+        """Restore changed contents, and record the differences in `moved`."""
         for kept in self._kept:
-            if kept.kind.same(kept.thing, kept.saved):
+            if kept.kind.is_same(kept.thing, kept.saved):
                 continue
             if moved is not None:
-                _note(moved, kept)
+                _record_change(moved, kept)
             if kept.kind.write is not None and not kept.outside:
                 kept.kind.write(kept.thing, kept.saved)
 
-    def _follow(self, waiting: deque[tuple[str, object]], *, outside: bool) -> None:
+    def _collect_contents(self, waiting: deque[tuple[str, object]], *, outside: bool) -> None:
         while waiting:
             name, thing = waiting.popleft()
             skipped = isinstance(thing, type) and (not outside or _is_of_library(thing))
             if skipped or isinstance(thing, _ATOMS) or id(thing) in self._reached:
                 continue
             self._reached[id(thing)] = thing
-            for kind in _kinds(thing, numbers=id(thing) not in self._trained):
-                self._kept.append(_Kept(name, thing, kind, kind.read(thing), outside))
-            waiting.extend(_parts(name, thing))
+            for kind in _content_kinds(thing, numbers=id(thing) not in self._trained):
+                self._kept.append(_SavedContent(name, thing, kind, kind.read(thing), outside))
+            waiting.extend(_references(name, thing))
             self._outside.extend(_outside_objects(thing))
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """Kind of content: how it is read, compared with its earlier value, and put back (None: not put back)."""
+class _ContentKind:
+    """Kind of content: functions that read it, compare it with its saved value, and restore it (None: not restored)."""
 
     read: Callable[[Any], Any]
-    same: Callable[[Any, Any], bool]
+    is_same: Callable[[Any, Any], bool]
     write: Callable[[Any, Any], None] | None
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _SavedContent:
     name: str
     thing: Any
-    kind: _Kind
+    kind: _ContentKind
     saved: Any
     outside: bool
 
@@ -117,10 +117,10 @@ _GENERATORS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
+def _content_kinds(thing: object, *, numbers: bool) -> Iterator[_ContentKind]:
     read = next((read for cls, read in _GENERATORS.items() if isinstance(thing, cls)), None)
     if read is not None:
-        yield _Kind(read, lambda generator, saved: bool(read(generator) == saved), None)
+        yield _ContentKind(read, lambda generator, saved: bool(read(generator) == saved), None)
         return
     if isinstance(thing, Tensor):
         if thing.is_leaf:
@@ -139,18 +139,18 @@ def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
         yield _CELL
     if isinstance(thing, type):
         yield _CLASS
-    elif not isinstance(thing, MethodType) and (hasattr(thing, "__dict__") or _slots(type(thing))):
+    elif not isinstance(thing, MethodType) and (hasattr(thing, "__dict__") or _slot_names(type(thing))):
         yield _ATTRIBUTES
 
 
-def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
-    """Return the objects that an object refers to, with names."""
+def _references(name: str, thing: Any) -> Iterator[tuple[str, object]]:
+    """Yield (name, object) for the objects that an object refers to."""
     if isinstance(thing, dict):
-        yield from ((_entry(name, key), value) for key, value in thing.items())
+        yield from ((_entry_path(name, key), value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | deque | set | frozenset):
         yield from ((f"{name}[{place}]", value) for place, value in enumerate(thing))
     elif isinstance(thing, CellType):
-        yield name, _content(thing)
+        yield name, _cell_content(thing)
     elif isinstance(thing, MethodType):
         yield from ((f"{name}.{part}", getattr(thing, part)) for part in ("__self__", "__func__"))
     elif isinstance(thing, partial):
@@ -169,24 +169,24 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
 
 
 def _outside_objects(thing: object) -> Iterator[tuple[str, object]]:
-    """Return objects that a user's object refers to outside itself: its classes, and the globals of a function."""
+    """Yield (name, object) for the classes of a user's object, and the globals of a user's function."""
     if isinstance(thing, FunctionType):
         if not _is_of_library(thing):
             known = thing.__globals__
-            yield from ((f"global {name}", known[name]) for name in _names(thing.__code__) if name in known)
+            yield from ((f"global {name}", known[name]) for name in _global_names(thing.__code__) if name in known)
     elif not isinstance(thing, type):
         yield from ((f"class {one.__qualname__}", one) for one in type(thing).__mro__)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _global_names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _global_names(constant)
 
 
 def _undecorated(value: object) -> object:
-    """Return the function behind a decorated entry of a class."""
+    """Return the function inside a decorated entry of a class."""
     if isinstance(value, staticmethod | classmethod):
         return value.__func__
     return value.fget if isinstance(value, property) else value
@@ -200,12 +200,12 @@ def _is_of_library(thing: object) -> bool:
     return _INSTALLED in str(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
-def _entry(name: str, key: object) -> str:
+def _entry_path(name: str, key: object) -> str:
     owner = next((name.removesuffix(end) for end in _HOLDERS if name.endswith(end)), None)
     return f"{name}[{key!r}]" if owner is None else f"{owner}.{key}"
 
 
-def _note(moved: Moved, kept: _Kept) -> None:
+def _record_change(moved: StateChanges, kept: _SavedContent) -> None:
     if isinstance(kept.thing, tuple(_GENERATORS)):
         moved.generators[f"{kept.name} ({type(kept.thing).__name__})"] = None
         return
@@ -214,17 +214,17 @@ def _note(moved: Moved, kept: _Kept) -> None:
     if isinstance(kept.saved, dict):
         saved, current = kept.saved, changed.pop(kept.name)
         keys = [key for key in saved | current if saved.get(key, _EMPTY) is not current.get(key, _EMPTY)]
-        named = _entry if kept.kind is _DICTIONARY else "{}.{}".format
+        named = _entry_path if kept.kind is _DICTIONARY else "{}.{}".format
         changed = {named(kept.name, key): current.get(key) for key in keys}
     moved.names |= dict.fromkeys(changed)
-    moved.escaped |= dict.fromkeys(name for name, value in changed.items() if _escaped(value))
+    moved.escaped |= dict.fromkeys(name for name, value in changed.items() if _is_escaped_tensor(value))
 
 
-def _escaped(value: object) -> bool:
+def _is_escaped_tensor(value: object) -> bool:
     if isinstance(value, Tensor):
         return bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return any(map(_escaped, values))
+    return any(map(_is_escaped_tensor, values))
 
 
 def _same_items(saved: Iterable[Any], current: Iterable[Any]) -> bool:
@@ -246,7 +246,7 @@ def _refill_list(thing: Any, saved: list[Any]) -> None:
     thing.extend(saved)
 
 
-def _content(cell: CellType) -> object:
+def _cell_content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:
@@ -260,7 +260,7 @@ def _refill_cell(cell: CellType, saved: object) -> None:
         cell.cell_contents = saved
 
 
-def _slots(cls: type) -> tuple[str, ...]:
+def _slot_names(cls: type) -> tuple[str, ...]:
     """Return the names in `__slots__` of a user's classes."""
     if not hasattr(cls, "__slots__"):
         return ()
@@ -270,12 +270,12 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _attributes(thing: object) -> dict[str, Any]:
-    inside = {name: getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)}
+    inside = {name: getattr(thing, name) for name in _slot_names(type(thing)) if hasattr(thing, name)}
     return inside | getattr(thing, "__dict__", {})
 
 
 def _set_attributes(thing: Any, saved: dict[str, Any]) -> None:
-    slots = _slots(type(thing))
+    slots = _slot_names(type(thing))
     for name in slots:
         if name in saved:
             object.__setattr__(thing, name, saved[name])
@@ -291,16 +291,16 @@ def _set_flags(tensor: Tensor, saved: tuple[Tensor | None, bool]) -> None:
         tensor.requires_grad_(saved[1])
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
+def _memory_layout(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def _same_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> bool:
-    return _place(tensor) == _place(saved[0]) and torch.equal(tensor, saved[1])
+    return _memory_layout(tensor) == _memory_layout(saved[0]) and torch.equal(tensor, saved[1])
 
 
 def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
-    # Other tensors may be views of the old memory: the numbers are copied there, then the tensor points there.
+    # Other tensors may be views of the old memory: numbers are copied there, then the tensor is set to that memory.
     saved[0].copy_(saved[1])
     tensor.data = saved[0]
 
@@ -309,16 +309,16 @@ def _set_array(array: NDArray[Any], saved: NDArray[Any]) -> None:
     array[...] = saved
 
 
-_FLAGS = _Kind(
+_FLAGS = _ContentKind(
     lambda tensor: (tensor.grad, tensor.requires_grad),
     lambda tensor, saved: tensor.grad is saved[0] and tensor.requires_grad == saved[1],
     _set_flags,
 )
-_NUMBERS = _Kind(lambda tensor: (tensor.detach(), tensor.detach().clone()), _same_numbers, _set_numbers)
-_ARRAY = _Kind(lambda array: array.copy(), lambda array, saved: array.tobytes() == saved.tobytes(), _set_array)
-_DICTIONARY = _Kind(dict, lambda entries, saved: _same_entries(saved, entries), _refill)
-_LIST = _Kind(list, lambda items, saved: _same_items(saved, items), _refill_list)
-_SET = _Kind(set, lambda items, saved: bool(items == saved), _refill)
-_CELL = _Kind(_content, lambda cell, saved: _content(cell) is saved, _refill_cell)
-_CLASS = _Kind(lambda cls: dict(vars(cls)), lambda cls, saved: _same_entries(saved, vars(cls)), None)
-_ATTRIBUTES = _Kind(_attributes, lambda thing, saved: _same_entries(saved, _attributes(thing)), _set_attributes)
+_NUMBERS = _ContentKind(lambda tensor: (tensor.detach(), tensor.detach().clone()), _same_numbers, _set_numbers)
+_ARRAY = _ContentKind(lambda array: array.copy(), lambda array, saved: array.tobytes() == saved.tobytes(), _set_array)
+_DICTIONARY = _ContentKind(dict, lambda entries, saved: _same_entries(saved, entries), _refill)
+_LIST = _ContentKind(list, lambda items, saved: _same_items(saved, items), _refill_list)
+_SET = _ContentKind(set, lambda items, saved: bool(items == saved), _refill)
+_CELL = _ContentKind(_cell_content, lambda cell, saved: _cell_content(cell) is saved, _refill_cell)
+_CLASS = _ContentKind(lambda cls: dict(vars(cls)), lambda cls, saved: _same_entries(saved, vars(cls)), None)
+_ATTRIBUTES = _ContentKind(_attributes, lambda thing, saved: _same_entries(saved, _attributes(thing)), _set_attributes)

@@ -1,4 +1,4 @@
-"""State that each client begins with: changes by training are undone in a network and a loss before the next client."""
+"""Initial state of each client: changes by training are undone in a network and a loss before the next client."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
-from dpfed.clients.network_randomness import OwnRandomness
+from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.plan import Precision
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
-from dpfed.clients.state import Moved, State
+from dpfed.clients.state import State, StateChanges
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 
-class Start:
-    """State of a model and a loss before any client, shared by all copies of the model.
+class InitialState:
+    """State of a model and a loss before any client trains, shared by all copies of the model.
 
     moved: record of differences, during a trial
     alone: True if clients are trained one at a time, because training changes objects that threads share
     """
 
     def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
-        self._state = State(*(("model", one) for one in model.shared(device)), ("local.loss", loss.each))
-        self.moved: Moved | None = None
+        self._state = State(*(("model", one) for one in model.shared_objects(device)), ("local.loss", loss.each))
+        self.moved: StateChanges | None = None
         self.alone: bool = True
 
     def restore(self) -> None:
         self._state.restore(self.moved)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Context that restores the state at the beginning and at the end."""
+    def restored_around(self) -> Iterator[None]:
+        """Context that restores the state at its start and at its end."""
         self.restore()
         try:
             yield
         finally:
             self.restore()
 
-    def shares(self, moved: Moved) -> bool:
+    def shared_between_modules(self, moved: StateChanges) -> bool:
         """Return True if a changed object belongs to several modules."""
-        return self._state.holds(moved.objects)
+        return self._state.reaches_any(moved.objects)
 
 
-class Held:
+class ModuleState:
     """State of a module from `FlatModel.bind` and of the loss, restored before each client; empty without `start`."""
 
-    def __init__(self, start: Start | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, start: InitialState | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
         self._start = start
         roots = ("model", module), ("local.loss", loss.each)
-        self._state = None if start is None else State(*roots, trained=model.trained(module))
+        self._state = None if start is None else State(*roots, trained=model.trained_tensors(module))
 
     def restore(self) -> None:
         if self._state is not None and self._start is not None:
@@ -68,8 +68,8 @@ _NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Departure:
-    """Clients [c] at the start of a round, from the same broadcast [n]; client i will take steps[i] batches."""
+class RoundStart:
+    """Clients [c] at the start of a round, all with the broadcast [n]; client i will take steps[i] batches."""
 
     broadcast: Tensor
     clients: NDArray[np.int64]
@@ -79,16 +79,16 @@ class Departure:
 
 
 class ClientUniforms:
-    """Uniform numbers of each client's own stream, which depends on (seeds, purpose, round, client) only."""
+    """Uniform numbers from one stream per client, which depends on (seeds, purpose, round, client) only."""
 
-    def __init__(self, start: Departure, purpose: str) -> None:
+    def __init__(self, start: RoundStart, purpose: str) -> None:
         device = str(start.broadcast.device)
         self._streams = [
             start.seeds.tensors(purpose, start.number, int(client), device=device) for client in start.clients
         ]
 
-    def like(self, rows: Tensor) -> Tensor:
-        """Return the next numbers of the first clients, shaped as their rows [active, m]."""
+    def next_uniforms(self, rows: Tensor) -> Tensor:
+        """Return the next numbers of the first clients, in the shape of their rows [active, m]."""
         uniforms = torch.empty_like(rows)
         for row, stream in zip(uniforms, self._streams, strict=False):
             stream.fill_uniform(row)
@@ -96,29 +96,30 @@ class ClientUniforms:
 
 
 class Walk(Protocol):
-    """Clients in the course of a round; clients are the first tensor dimension.
+    """Clients in training in a round; clients are the first tensor dimension.
 
-    Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
-    clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
-    follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does not change them.
-    By default the trained numbers are the weights in `room`, and the slope is their gradient.
+    Before each batch `place_weights` writes into `room` the weights at which the gradient is computed, for the first
+    `active` clients. After the batch `slope` computes the gradient of the trained numbers from the gradient of the
+    batch's mean loss, and `step` follows it. Running statistics in `room` are updated in between and have gradient 0:
+    `place_weights` does not change them. By default the trained numbers are the weights in `room`, and the slope is
+    their gradient.
 
     room: weights of the network [c, d], always the same memory
-    rate: the learning rate where `slope` and `step` are nothing but room -= rate * gradient, so that a step need not
-        call them; None otherwise
+    rate: the learning rate if `slope` and `step` only compute room -= rate * gradient, so that they need not be called;
+          None otherwise
     """
 
     room: Tensor
     rate: float | None = None
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         return
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
         """Return the slope [active, n] from gradients [active, d], which may be overwritten; for one client also [b, n]
         from b gradients.
 
-        The map is linear.
+        The map from gradients to slopes is linear.
         """
         return gradient
 
@@ -126,29 +127,29 @@ class Walk(Protocol):
         """Step along slope [active, n], which may be overwritten."""
 
     def finish(self) -> Tensor:
-        """Return the change by training, [c, n]: an update of weights, or a move of mask probabilities."""
+        """Return the change by training [c, n]: an update of weights, or a move of mask probabilities."""
 
 
 class Course(Protocol):
-    """Course of a method's local training: state of its clients, and the effect of a batch."""
+    """Course of a method's local training: the state of its clients, and the effect of a batch."""
 
     @property
     def size(self) -> int:
         """Number n of entries in the broadcast, and in the result of training."""
 
-    def begin(self, start: Departure) -> Walk: ...
+    def begin(self, start: RoundStart) -> Walk: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
-    """Task that trains each client of `schedule` from one broadcast [n], on its rows of (inputs, labels), and returns
+    """Task that trains each client of `schedule` from one broadcast [n] on its rows of (inputs, labels); it returns
     [c, n].
 
-    random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
-    channels_last: whether batches of images may lie so in memory (`dpfed.clients.plan`)
-    start: state of network and loss that each client begins with; None: training leaves it as it is
-    failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the
-            client,) or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0
+    random: purpose that names the network's random draws (`dpfed.clients.network_randomness`); None: it draws nothing
+    channels_last: True if batches of images may have channels last in memory (`dpfed.clients.plan`)
+    start:  initial state of network and loss for each client; None: training does not change their state
+    failed: None: an exception of the network or the loss ends training. Else it is recorded here, as (position of the
+            client,) or (position, step, row) of a private record; the client's move is NaN, the record's slope 0
     """
 
     model: FlatModel
@@ -165,10 +166,10 @@ class LocalTask:
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
-    start: Start | None = None
+    start: InitialState | None = None
     failed: set[tuple[int, ...]] | None = None
 
-    def forgives(self, error: BaseException) -> bool:
+    def forgives_error(self, error: BaseException) -> bool:
         """Return True if training continues after this exception, so that it does not reveal whose samples raised it.
 
         Interrupts and lack of memory always end training.
@@ -186,7 +187,7 @@ class LocalTask:
         if self.random is None:
             return _NOTHING
         clients, number = self.clients[places].tolist(), self.round
-        return OwnRandomness(
+        return ClientRandomness(
             self.seeds,
             self.random,
             number=number,
@@ -195,34 +196,34 @@ class LocalTask:
             records=records,
         )
 
-    def put_back(self) -> None:
-        """Restore the state that all copies of the model share."""
+    def restore_shared_state(self) -> None:
+        """Restore the state shared by all copies of the model."""
         if self.start is not None:
             self.start.restore()
 
-    def images(self, rows: Tensor) -> Tensor:
+    def batch_inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of a batch in the memory layout that is fastest for the model."""
         inputs = self.inputs[rows]
         return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
-        """Return the clients in places `rows` of the schedule, at the start of the round."""
+        """Return the clients at the positions `rows` of the schedule, at the start of the round."""
         steps = self.schedule.steps[rows]
         return self.course.begin(
-            Departure(
+            RoundStart(
                 broadcast=self.broadcast, clients=self.clients[rows], steps=steps, number=self.round, seeds=self.seeds
             )
         )
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
+    """Return True if memory ran out: on a GPU, in torch's CPU allocator, or in Python itself."""
     words = ("can't allocate memory", "not enough memory")  # messages on Linux and macOS, then on Windows
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def forward_pass(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Context of a forward pass in this thread; the backward pass needs no context.
+    """Return the context of a forward pass in this thread; the backward pass needs no context.
 
     bf16: matrix products and convolutions take inputs rounded to 8 significant bits, and add up in
     float32 (torch.autocast); weights, their gradients and the loss are float32.

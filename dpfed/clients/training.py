@@ -20,17 +20,17 @@ from dpfed.clients.plan import (
     Precision,
     Strategy,
     TrainingPlan,
-    cheapest,
     check_strategy,
     chunk_within,
-    cost_of,
     default_budget,
+    fastest_plan,
+    step_cost,
     takes_channels_last,
 )
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
-from dpfed.clients.side_by_side import Chunk, train_side_by_side
-from dpfed.clients.task import Course, LocalTask, Start
+from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
+from dpfed.clients.task import Course, InitialState, LocalTask
 from dpfed.compress.tf32 import tf32
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
@@ -45,30 +45,31 @@ class LocalTraining:
     Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A client
     without samples has the move 0. The move of a client that diverges has NaN or infinity, which the caller handles.
 
-    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on
-                    the device to train on
-    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" takes
-                    what should be faster (`plan`). All give the same up to float rounding.
-    chunk:          clients side by side at a time, but in a loop; None: chosen by `memory` and speed.
-                    Results agree up to rounding. Halved whenever memory runs out.
+    inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or other targets [N, ...] of `loss`, on the
+                    device to train on
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" chooses
+                    the strategy expected to be faster (`plan`). Results are equal up to float rounding.
+    chunk:          number of clients side by side, for "vmap"; None: chosen by `memory` and speed. Results are equal up
+                    to rounding. Halved whenever memory runs out.
     memory:         megabytes for clients side by side; None: a quarter of main memory, or of a GPU's
-    at_once: expected number of clients in a call of `train`, for the choice of a strategy
-    precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
-                    CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
-    record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
-                    by record and noised (`RecordLevel`). Clients are trained in a loop then; vmap is refused.
+    at_once:        expected number of clients in a call of `train`, for the choice of a strategy
+    precision:      number format of gradients (`dpfed.clients.task`): "bf16" is faster on processors that support it,
+                    "tf32" is for CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records need
+                    "float32".
+    record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes are clipped
+                    record by record and noised (`RecordLevel`). Clients are then trained in a loop; vmap is refused.
 
-    start:          state of network and loss that each client begins with (`dpfed.clients.trial`); None: nothing is
-                    put back between clients
-    not_together:   why clients cannot be trained side by side, for "auto"; None: they can
+    start:          initial state of network and loss for each client (`dpfed.clients.trial`); None: no state is
+                    restored between clients
+    not_together:   reason why clients cannot be trained side by side, for "auto"; None: they can
 
     Random draws of a network (dropout layers) are separate for each client, from the seeds
     (`dpfed.clients.network_randomness`).
 
-    With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
-    does on the client's real samples.
+    With BatchNorm each client has separate running statistics under both strategies; in short batches they are computed
+    as torch does, on the client's real samples.
 
-    Raises ConfigError for values that cannot work, among them batches of one sample where BatchNorm needs two.
+    Raises ConfigError for invalid values, among them batches of one sample if BatchNorm needs two.
     """
 
     model: FlatModel
@@ -86,13 +87,13 @@ class LocalTraining:
     at_once: int = 100
     precision: Precision = "float32"
     record: RecordLevel | None = None
-    start: Start | None = None
+    start: InitialState | None = None
     not_together: str | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ConfigError(
-                f"epochs={self.epochs}, steps={self.steps}: local training needs exactly one of them. Give one, drop "
+                f"epochs={self.epochs}, steps={self.steps}: local training needs exactly one of them. Give one, remove "
                 "the other."
             )
         for name in ("epochs", "steps", "batch_size", "chunk", "memory", "at_once"):
@@ -118,7 +119,7 @@ class LocalTraining:
 
     @property
     def period(self) -> int:
-        """Local update period τ: steps a round of the client with most samples.
+        """Local update period τ: number of steps per round of the client with the most samples.
 
         Under `epochs` it reveals that client's size: give `steps` if sizes are private.
         """
@@ -139,12 +140,12 @@ class LocalTraining:
     ) -> Tensor:
         """Return moves [c, n], float32, of `clients` [c] from broadcast [n].
 
-        purpose: names the shuffling stream
-        failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
-        and no warning is shown meanwhile.
+        purpose: purpose of the shuffling stream
+        failed:  if given, an exception of the network or the loss is recorded here and training continues
+                 (`LocalTask.failed`); no warning is shown meanwhile.
 
-        A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
-        float rounding under vmap and exactly in a loop.
+        A client's move depends only on (broadcast, seeds, round, its id). The other clients of the call have no
+        effect in a loop, and no effect beyond float rounding under vmap.
         """
         _check_call(self, broadcast, clients)
         if self.record is not None:
@@ -172,13 +173,13 @@ class LocalTraining:
             seeds=seeds,
             loss=self.loss,
             record=self.record,
-            random=f"{purpose}.network" if self._random else None,
+            random=f"{purpose}.network" if self._draws_random_numbers else None,
             channels_last=self._channels_last,
             precision=self.precision,
             start=self.start,
             failed=failed,
         )
-        kept = nullcontext() if self.start is None else self.start.kept()
+        kept = nullcontext() if self.start is None else self.start.restored_around()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
         with tf32(self.precision == "tf32", self.inputs.device), silence, kept:
             if self._chunk is None:
@@ -188,10 +189,10 @@ class LocalTraining:
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
-        """Return the move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+        """Return the move [n] of one further client, which has the samples (inputs, labels) and takes `period` steps.
 
-        Fed-SMP's server trains on public data by this, with the clients' optimiser and local update period.
-        `purpose` names the shuffling stream.
+        Fed-SMP's server trains on public data by this method, with the clients' optimiser and local update period.
+        `purpose` is the purpose of the shuffling stream.
         """
         rows = np.arange(len(labels), dtype=np.int64)
         alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
@@ -208,7 +209,7 @@ class LocalTraining:
         return trainer.train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     @cached_property
-    def _random(self) -> bool:
+    def _draws_random_numbers(self) -> bool:
         return draws_random_numbers(self.model, self.inputs, training=True)
 
     @cached_property
@@ -218,17 +219,17 @@ class LocalTraining:
     @property
     def plan(self) -> TrainingPlan:
         """Current training plan; its chunks are halved when memory runs out."""
-        return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
+        return self._initial_plan if self._chunk is None else replace(self._initial_plan, chunk=self._chunk.clients)
 
     @cached_property
-    def _chunk(self) -> Chunk | None:
-        return None if self._planned.chunk is None else Chunk(self._planned.chunk)
+    def _chunk(self) -> ChunkSize | None:
+        return None if self._initial_plan.chunk is None else ChunkSize(self._initial_plan.chunk)
 
     @cached_property
-    def _planned(self) -> TrainingPlan:
-        """Return the plan, from configuration and memory only, not from any client's number of samples.
+    def _initial_plan(self) -> TrainingPlan:
+        """The plan, which depends on configuration and memory only, not on any client's number of samples.
 
-        A resumed run therefore keeps its plan, and the plan in a report reveals no client.
+        So a resumed run keeps its plan, and the plan in a report reveals no client.
         """
         if self.strategy == "loop":
             return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
@@ -242,12 +243,12 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        cost, device = cost_of(self.model, self.inputs, self.batch_size), self.inputs.device
+        cost, device = step_cost(self.model, self.inputs, self.batch_size), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         if self.strategy != "auto":
             return TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
-        return cheapest(cost, self.at_once, chunk, device)
+        return fastest_plan(cost, self.at_once, chunk, device)
 
 
 def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
@@ -268,13 +269,13 @@ def _check_samples(training: LocalTraining) -> None:
     samples = len(training.labels)
     if len(training.inputs) != samples:
         raise ConfigError(
-            f"inputs: {len(training.inputs)} samples but {samples} labels; one label a sample. Check both."
+            f"inputs: {len(training.inputs)} samples but {samples} labels; must be one label per sample. Check both."
         )
     largest = training.partition.largest_row
     if largest >= samples:
         raise ConfigError(
-            f"partition: holds row {largest}, the data only rows 0..{samples - 1}. "
-            "Partition this very data set, after carving public data out."
+            f"partition: has row {largest}, the data only rows 0..{samples - 1}. "
+            "Partition this data set itself, after its public data were removed."
         )
 
 
@@ -286,6 +287,6 @@ def _check_single_samples(training: LocalTraining) -> None:
     if alone.any() and not training.model.trains_on_one(training.inputs[:1]):
         first = int(np.argmax(alone))
         raise ConfigError(
-            f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, where "
+            f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, for which "
             "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
         )

@@ -1,6 +1,6 @@
-"""Trial of a custom network and loss before round 1: one synthetic client's data must not reach another one's update.
+"""Trial of a custom network and loss before round 1: one synthetic client's data must not affect another's update.
 
-The trial never touches a client's samples. A refusal that depended on them would be a release that nothing charges.
+The trial never uses a client's samples. A refusal that depended on them would be a release without a charge.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.state import OUTSIDE, Moved
-from dpfed.clients.task import Start
+from dpfed.clients.state import OUTSIDE, StateChanges
+from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
 from dpfed.config.own_code import error_text
@@ -37,7 +37,7 @@ _SEEDS = Seeds(root=0)
 _ROUNDING = 1e-4
 """Relative difference allowed between equal updates on a GPU, where sums are taken in varying order."""
 _PADDING = 1e-2
-"""Relative difference of an update under other padding that is more than rounding."""
+"""Relative difference, above rounding, by which padding changes an update if samples of a batch are mixed."""
 
 _Generator = Literal["torch", "numpy", "random"]
 _NAMES: dict[_Generator, str] = {
@@ -46,52 +46,51 @@ _NAMES: dict[_Generator, str] = {
     "random": "Python's global generator (random)",
 }
 _OWN_DRAWS = (
-    "Draw by torch's functions without generator= in forward, where each client has a stream of its own; no gradient "
+    "Draw by torch's functions without generator= in forward, where each client has a separate stream; no gradient "
     "checkpointing with dropout."
 )
-_NO_STATE = "Keep state in attributes of the network or the loss, which are put back before each client."
+_NO_STATE = "Keep state in attributes of the network or the loss, which are restored before each client."
 _NOT_TOGETHER = "clients cannot be trained side by side"
 
 
-def tried(
-    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start, *, cohort: int
+def training_after_trial(
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: InitialState, *, cohort: int
 ) -> LocalTraining:
-    """Return local training in which every client begins with the state `start`, if the trial finds that training
-    changes it.
+    """Return local training in which every client starts with the state `start`, if training changes that state.
 
     With strategy "auto" clients train in a loop if the trial finds that they cannot train side by side.
 
     samples: public inputs [n, ...] and targets [n, ...], from which synthetic clients are made
     start:   state of network and loss before any use
-    cohort:  clients of a round
+    cohort:  number of clients in a round
 
     A synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
-    the run. There are as many A's as clients in a round, or as train within `SECONDS`. B's updates must be equal in
-    bits (on a GPU up to rounding) under any state of the global random generators, and these generators must stay as
-    they are.
+    the run. The number of A's is the number of clients in a round, or the number that trains within `SECONDS`. B's
+    updates must be bitwise equal (on a GPU up to rounding) under any state of the global random generators, and
+    training must not change these generators.
 
-    Raises ConfigError with the dependence that was found. The global generators are restored then, too.
+    Raises ConfigError with the dependence that was found. The global generators are always restored.
     """
-    training, moved = replace(training, start=start), Moved()
+    training, moved = replace(training, start=start), StateChanges()
     strategy = _strategy(training)
     with one_thread(), _global_generators(training.inputs.device):
-        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).problem(start, moved)
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
         if together and problem is None and moved.names:
-            problem = f"training keeps {_some_names(moved.names)} from one step to the next"
+            problem = f"training keeps {_first_names(moved.names)} from one step to the next"
         if together and problem is not None:
-            training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), Moved()
+            training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), StateChanges()
             start.restore()
-            problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).problem(start, moved)
+            problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).dependence(start, moved)
     start.restore()
     if problem is not None:
         raise ConfigError(f"model or local.loss, on synthetic clients ({training.plan.strategy}): {problem}")
-    start.alone = start.shares(moved)
+    start.alone = start.shared_between_modules(moved)
     return replace(training, start=start if moved.names else None)
 
 
-def tried_together(
-    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start
+def training_after_vmap_trial(
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: InitialState
 ) -> LocalTraining:
     """Return local training without privacy. With strategy "auto" it is a loop if synthetic clients cannot train side
     by side.
@@ -100,20 +99,20 @@ def tried_together(
     if training.strategy != "auto" or strategy == "loop":
         return training
     with one_thread(), _global_generators(training.inputs.device):
-        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).failure()
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).vmap_failure()
     start.restore()
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
 
 
 def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
-    """Return the planned strategy. ConfigError if the network fails on the plan's inputs."""
+    """Return the planned strategy. Raise ConfigError if the network fails on the plan's inputs."""
     try:
         return training.plan.strategy
     except DpfedError:
         raise
-    except Exception as error:  # a user's network may raise anything
+    except Exception as error:  # a user's network may raise any exception
         raise ConfigError(
-            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must take any batch "
+            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must accept any batch "
             "size."
         ) from error
 
@@ -121,7 +120,7 @@ def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
 class _Trial:
     """Trial with synthetic clients C, A (`many` of them), B, P and D under one strategy.
 
-    B has one batch less than C and A and two less than D, so that it is trained last.
+    B has one batch less than C and A, and two less than D, so that B is trained last.
 
     All batches are full, except the last one of some A's; P has two batches, and the second is short.
     """
@@ -154,14 +153,14 @@ class _Trial:
         )
         self._drawn: dict[_Generator, None] = {}
 
-    def problem(self, start: Start, moved: Moved) -> str | None:
+    def dependence(self, start: InitialState, moved: StateChanges) -> str | None:
         """Return a description of a dependence between clients, or None."""
         start.moved = moved
         try:
-            found = self._effect(moved)
+            found = self._dependence_of_updates(moved)
         except DpfedError:
             raise
-        except Exception as error:  # a user's network and loss may raise anything
+        except Exception as error:  # a user's network and loss may raise any exception
             found = f"training fails ({error_text(error)})"
         finally:
             start.moved = None
@@ -170,53 +169,53 @@ class _Trial:
             return f"training draws from {', '.join(drawn)}. {_OWN_DRAWS}"
         return found
 
-    def failure(self) -> str | None:
+    def vmap_failure(self) -> str | None:
         """Return a description of a failure of training side by side, or None."""
-        world = self._make_training(2, 1, others=False)
+        variant = self._make_training(2, 1, others=False)
         try:
-            self._train(world, [0, 1, 2])
-        except Exception as error:  # a user's network and loss may raise anything
+            self._train(variant, [0, 1, 2])
+        except Exception as error:  # a user's network and loss may raise any exception
             return f"training fails ({error_text(error)})"
         return None
 
-    def _effect(self, moved: Moved) -> str | None:
-        steps, many = self._lengths()
-        world, other = (self._make_training(steps, many, others=others) for others in (False, True))
+    def _dependence_of_updates(self, moved: StateChanges) -> str | None:
+        steps, many = self._trial_sizes()
+        variant, other = (self._make_training(steps, many, others=others) for others in (False, True))
         b, p = many + 1, many + 2
-        alone, short = self._train(world, [b]), self._train(world, [p])
-        after, after_others = (self._last_updates(one, list(range(b + 1)), steps * many) for one in (world, other))
-        beside, again = self._train(world, [0, p]), self._phases(world, b)
-        drawn = self._train(world, [b], set(_NAMES))
+        alone, short = self._train(variant, [b]), self._train(variant, [p])
+        after, after_others = (self._last_updates(one, list(range(b + 1)), steps * many) for one in (variant, other))
+        beside, again = self._train(variant, [0, p]), self._updates_after_calls(variant, b)
+        drawn = self._train(variant, [b], set(_NAMES))
         same = self._same_bits(after[0], after_others[0]) and self._same_bits(after[-1], after_others[-1])
         if self._strategy == "loop":
             same = same and self._same_bits(alone[0], after[-1]) and self._same_bits(short[0], beside[1])
         elif not _is_near(short[0], beside[1]):
-            return "an update depends on how many samples the clients beside it have, as samples of a batch are mixed"
+            return "an update depends on the number of samples of other clients, as samples of a batch are mixed"
         if not (same and all(self._same_bits(alone, one) for one in again)):
-            return f"an update depends on the clients that trained before it, {_kept_in(moved)}. {_NO_STATE}"
+            return f"an update depends on the clients that trained before it, {_state_location(moved)}. {_NO_STATE}"
         if not self._same_bits(alone, drawn):
-            self._drawn |= {one: None for one in _NAMES if not self._same_bits(alone, self._train(world, [b], {one}))}
+            self._drawn |= {one: None for one in _NAMES if not self._same_bits(alone, self._train(variant, [b], {one}))}
             return f"an update depends on a global random generator. {_OWN_DRAWS}"
         if moved.escaped:
-            return f"training keeps {_some_names(moved.escaped)} from one step to the next"
+            return f"training keeps {_first_names(moved.escaped)} from one step to the next"
         return None
 
-    def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
+    def _updates_after_calls(self, variant: LocalTraining, b: int) -> list[Tensor]:
         """Return updates of B after numbers of calls with coprime differences, so that a state of any period is found.
 
-        With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop. Side by side, where B's place must not
-        change, s and 3 s + 1 calls lie between B's.
+        With s the steps of B, these numbers are 0, s + 1 of C and s + 2 of D in a loop. Side by side, where B's
+        position must not change, s and 3 s + 1 calls are between B's.
         """
         if self._strategy == "loop":
-            return [self._train(world, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
-        found = [self._train(world, [b]), self._train(world, [b])]
-        self._train(world, [0])
-        return [*found, self._train(world, [b])]
+            return [self._train(variant, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
+        found = [self._train(variant, [b]), self._train(variant, [b])]
+        self._train(variant, [0])
+        return [*found, self._train(variant, [b])]
 
-    def _lengths(self) -> tuple[int, int]:
+    def _trial_sizes(self) -> tuple[int, int]:
         """Return the batches of B, and the number of A's, that fit into `SECONDS`.
 
-        Fast steps get at least `_STEPS` batches, so that a dependence which begins after a few calls is found on a busy
+        Fast steps get at least `_STEPS` batches, so that a dependence which starts after a few calls is found on a busy
         machine as well.
         """
         self._seconds(1)  # the first step also loads libraries
@@ -229,14 +228,14 @@ class _Trial:
         return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
 
     def _seconds(self, steps: int) -> float:
-        """Return the processor time in which B trains with this number of batches."""
-        world, began = self._make_training(steps, 1, others=False), time.process_time()
-        self._train(world, [2])
+        """Return the processor time in seconds for which B trains with this number of batches."""
+        variant, began = self._make_training(steps, 1, others=False), time.process_time()
+        self._train(variant, [2])
         return time.process_time() - began
 
     def _make_training(self, steps: int, many: int, *, others: bool) -> LocalTraining:
-        """Return the training of clients with these numbers of batches; `others` holds the A's samples, alike, with one
-        batch short.
+        """Return the training of clients with these numbers of batches. `others` replaces the A's samples by others,
+        equal for all A's, with one batch short.
         """
         inputs = self._base.inputs
         order = np.argsort(inputs.flatten(1).double().norm(dim=1).cpu().numpy(), kind="stable")
@@ -247,19 +246,19 @@ class _Trial:
         c, b, p, d = (np.resize(middle, size) for size in sizes)
         return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
 
-    def _last_updates(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
+    def _last_updates(self, variant: LocalTraining, clients: list[int], calls: int) -> Tensor:
         """Return the last updates of as many calls as a round makes, or as fit into `SECONDS`."""
         began, left = time.process_time(), self._cohort * self._wanted
         while True:
-            moves, left = self._train(world, clients), left - calls
+            moves, left = self._train(variant, clients), left - calls
             if left <= 0 or time.process_time() - began > SECONDS:
                 return moves
 
-    def _train(self, world: LocalTraining, clients: list[int], changed: Collection[_Generator] = ()) -> Tensor:
+    def _train(self, variant: LocalTraining, clients: list[int], changed: Collection[_Generator] = ()) -> Tensor:
         """Return updates [c, n], with other seeds of the global generators if `changed`."""
-        _seed({name: 2 if name in changed else 1 for name in _NAMES})
+        _seed_generators({name: 2 if name in changed else 1 for name in _NAMES})
         before = _global_states()
-        moves = world.train(self._broadcast, np.array(clients), number=0, seeds=_SEEDS)
+        moves = variant.train(self._broadcast, np.array(clients), number=0, seeds=_SEEDS)
         self._drawn |= {name: None for name, state in _global_states().items() if state != before[name]}
         return moves
 
@@ -279,14 +278,14 @@ def _partition(rows: Sequence[NDArray[np.int64]]) -> Partition:
     return Partition(indices=np.concatenate(rows).astype(np.int64), offsets=offsets)
 
 
-def _some_names(names: Iterable[str]) -> str:
+def _first_names(names: Iterable[str]) -> str:
     found = list(names)
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
-def _kept_in(moved: Moved) -> str:
+def _state_location(moved: StateChanges) -> str:
     outside = [name for name in moved.names if name.startswith(OUTSIDE)]
-    return f"through {_some_names(outside)}" if outside else "through something outside of the network and the loss"
+    return f"through {_first_names(outside)}" if outside else "through something outside of the network and the loss"
 
 
 def _global_states() -> dict[_Generator, object]:
@@ -295,7 +294,7 @@ def _global_states() -> dict[_Generator, object]:
     return {"torch": torch.get_rng_state().tolist(), "numpy": numbers, "random": random.getstate()}
 
 
-def _seed(seeds: Mapping[_Generator, int]) -> None:
+def _seed_generators(seeds: Mapping[_Generator, int]) -> None:
     torch.manual_seed(seeds["torch"])
     np.random.seed(seeds["numpy"])  # noqa: NPY002
     random.seed(seeds["random"])

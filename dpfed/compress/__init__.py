@@ -1,14 +1,14 @@
-"""Compressors of updates, whose payloads have real bytes and a known size.
+"""Compressors of updates; payloads are real bytes of known size.
 
 scheme = dpfed.compress.get("drive")
 payloads = scheme.encode(x, seed=7)                  # x [clients, d]
-message = payloads[0].to_bytes()                     # all that a client sends
+message = payloads[0].to_bytes()                # all bytes that a client sends
 payload = dpfed.compress.from_bytes(message)
 scheme.decode([payload])                             # [1, d]
 scheme.mean(payloads)                                # [d]
 
-A custom scheme: `@dpfed.compress.register("name")` (`dpfed.compress.own_scheme`), and whether it keeps to what it
-claims: `dpfed.compress.check(scheme)` (`dpfed.compress.conformance`).
+A custom scheme is registered by `@dpfed.compress.register("name")` (`dpfed.compress.own_scheme`).
+`dpfed.compress.check(scheme)` tests its claims (`dpfed.compress.conformance`).
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ def get(name: str, **options: Any) -> Scheme:
 
 
 def register(name: str) -> Callable[[own_scheme.Given], own_scheme.Given]:
-    """Register the decorated class as the scheme `name` of this process (`dpfed.compress.own_scheme` says what
-    it must have), and a method of that name is there, too. ConfigError for a class that cannot be one, and for a name
-    that is taken."""
+    """Register the decorated class as the scheme `name` of this process, and as a method of the same name.
+    `dpfed.compress.own_scheme` states the required attributes. Raise ConfigError for a class that lacks them, and for a
+    name that is taken."""
     return own_scheme.register(name, taken=tuple(_SCHEMES))
 
 
 def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
-    """Return the payload whose `to_bytes` gave `message`. WireError for any other bytes.
+    """Return the payload whose `to_bytes` gave `message`. Raise WireError for any other bytes.
 
-    A receiver that knows d says so; without it, at most d = 2^24 is believed. Memory is proportional to d.
+    `dimension`: the expected d; if it is None, d is at most 2^24. Memory is proportional to d.
     """
     return parse(message, _make_scheme, dimension=dimension)
 
@@ -111,15 +111,15 @@ def _known_schemes() -> Mapping[str, Any]:
 def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
     known = _known_schemes()
     if name not in known:
-        raise ConfigError(f"compressor {name!r}: there are {', '.join(known)}.{did_you_mean(name, known)}")
-    scheme, kinds = known[name], _kinds(known[name])
+        raise ConfigError(f"compressor {name!r}: known are {', '.join(known)}.{did_you_mean(name, known)}")
+    scheme, kinds = known[name], _option_types(known[name])
     for option, value in options.items():
         if option not in kinds:
             allowed = ", ".join(kinds) or "none"
             raise ConfigError(f"option {option}={value!r} of {name}: not one of its options ({allowed}).")
-        if not _is_a(value, kinds[option]):
+        if not _has_type(value, kinds[option]):
             raise ConfigError(f"option {option}={value!r} of {name}: must be {_options_text(kinds[option])}.")
-    with errors_of_user_code(f"{name} with {dict(options)}"):  # a user's scheme, perhaps, and a stranger's options
+    with errors_of_user_code(f"{name} with {dict(options)}"):  # scheme and options may come from a user or attacker
         try:
             made: Scheme = scheme(**options)
         except TypeError:
@@ -129,15 +129,15 @@ def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
 
 
 @functools.cache
-def _kinds(scheme: Any) -> Mapping[str, type]:
-    """Return the types of a scheme's options, which every message is read with."""
+def _option_types(scheme: Any) -> Mapping[str, type]:
+    """Return the types of a scheme's options, by which options in a message are checked."""
     hints = typing.get_type_hints(scheme)
     return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 
 
-def _is_a(value: object, kind: type) -> bool:
+def _has_type(value: object, kind: type) -> bool:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return any(_is_a(value, one) for one in typing.get_args(kind))
+        return any(_has_type(value, one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is float:

@@ -1,17 +1,17 @@
-"""Does a scheme keep to what it claims? `dpfed.compress.check` tries it out.
+"""Tests of a scheme's claims by `dpfed.compress.check`.
 
-    bits        no payload is longer than the layout says (`most_bytes`), and the content fits the layout
-    inverse     decode(from_bytes(to_bytes(p))) is decode(p), bit for bit, also by another object, in another order
-    reading     bytes cut short, longer, or with other content are a WireError or another payload, and nothing else
-    batch       a client's payload, and what it decodes to, follow from its own row and seed, not from other clients
-    seed        the same row and seed give the same payload, whatever torch's own generators have drawn
-    edges       zeros, one entry, one coordinate, denormal entries and such of 1e20 (or the scheme's `largest_entry`)
-                come through; NaN and infinity are refused
-    unbiased    where it is claimed: the mean of many decoded payloads is x
+    bits      no payload is longer than the layout allows (`most_bytes`), and the content fits the layout
+    inverse   decode(from_bytes(to_bytes(p))) equals decode(p) bitwise, also with another object and in another order
+    reading   truncated, longer or changed bytes give a WireError or another payload, and no other error
+    batch     a client's payload, and its decoded update, depend on its own row and seed only, not on other clients
+    seed      the same row and seed give the same payload, whatever torch's own generators have drawn
+    edges     zeros, one entry, one coordinate, denormal entries, and entries of 1e20 (or the scheme's `largest_entry`)
+              are encoded; NaN and infinity are refused
+    unbiased  if unbiasedness is claimed: the mean of many decoded payloads is x
 
-All but the last are exact: a scheme that keeps to the protocol never fails them. The last is a test of six directions,
-none of them a single entry, by Student's t over means of blocks, which are close to normal: an unbiased scheme fails
-with probability about 1e-6. A scheme whose clients must share the round's seed says so by `one_seed = True`.
+All but the last are exact: a scheme that obeys the protocol never fails them. The last is a test in six directions,
+none of them a single entry, by Student's t over means of blocks, which are close to normal. An unbiased scheme fails it
+with probability about 1e-6. A scheme whose clients must share the round's seed declares `one_seed = True`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FALSE_ALARM = 1e-6
 """Probability of a false alarm of the test of unbiasedness, over all its directions."""
 
 DIMENSION = 257
-"""Dimension of the updates that are tried if no others are given: no multiple of anything."""
+"""Dimension of the updates that are encoded if no updates are given: a prime."""
 
 _CLIENTS = 5
 _BLOCKS, _A_BLOCK = 32, 128
@@ -48,7 +48,7 @@ _ROUNDING = 1e-4  # of ||x||: sums of float32, and random numbers of 24 bits
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was tried; `detail` says what was seen."""
+    """Result of one test; `detail` states the observation."""
 
     subject: Subject
     passed: bool
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
-    """Findings about one scheme."""
+    """Findings of all tests of one scheme."""
 
     scheme: str
     findings: tuple[Finding, ...]
@@ -78,110 +78,108 @@ class Conformance:
         return {"scheme": self.scheme, "passed": self.passed, "findings": list(map(dataclasses.asdict, self.findings))}
 
 
-class _Broken(Exception):
-    """Description of what is wrong."""
+class _ClaimBroken(Exception):
+    """Failure of a test, with its description."""
 
 
 def check(scheme: Scheme, *, updates: Tensor | None = None, statistics: bool = True) -> Conformance:
-    """Try out a scheme; the head of this module says what is tried. Takes about a second.
+    """Run the tests of a scheme that the docstring of this module lists. Takes about a second.
 
-    updates:    [5, d], what the scheme is for where that is not any update (probabilities, say); then edges are not
-                tried, as they may be none of what it is for
-    statistics: whether to test unbiasedness; the rest takes some hundredths of a second
+    updates:    [5, d], updates to encode if the scheme does not accept every update (but probabilities, say); `edges`
+                is then not run, since the scheme may not accept its updates
+    statistics: True: unbiasedness is tested; all other tests take some hundredths of a second
 
-    Claim: a scheme that keeps to the protocol fails with probability at most 1e-6. The converse does not hold: what is
-    not tried is not found, such as a decoder that looks up what the same process has encoded. ConfigError for updates
-    of another form.
+    Claim: a scheme that obeys the protocol fails with probability at most 1e-6. The converse does not hold: faults that
+    no test covers are not found, such as a decoder that looks up what the same process has encoded. Raises ConfigError
+    for updates of another shape.
     """
-    x = _updates() if updates is None else updates
+    x = _default_updates() if updates is None else updates
     if x.dim() != 2 or len(x) != _CLIENTS:
         raise ConfigError(f"updates {list(x.shape)}: must be [{_CLIENTS}, d], a row for each client.")
     trials: list[tuple[Subject, Callable[[Scheme, Tensor], str]]] = [
-        ("bits", _bits),
-        ("inverse", _inverse),
-        ("reading", _reading),
-        ("batch", _batch),
-        ("seed", _seed),
-        *([("edges", _edges)] if updates is None else []),  # type: ignore[list-item]
-        *([("unbiased", _unbiased)] if statistics and scheme.unbiased else []),  # type: ignore[list-item]
+        ("bits", _test_bits),
+        ("inverse", _test_inverse),
+        ("reading", _test_reading),
+        ("batch", _test_batch),
+        ("seed", _test_seed),
+        *([("edges", _test_edges)] if updates is None else []),  # type: ignore[list-item]
+        *([("unbiased", _test_unbiased)] if statistics and scheme.unbiased else []),  # type: ignore[list-item]
     ]
-    return Conformance(
-        scheme=_scheme_text(scheme), findings=tuple(_tried_finding(*trial, scheme, x) for trial in trials)
-    )
+    return Conformance(scheme=_scheme_text(scheme), findings=tuple(_run_test(*trial, scheme, x) for trial in trials))
 
 
-def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
+def _run_test(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
     try:
         return Finding(subject=subject, passed=True, detail=trial(scheme, x))
-    except _Broken as found:
+    except _ClaimBroken as found:
         return Finding(subject=subject, passed=False, detail=str(found))
     except DpfedError as error:
         return Finding(subject=subject, passed=False, detail=f"refused: {error}")
-    except Exception as error:  # the scheme is anybody's
+    except Exception as error:  # a custom scheme may raise any exception
         return Finding(subject=subject, passed=False, detail=f"raises {error_text(error)}")
 
 
-def _bits(scheme: Scheme, x: Tensor) -> str:
+def _test_bits(scheme: Scheme, x: Tensor) -> str:
     longest, layout = 0, scheme.layout(x.shape[1])
     for rows in (x, x * 0, x.sign(), x * x.abs(), x * (x.abs() > x.abs().amax(dim=1, keepdim=True) / 2)):
-        for payload in scheme.encode(rows, seed=_seeds(scheme)):
+        for payload in scheme.encode(rows, seed=_client_seeds(scheme)):
             for name, part in layout.items():
                 content, written = payload.fields[name], part.write(payload.fields[name]).content
                 if len(content) != part.count:
-                    raise _Broken(f"{name} holds {len(content)} values, its layout says {part.count}.")
+                    raise _ClaimBroken(f"{name} has {len(content)} values, its layout states {part.count}.")
                 if len(written) > part.most_bytes:
-                    raise _Broken(f"{name} takes {len(written)} bytes, its layout says at most {part.most_bytes}.")
+                    raise _ClaimBroken(
+                        f"{name} takes {len(written)} bytes, its layout states at most {part.most_bytes}."
+                    )
             longest = max(longest, len(payload.to_bytes()))
             if payload.size().bits != 8 * len(payload.to_bytes()) or payload.byte_count() != len(payload.to_bytes()):
-                raise _Broken(f"states {payload.size().bits} bits and sends {8 * len(payload.to_bytes())}.")
+                raise _ClaimBroken(f"states {payload.size().bits} bits and sends {8 * len(payload.to_bytes())}.")
     return f"at most {longest} bytes for {x.shape[1]} coordinates; {most_bytes(scheme, x.shape[1])} are stated."
 
 
-def _inverse(scheme: Scheme, x: Tensor) -> str:
-    payloads = scheme.encode(x, seed=_seeds(scheme))
-    decoded = _decoded(scheme, payloads, x.shape)
+def _test_inverse(scheme: Scheme, x: Tensor) -> str:
+    payloads = scheme.encode(x, seed=_client_seeds(scheme))
+    decoded = _decode(scheme, payloads, x.shape)
     messages = [payload.to_bytes() for payload in payloads]
-    scheme.encode(-2 * x if bool((x < 0).any()) else 1 - x, seed=[seed // 2 for seed in _seeds(scheme)])
+    scheme.encode(-2 * x if bool((x < 0).any()) else 1 - x, seed=[seed // 2 for seed in _client_seeds(scheme)])
     other = _second_scheme(scheme)
-    parsed = [_parsed(scheme, message, x.shape[1]) for message in messages]
+    parsed = [_parse(scheme, message, x.shape[1]) for message in messages]
     for place, (payload, back) in enumerate(zip(payloads, parsed, strict=True)):
         if back != payload:
             names = [name for name, kept in payload.fields.items() if not np.array_equal(kept, back.fields[name])]
-            raise _Broken(f"client {place}: bytes come back as other {', '.join(names) or 'options or seed'}.")
+            raise _ClaimBroken(f"client {place}: parsed bytes differ in {', '.join(names) or 'options or seed'}.")
     for how, rows in (("after bytes", scheme), ("by another object", other)):
-        if not torch.equal(_decoded(rows, list(reversed(parsed)), x.shape).flip(0), decoded):
-            raise _Broken(f"what arrives decodes to something else {how} than where it was encoded.")
-    return f"{len(x)} payloads decode to the same after bytes, by another object, in another order."
+        if not torch.equal(_decode(rows, list(reversed(parsed)), x.shape).flip(0), decoded):
+            raise _ClaimBroken(f"a payload decodes to another update {how} than before it was sent.")
+    return f"{len(x)} payloads decode to equal updates after bytes, by another object, in another order."
 
 
-def _reading(scheme: Scheme, x: Tensor) -> str:
+def _test_reading(scheme: Scheme, x: Tensor) -> str:
     tried = 0
-    for message, whole in _damaged(scheme, x):
+    for message, whole in _damaged_messages(scheme, x):
         tried += 1
         try:
-            payload = _parsed(scheme, message, x.shape[1])
+            payload = _parse(scheme, message, x.shape[1])
         except WireError:
             continue
         if len(message) != whole:
-            how = "cut short" if len(message) < whole else "with a byte more"
-            raise _Broken(
-                f"a message of {whole} bytes that is {how} is read as a payload: within its bytes it is none."
-            )
+            how = "truncated" if len(message) < whole else "one byte longer"
+            raise _ClaimBroken(f"a message of {whole} bytes that is {how} is read as a payload: it must be refused.")
         try:
             rows = scheme.decode([payload])
         except WireError:
             continue
         if rows.shape != (1, x.shape[1]):
-            raise _Broken(f"damaged content decodes to {list(rows.shape)}, not [1, {x.shape[1]}].")
-    return f"{tried} damaged messages are refused, or read as other payloads, within their bytes."
+            raise _ClaimBroken(f"damaged content decodes to {list(rows.shape)}, not [1, {x.shape[1]}].")
+    return f"{tried} damaged messages are refused, or read as other payloads of their length."
 
 
-def _damaged(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
-    """Frames with a right checksum around content that is cut, longer, or flipped in one place; and the length of the
-    whole message."""
+def _damaged_messages(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
+    """Yield (frame, length of the undamaged message): frames with a correct checksum around content that is truncated,
+    longer, or changed in one byte."""
     draws = np.random.default_rng(1)
-    for payload in scheme.encode(x, seed=_seeds(scheme)):
-        (header, content), whole = _taken_apart(scheme, payload), len(payload.to_bytes())
+    for payload in scheme.encode(x, seed=_client_seeds(scheme)):
+        (header, content), whole = _split_message(scheme, payload), len(payload.to_bytes())
         cuts = {0, len(content) // 2, *draws.integers(0, len(content), 8), len(content) - 1}
         for cut in sorted(int(one) for one in cuts if 0 <= one < len(content)):
             yield write_frame(header, content[:cut]), whole
@@ -192,45 +190,47 @@ def _damaged(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
             yield write_frame(header, bytes(flipped)), whole
 
 
-def _batch(scheme: Scheme, x: Tensor) -> str:
-    seeds = _seeds(scheme)
+def _test_batch(scheme: Scheme, x: Tensor) -> str:
+    seeds = _client_seeds(scheme)
     payloads = scheme.encode(x, seed=seeds)
-    decoded = _decoded(scheme, payloads, x.shape)
+    decoded = _decode(scheme, payloads, x.shape)
     places = [3, 0, 4, 2, 1]
     moved = scheme.encode(x[places], seed=[seeds[place] for place in places])
     for place in range(len(x)):
         alone = scheme.encode(x[place : place + 1], seed=[seeds[place]])
         if alone[0] != payloads[place] or moved[places.index(place)] != payloads[place]:
-            raise _Broken(f"client {place} sends something else alone, or in another place, than among the others.")
-        if not torch.equal(_decoded(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
-            raise _Broken(f"client {place}'s payload decodes to something else alone than among the others.")
-    return "a client's payload is the same alone, in another place, and among others."
+            raise _ClaimBroken(
+                f"client {place} sends another payload alone, or at another position, than among the others."
+            )
+        if not torch.equal(_decode(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
+            raise _ClaimBroken(f"client {place}'s payload decodes to another update alone than among the others.")
+    return "encoding a client alone, at another position, or among other clients gives one payload."
 
 
-def _seed(scheme: Scheme, x: Tensor) -> str:
-    first = list(scheme.encode(x, seed=_seeds(scheme)))
+def _test_seed(scheme: Scheme, x: Tensor) -> str:
+    first = list(scheme.encode(x, seed=_client_seeds(scheme)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
         before = torch.get_rng_state()
-        again = list(scheme.encode(x, seed=_seeds(scheme)))
+        again = list(scheme.encode(x, seed=_client_seeds(scheme)))
         drew = not torch.equal(before, torch.get_rng_state())
     if again != first:
-        raise _Broken("the same rows and seeds give other payloads the second time: draw from the seeds alone.")
+        raise _ClaimBroken("the same rows and seeds give other payloads the second time: draw from the seeds alone.")
     if drew:
-        raise _Broken("draws from torch's own generator: draw from the seeds (`dpfed.compress.counter`).")
+        raise _ClaimBroken("draws from torch's own generator: draw from the seeds (`dpfed.compress.counter`).")
     return "the same rows and seeds give the same payloads."
 
 
-def _edges(scheme: Scheme, x: Tensor) -> str:
+def _test_edges(scheme: Scheme, x: Tensor) -> str:
     for name, rows in _edge_updates(x.shape[1], largest_entry(scheme)).items():
         try:
             (payload,) = scheme.encode(rows, seed=[7])
         except ConfigError as error:
-            raise _Broken(f"{name}: is refused, and one client could end a round: {error}") from None
-        arrived = scheme.decode([_parsed(scheme, payload.to_bytes(), rows.shape[1])])
+            raise _ClaimBroken(f"{name}: is refused, so one client could end a round: {error}") from None
+        arrived = scheme.decode([_parse(scheme, payload.to_bytes(), rows.shape[1])])
         if arrived.shape != rows.shape or not bool(arrived.isfinite().all()):
             wrong = int((~arrived.isfinite()).sum())
-            raise _Broken(f"{name}: decodes to {list(arrived.shape)} with {wrong} entries that are not finite.")
+            raise _ClaimBroken(f"{name}: decodes to {list(arrived.shape)} with {wrong} entries that are not finite.")
     for name in ("nan", "infinity"):
         rows = x[:1].clone()
         rows[0, -1] = float(name)
@@ -238,8 +238,8 @@ def _edges(scheme: Scheme, x: Tensor) -> str:
             scheme.encode(rows, seed=[7])
         except ConfigError:
             continue
-        raise _Broken(f"{name}: is encoded; an update that holds it must be refused (ConfigError).")
-    return f"edge cases come through, entries up to {largest_entry(scheme):g} among them; NaN and infinity are refused."
+        raise _ClaimBroken(f"{name}: is encoded; an update with such an entry must be refused (ConfigError).")
+    return f"edge cases are encoded, with entries up to {largest_entry(scheme):g}; NaN and infinity are refused."
 
 
 def _edge_updates(dimension: int, largest: float) -> dict[str, Tensor]:
@@ -255,8 +255,8 @@ def _edge_updates(dimension: int, largest: float) -> dict[str, Tensor]:
     }
 
 
-def _unbiased(scheme: Scheme, x: Tensor) -> str:
-    """y_n = <decoded_n - x, u> for six unit vectors u: their mean is zero. Means of blocks of 128 are compared."""
+def _test_unbiased(scheme: Scheme, x: Tensor) -> str:
+    """Test that y_n = <decoded_n - x, u> has mean zero for six unit vectors u, by means of blocks of 128 payloads."""
     row = x[0].double()
     directions = _directions(row)
     means = torch.stack([_mean_errors(scheme, x[0], block) @ directions.T for block in range(_BLOCKS)])
@@ -267,42 +267,43 @@ def _unbiased(scheme: Scheme, x: Tensor) -> str:
     worst = int((excess / allowed).argmax())
     sizes = f"{float(excess[worst] / row.norm()):.2g} of ||x||, beyond {float(allowed[worst] / row.norm()):.2g}"
     if bool((excess > allowed).any()):
-        raise _Broken(f"claims to be unbiased: the mean of what payloads decode to misses x by {sizes}.")
+        raise _ClaimBroken(f"claims to be unbiased: the mean of decoded payloads misses x by {sizes}.")
     largest = float((allowed / row.norm()).max())
-    return f"no bias in {len(directions)} directions; one of {largest:.2g} of ||x|| would have been found."
+    return f"no bias in {len(directions)} directions; a bias of {largest:.2g} of ||x|| would have been found."
 
 
 def _mean_errors(scheme: Scheme, row: Tensor, block: int) -> Tensor:
-    """Return the mean error [d] of a block of payloads of the same row."""
-    count = _A_BLOCK // 8 if _one_seed(scheme) else _A_BLOCK  # one at a time takes eight times as long
+    """Return the mean error [d] of a block of payloads of one row."""
+    count = _A_BLOCK // 8 if _needs_one_seed(scheme) else _A_BLOCK  # encoding one at a time is eight times as slow
     seeds = [(1 + block * count + place) * _ODD % (1 << 64) for place in range(count)]
     rows = row.expand(count, -1).contiguous()
-    if not _one_seed(scheme):
+    if not _needs_one_seed(scheme):
         decoded = scheme.decode(scheme.encode(rows, seed=seeds))
     else:
-        drawn = [(_with_seed(scheme, seed), seed) for seed in seeds]
+        drawn = [(_set_seed(scheme, seed), seed) for seed in seeds]
         decoded = torch.cat([one.decode(one.encode(rows[:1], seed=[seed])) for one, seed in drawn])
     return decoded.double().mean(dim=0) - row.double()
 
 
-def _seeds(scheme: Scheme) -> list[int]:
-    """One a client; the same for all where they must share it."""
+def _client_seeds(scheme: Scheme) -> list[int]:
+    """Return one seed for each client; all equal if the scheme's clients must share a seed."""
     return [7] * _CLIENTS if getattr(scheme, "one_seed", False) else [3, -9, 2**63, 5, 11]
 
 
-def _one_seed(scheme: Scheme) -> bool:
+def _needs_one_seed(scheme: Scheme) -> bool:
     return getattr(scheme, "one_seed", False) or getattr(scheme, "shared_seed", None) is not None
 
 
-def _with_seed(scheme: Scheme, seed: int) -> Scheme:
+def _set_seed(scheme: Scheme, seed: int) -> Scheme:
     if getattr(scheme, "shared_seed", None) is None:
         return scheme
     return dataclasses.replace(scheme, shared_seed=seed >> 1)  # type: ignore[type-var]
 
 
 def _directions(row: Tensor) -> Tensor:
-    """Return unit vectors [6, d]: along x, all entries alike, the signs of x for its larger and for its smaller half,
-    random signs. A single entry may arrive too seldom for means that are close to normal."""
+    """Return unit vectors [6, d]: along x, all entries equal, the signs of the larger and of the smaller half of x's
+    entries, random signs. Single entries are not used: they may be sent too rarely for means that are close to
+    normal."""
     larger = row.abs() > row.abs().median()
     coins = torch.where(torch.rand(2, len(row), generator=torch.Generator().manual_seed(5)) < 0.5, -1.0, 1.0).double()
     halves = torch.stack([row.sign() * larger, row.sign() * ~larger])
@@ -310,8 +311,9 @@ def _directions(row: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def _updates() -> Tensor:
-    """Five rows: normal ones, heavy tails, few large entries, all alike, one beside the others twenty times as long."""
+def _default_updates() -> Tensor:
+    """Return five rows: normal, heavy-tailed, a few large entries, all entries equal, one entry twenty times the
+    others."""
     draws = torch.Generator().manual_seed(2)
     x = torch.randn(_CLIENTS, DIMENSION, generator=draws)
     x[1] = x[1] ** 3
@@ -321,26 +323,26 @@ def _updates() -> Tensor:
     return x
 
 
-def _decoded(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[int, ...]) -> Tensor:
+def _decode(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[int, ...]) -> Tensor:
     rows = scheme.decode(payloads)
     if rows.shape != shape or rows.dtype != torch.float32:
-        raise _Broken(f"decode gives {rows.dtype} {list(rows.shape)}; must be float32 {list(shape)}.")
+        raise _ClaimBroken(f"decode gives {rows.dtype} {list(rows.shape)}; must be float32 {list(shape)}.")
     if not bool(rows.isfinite().all()):
-        raise _Broken("what was encoded decodes to NaN or infinity.")
+        raise _ClaimBroken("an encoded update decodes to NaN or infinity.")
     return rows
 
 
 def _second_scheme(scheme: Scheme) -> Scheme:
-    """Another object of the same options, as a receiver makes it."""
-    # Schemes are dataclasses, which a Protocol cannot say.
+    """Return another object with the same options, as a receiver constructs it."""
+    # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
     return dataclasses.replace(scheme)  # type: ignore[type-var]
 
 
-def _parsed(scheme: Scheme, message: bytes, dimension: int) -> Payload:
+def _parse(scheme: Scheme, message: bytes, dimension: int) -> Payload:
     return parse(message, lambda name, options: _second_scheme(scheme), dimension=dimension)
 
 
-def _taken_apart(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
+def _split_message(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
     header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=payload.dimension, seed=payload.seed)
     start = len(write_frame(header, b"")) - 4
     return header, payload.to_bytes()[start:-4]

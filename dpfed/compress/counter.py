@@ -1,17 +1,17 @@
-"""Random numbers by position: number i of the stream (seed, purpose), on any device and in any order.
+"""Random numbers by position: number i of the stream (seed, purpose), equal on all devices and in any order.
 
-A seed on the wire must mean the same numbers to the client that drew them and to the server that draws them again.
-Here number i is a function of (seed, purpose, i) alone: not of the device, of how many numbers are drawn, of the
-chunks they are drawn in, or of the other clients in the batch. `torch.Generator` promises none of that.
+A seed in a message must give the same numbers to the client that drew them and to the server that draws them again.
+Here number i is a function of (seed, purpose, i) alone. It does not depend on the device, on how many numbers are
+drawn, on their chunks, or on other clients in the batch. `torch.Generator` guarantees none of that.
 
 The generator is SplitMix64 in counter mode (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
 OOPSLA 2014) with the finaliser "Mix13" of Stafford (2011):
 
     word i = mix(state + (i + 1) G) mod 2^64,    state = mix(mix(seed) + SHA-256(purpose)),    G = 0x9E3779B97F4A7C15
 
-in integer arithmetic on int64, which wraps alike everywhere. Key and counter share 64 bits: of n streams of L numbers
-two share numbers with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy noise. Seeds
-are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
+in integer arithmetic on int64, which wraps around on all devices. Key and counter share 64 bits: of n streams of L
+numbers two share numbers with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy
+noise. Seeds are int64 [c], one per client, the 64 bits that are in the payload; see `client_seeds`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
-from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
+from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix_words
 
-# A chunk's numbers (256 KiB) and its scratch stay in a core's cache; a GPU is fastest with few large kernels.
+# A chunk's numbers (256 KiB) and temporaries fit a core's cache; a GPU is fastest with few large kernels.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
 _FEW_SEEDS = 16
-_SIGN_LANES = 16  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
+_SIGN_LANES = 16  # int32 lanes in a unit of signs: every lane gives its 32 bits one after the other
 
 
 def _signed(word: int) -> int:
-    """Return the int64 with the same 64 bits."""
+    """Return the int64 with the bits of the unsigned integer."""
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -50,9 +50,9 @@ _ONE = 0x3F800000  # float32 1.0
 
 
 def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
-    """One 64-bit seed a client, int64 [clients] on the CPU: hashed from one integer, or those given.
+    """Return one 64-bit seed per client, int64 [clients] on the CPU: hashed from one integer, or the given sequence.
 
-    ConfigError unless every integer is in [-2^63, 2^64) and a sequence has one for every client.
+    Raises ConfigError unless every integer is in [-2^63, 2^64) and a sequence has one integer for every client.
     """
     if isinstance(seed, int | np.integer):
         return bits(torch.tensor([_seed_word(seed)]), "client", clients)[0]
@@ -60,7 +60,7 @@ def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
         raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits, or a sequence of one for every client.")
     words = [_seed_word(one) for one in seed]
     if len(words) != clients:
-        raise ConfigError(f"seed holds {len(words)} integers for {clients} clients: give one a client, or one in all.")
+        raise ConfigError(f"seed has {len(words)} integers for {clients} clients: give one per client, or one for all.")
     return torch.tensor(words, dtype=torch.int64)
 
 
@@ -75,22 +75,23 @@ def _seed_word(seed: SupportsIndex) -> int:
 
 
 def bits(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """64 random bits each, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
-    return _draw(seeds, purpose, start, count, _WORDS)
+    """Return random 64-bit integers, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
+    return _draw_numbers(seeds, purpose, start, count, _WORDS)
 
 
 def uniform(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """Uniform on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count]: the same on every device."""
-    return _draw(seeds, purpose, start, count, _UNIFORM)
+    """Return uniforms on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count], equal on all devices."""
+    return _draw_numbers(seeds, purpose, start, count, _UNIFORM)
 
 
 def rademacher(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """+1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than `uniform`."""
-    return _draw(seeds, purpose, start, count, _SIGNS)
+    """Return +1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than
+    `uniform`."""
+    return _draw_numbers(seeds, purpose, start, count, _SIGNS)
 
 
-def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
-    """values [c, count], float32, times `rademacher`, bit for bit: a new tensor, whose sign bits are flipped."""
+def multiply_by_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
+    """Return values [c, count], float32, times `rademacher`, bitwise equal: a new tensor with flipped sign bits."""
     flipped = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     before = values.view(torch.int32)
     for rows, first, last, flips in _drawn_pieces(seeds, purpose, start, values.shape[1], _FLIPS):
@@ -102,15 +103,15 @@ def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -
 def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Draw standard normals by Box and Muller (1958), float32 [c, count], |value| < 6.7.
 
-    The bits below are the same everywhere; the logarithm, sine and cosine of two devices may differ in the last bit.
+    The random bits are equal on all devices; logarithm, sine and cosine of two devices may differ in the last bit.
     """
-    return _draw(seeds, purpose, start, count, _NORMAL)
+    return _draw_numbers(seeds, purpose, start, count, _NORMAL)
 
 
 def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
     """Draw true with the given probabilities [c, n], bool [c, n]: uniform number start + j < probabilities[:, j].
 
-    Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
+    Probabilities below 0 count as 0 and above 1 as 1; a probability is exact to 2^-24.
     """
     drawn_coins = torch.empty_like(probabilities, dtype=torch.bool)
     count = probabilities.shape[1]
@@ -121,7 +122,7 @@ def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0)
 
 
 def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> Tensor:
-    """left >= right, or left > right: by numpy on a CPU, where it is several times as fast."""
+    """Return left >= right, or left > right: by numpy on a CPU, where numpy is several times as fast."""
     compared = np.greater_equal if or_equal else np.greater
     if left.device.type == "cpu":
         other = right.numpy() if isinstance(right, Tensor) else left.numpy().dtype.type(right)
@@ -129,16 +130,17 @@ def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> T
     return left >= right if or_equal else left > right
 
 
-def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
-    """`kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
+def random_subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
+    """Return `kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
 
-    Those with the smallest random keys; a key's low bits give way to the coordinate, so that no two are equal.
+    Chosen are the coordinates with the smallest random keys. The low bits of a key are replaced by the coordinate, so
+    that no two keys are equal.
     """
     if not 0 <= kept <= size:
         raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
     low = (1 << max(size - 1, 0).bit_length()) - 1
     chosen = seeds.new_empty(len(seeds), kept)
-    at_once = max(1, _chunk(seeds.device) // max(size, 1))
+    at_once = max(1, _chunk_size(seeds.device) // max(size, 1))
     for first in range(0, len(seeds) if kept else 0, at_once):
         group = seeds[first : first + at_once]
         if seeds.device.type == "cpu" and size > _CHUNK_WORDS:
@@ -157,6 +159,9 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     return chosen
 
 
+subset = random_subset  # its name up to version 0.3
+
+
 def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield (start, random 64-bit integers) of one stream, a few at a time."""
     for _, first, _, words in _drawn_pieces(seed, purpose, 0, size, _WORDS):
@@ -166,11 +171,11 @@ def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[in
 def _smallest_places(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
-    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random integers whose bits `low` are the
-    coordinate.
+    """Return the positions of the `kept` smallest of `size` keys, kept > 0. A key is a random integer whose bits `low`
+    are replaced by the coordinate.
 
-    Only the integers near where the kept-th smallest is expected are held, six standard deviations to either
-    side; if it is not there, all of them.
+    Only integers within six standard deviations of the expected kept-th smallest are held in memory; if the kept-th
+    smallest is not among them, all integers are.
     """
     middle, width = kept / size, 6 * (0.25 / size) ** 0.5
     expected = [
@@ -186,7 +191,8 @@ def _smallest_places(
 def _smallest_between(
     words: Iterable[tuple[int, NDArray[np.int64]]], size: int, kept: int, low: int, least: int, most: int
 ) -> NDArray[np.int64] | None:
-    """Return the places of the `kept` smallest keys if the kept-th is in [least, most], rounded outwards; else None."""
+    """Return the positions of the `kept` smallest keys if the kept-th is in [least, most], rounded outwards; else
+    None."""
     least, most = least & ~low, most | low
     below, near = np.empty(size, dtype=np.bool_), []
     for first, some in words:
@@ -202,8 +208,8 @@ def _smallest_between(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Numbers:
-    """Kind of random numbers: `words` 64-bit integers (contiguous, r times m·`words`) give [r, m·numbers]."""
+class _NumberKind:
+    """Kind of random numbers: r rows of m·`words` 64-bit integers, contiguous, give [r, m·numbers] numbers."""
 
     words: int
     numbers: int
@@ -213,7 +219,7 @@ class _Numbers:
 
 def _steps_of_24_bits(words: Tensor) -> Tensor:
     if words.device.type == "cpu":
-        halves = words.numpy().view(np.uint32)  # the low half first
+        halves = words.numpy().view(np.uint32)  # the low half is first
         np.right_shift(halves, np.uint32(8), out=halves)
         return torch.from_numpy(halves.view(np.int32)).to(torch.float32)
     return words.view(torch.int32).bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32)
@@ -224,7 +230,7 @@ def _uniform_of(words: Tensor) -> Tensor:
 
 
 def _flips_of(words: Tensor) -> Tensor:
-    """Return the sign bits of `_signs_of`, int32, zero elsewhere."""
+    """Return int32 numbers with the sign bits of `_signs_of`, zero elsewhere."""
     lanes = words.view(torch.int32).view(len(words), -1, 1, _SIGN_LANES)
     flips = torch.bitwise_left_shift(lanes, _shifts(words.device)).bitwise_and_(_SIGN_BIT)
     return flips.view(len(words), -1)
@@ -246,16 +252,16 @@ def _normals_of(words: Tensor) -> Tensor:
     return torch.stack((radii * angles.cos(), radii * angles.sin()), dim=2).view(len(words), -1)
 
 
-_WORDS = _Numbers(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
-_STEPS_OF_24_BITS = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
-_UNIFORM = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
-_NORMAL = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
-_SIGNS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
-_FLIPS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
+_WORDS = _NumberKind(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
+_STEPS_OF_24_BITS = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
+_UNIFORM = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
+_NORMAL = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
+_SIGNS = _NumberKind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
+_FLIPS = _NumberKind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
 
 
-def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -> Tensor:
-    """Numbers start .. start + count - 1 of every stream, [c, count]."""
+def _draw_numbers(seeds: Tensor, purpose: str, start: int, count: int, kind: _NumberKind) -> Tensor:
+    """Return numbers start .. start + count - 1 of every stream, [c, count]."""
     drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
     for rows, first, last, numbers in _drawn_pieces(seeds, purpose, start, count, kind):
         drawn[rows, first - start : last - start] = numbers
@@ -263,36 +269,36 @@ def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -
 
 
 def _drawn_pieces(
-    seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers
+    seeds: Tensor, purpose: str, start: int, count: int, kind: _NumberKind
 ) -> Iterator[tuple[slice, int, int, Tensor]]:
     """Yield the drawn numbers in pieces: rows, the first number, the end (exclusive), and the numbers."""
     if start < 0 or count < 0:
         raise ConfigError(f"start={start}, count={count} of the stream {purpose!r}: must not be negative.")
-    states = _states(seeds, purpose)
-    units = max(1, _chunk(seeds.device) // kind.words)
+    states = _stream_starts(seeds, purpose)
+    units = max(1, _chunk_size(seeds.device) // kind.words)
     unit_range = (start // kind.numbers, -(-(start + count) // kind.numbers))
-    for rows, first, last in _chunks(len(seeds), *unit_range, units):
+    for rows, first, last in _chunk_ranges(len(seeds), *unit_range, units):
         starts = states[rows, None] + _signed(first * kind.words * _GOLDEN % (1 << 64))
-        numbers = kind.make(_mixed_in_place(starts + _steps((last - first) * kind.words, seeds.device)))
+        numbers = kind.make(_mixed_in_place(starts + _counter_steps((last - first) * kind.words, seeds.device)))
         begin, end = max(start, first * kind.numbers), min(start + count, last * kind.numbers)
         yield rows, begin, end, numbers[:, begin - first * kind.numbers : end - first * kind.numbers]
 
 
-def _states(seeds: Tensor, purpose: str) -> Tensor:
-    """Return the start of every seed's stream, int64 [c]; not to be written to."""
+def _stream_starts(seeds: Tensor, purpose: str) -> Tensor:
+    """Return the start of every seed's stream, int64 [c]; the tensor must not be written to."""
     if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
-        return _few_states(tuple(seeds.tolist()), purpose)
+        return _cached_starts(tuple(seeds.tolist()), purpose)
     return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))
 
 
 @lru_cache(maxsize=64)
-def _few_states(seeds: tuple[int, ...], purpose: str) -> Tensor:
-    """Remembered, as blocks of one vector draw one after the other."""
+def _cached_starts(seeds: tuple[int, ...], purpose: str) -> Tensor:
+    """Return the starts of the seeds' streams, cached because blocks of a vector draw one after the other."""
     return _mixed_in_place(_mixed(torch.tensor(seeds, dtype=torch.int64)) + _purpose_word(purpose))
 
 
-def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
-    """Cut [rows, first..last) into pieces of at most `size` positions (or one row of fewer)."""
+def _chunk_ranges(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
+    """Yield pieces (rows, first, last) of [rows, first..last) with at most `size` positions, or part of one row."""
     columns = max(1, min(size, last - first))
     height = max(1, size // columns)
     for row in range(0, rows, height):
@@ -300,7 +306,7 @@ def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice
             yield slice(row, row + height), column, min(column + columns, last)
 
 
-def _chunk(device: torch.device) -> int:
+def _chunk_size(device: torch.device) -> int:
     return _CHUNK_WORDS if device.type == "cpu" else _CHUNK_WORDS_GPU
 
 
@@ -309,9 +315,9 @@ def _steps_up_to(count: int, device: torch.device) -> Tensor:
     return torch.arange(1, count + 1, device=device).mul_(_GOLDEN)
 
 
-def _steps(count: int, device: torch.device) -> Tensor:
-    """G, 2 G, ... count G; not to be written to."""
-    return _steps_up_to(max(_chunk(device), count), device)[:count]
+def _counter_steps(count: int, device: torch.device) -> Tensor:
+    """Return G, 2 G, ... count G; the tensor must not be written to."""
+    return _steps_up_to(max(_chunk_size(device), count), device)[:count]
 
 
 def _mixed(words: Tensor) -> Tensor:
@@ -321,7 +327,7 @@ def _mixed(words: Tensor) -> Tensor:
 
 def _mixed_in_place(words: Tensor) -> Tensor:
     if words.device.type == "cpu":  # numpy, whose shifts are logical by themselves, is twice as fast
-        mix(words.numpy().view(np.uint64))
+        mix_words(words.numpy().view(np.uint64))
         return words
     words ^= (words >> 30) & (1 << 34) - 1  # int64 shifts copy the sign: the mask makes them logical
     shifted = torch.empty_like(words)

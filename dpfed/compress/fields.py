@@ -1,8 +1,7 @@
-"""The kinds of content a payload can have: each writes itself to bytes and reads itself back within bounds.
+"""Kinds of content of a payload: each field writes its values to bytes and reads them within bounds.
 
-A field knows from public things (options and d) how many values it holds, so nothing on the wire decides how much
-memory is taken. Reading meets bytes of a stranger: it returns values that `write` could have been given, or raises
-WireError.
+A field computes its number of values from public things (options and d), so no message decides how much memory is
+allocated. Bytes to read may come from an attacker: `read` returns values that `write` accepts, or raises WireError.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from dpfed.compress.symbols import (
     encode_symbols,
     entropy_bits,
     group_weights,
-    occurrences,
     pack_bits,
     packed_bytes,
+    symbol_counts,
     unpack_bits,
 )
 from dpfed.errors import WireError
 
 LARGEST = 1e31
-"""The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
+"""Largest magnitude in a message: its product with d/k, and the sum of a round's payloads, are finite in float32."""
 
 _PACKED, _CODED = 0, 1
-_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole integers
+_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and rounding to whole integers
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldBytes:
-    """The bytes of one field, and whether an entropy coder made them."""
+    """Bytes of one field; `coded` is True if an entropy coder made them."""
 
     content: bytes
     coded: bool
@@ -45,12 +44,12 @@ class FieldBytes:
 
 @dataclass(kw_only=True)
 class Reader:
-    """Takes bytes off the front; WireError when there are too few."""
+    """Reader of bytes from front to back; raises WireError if too few are left."""
 
     content: bytes
     at: int = 0
 
-    def take(self, count: int, what: str) -> bytes:
+    def take_bytes(self, count: int, what: str) -> bytes:
         left = len(self.content) - self.at
         if count > left:
             raise WireError(f"{what}: needs {count} bytes, but {left} are left; the message is truncated or forged.")
@@ -58,7 +57,7 @@ class Reader:
         return self.content[self.at - count : self.at]
 
     def integer(self, width: int, what: str) -> int:
-        return int.from_bytes(self.take(width, what), "little")
+        return int.from_bytes(self.take_bytes(width, what), "little")
 
 
 class Field(Protocol):
@@ -72,10 +71,10 @@ class Field(Protocol):
 
     @property
     def most_bytes(self) -> int:
-        """The longest content that `write` can give."""
+        """Largest number of bytes that `write` can give."""
 
     def write(self, values: Values) -> FieldBytes:
-        """Values [count] to bytes."""
+        """Return the bytes of the values [count]."""
 
     def read(self, reader: Reader) -> Values:
         """Return the values [count] of `write`; raise WireError for anything else."""
@@ -83,7 +82,7 @@ class Field(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Floats:
-    """`count` numbers up to LARGEST in magnitude, of 32 bits or, with `half`, 16; none below zero unless `signed`."""
+    """`count` floats of 32 bits or, with `half`, 16, of magnitude at most LARGEST; nonnegative unless `signed`."""
 
     count: int
     half: bool = False
@@ -101,13 +100,15 @@ class Floats:
         return FieldBytes(content=values.astype(self.dtype).tobytes(), coded=False)
 
     def read(self, reader: Reader) -> Values:
-        content = reader.take(self.count * self.dtype.itemsize, f"{self.count} floats")
+        content = reader.take_bytes(self.count * self.dtype.itemsize, f"{self.count} floats")
         values = np.frombuffer(content, dtype=self.dtype)
         limit = float(np.finfo(np.float16).max) if self.half else LARGEST
         if len(values) and not (-limit <= values.min() and values.max() <= limit):
-            raise WireError(f"{self.count} floats: NaN or beyond ±{limit:g} among them; drop this client's message.")
+            raise WireError(
+                f"{self.count} floats: NaN or a value beyond ±{limit:g} among them; drop this client's message."
+            )
         if not self.signed and (values < 0).any():
-            raise WireError(f"{self.count} floats: one is negative where only scales >= 0 are sent.")
+            raise WireError(f"{self.count} floats: one is negative, but only scales >= 0 may be sent.")
         return values
 
 
@@ -115,9 +116,9 @@ class Floats:
 class SymbolField:
     """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
 
-    Either packed, as many to a byte as fit (8 bits, 5 trits, 4 of 2 bits ...) or ceil(log2 alphabet) bits each,
-    or entropy-coded with their own counts, several at once (`SymbolGroups`), whichever is smaller; a byte in front
-    says which.
+    The symbols are packed, with 8 bits, 5 trits or 4 symbols of 2 bits in a byte, or ceil(log2 alphabet) bits each. Or
+    they are entropy-coded with their counts as the model, several at once (`SymbolGroups`). The smaller form is used,
+    and the first byte marks it.
     """
 
     alphabet: int
@@ -132,9 +133,9 @@ class SymbolField:
         return 1 + self._packed_bytes
 
     def bytes_with(self, others: int) -> int:
-        """Return the longest content of values of which at most `others` are not the most frequent one.
+        """Return the largest number of bytes for values of which at most `others` differ from the most frequent value.
 
-        The coder needs at most `_SLACK` beyond the entropy; 30 for 1.7 million values that take all symbols equally.
+        The coder needs at most `_SLACK` bytes beyond the entropy; 30 if 1.7 million values take all symbols equally.
         """
         if others == 0 or 2 * others >= self.count:
             return self.most_bytes
@@ -144,21 +145,21 @@ class SymbolField:
 
     def write(self, values: Values) -> FieldBytes:
         values = values.astype(self.dtype, copy=False)
-        counts = occurrences(values, self.alphabet)
+        counts = symbol_counts(values, self.alphabet)
         coded_bound = self._counts_bytes + 4 + math.ceil(entropy_bits(counts) / 8)
         if coded_bound < self._packed_bytes:
-            coded = self._coded(values, counts)
+            coded = self._encode(values, counts)
             if len(coded) < self._packed_bytes:
                 return FieldBytes(content=bytes([_CODED]) + coded, coded=True)
-        return FieldBytes(content=bytes([_PACKED]) + self._packed(values), coded=False)
+        return FieldBytes(content=bytes([_PACKED]) + self._pack(values), coded=False)
 
     def read(self, reader: Reader) -> Values:
         what = f"{self.count} symbols of {self.alphabet}"
         flag = reader.integer(1, what)
         if flag == _PACKED:
-            values = self._unpacked(reader.take(self._packed_bytes, what))
+            values = self._unpack(reader.take_bytes(self._packed_bytes, what))
         elif flag == _CODED:
-            values = self._decoded(reader, what)
+            values = self._decode(reader, what)
         else:
             raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor coded ({_CODED}).")
         if len(values) and int(values.max()) >= self.alphabet:
@@ -166,16 +167,16 @@ class SymbolField:
         return values
 
     @property
-    def _group(self) -> int:
-        """Number of symbols that make one byte."""
+    def _group_size(self) -> int:
+        """Number of symbols in a byte."""
         group = 1
         while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
             group += 1
         return group
 
     @property
-    def _groups(self) -> int:
-        return -(-self.count // self._group)
+    def _group_count(self) -> int:
+        return -(-self.count // self._group_size)
 
     @property
     def _bits(self) -> int:
@@ -183,11 +184,11 @@ class SymbolField:
 
     @property
     def _whole_bytes(self) -> bool:
-        return self.alphabet <= 256 and self._bits * self._group >= 8
+        return self.alphabet <= 256 and self._bits * self._group_size >= 8
 
     @property
     def _packed_bytes(self) -> int:
-        return self._groups if self._whole_bytes else packed_bytes(self.count, self._bits)
+        return self._group_count if self._whole_bytes else packed_bytes(self.count, self._bits)
 
     @property
     def _count_width(self) -> int:
@@ -197,44 +198,44 @@ class SymbolField:
     def _counts_bytes(self) -> int:
         return (self.alphabet - 1) * self._count_width
 
-    def _packed(self, values: Values) -> bytes:
+    def _pack(self, values: Values) -> bytes:
         if self._whole_bytes:
-            return self._grouped(values).tobytes()
+            return self._group_symbols(values).tobytes()
         return pack_bits(values, self._bits)
 
-    def _unpacked(self, content: bytes) -> Values:
+    def _unpack(self, content: bytes) -> Values:
         if not self._whole_bytes:
             return unpack_bits(content, self._bits, self.count).astype(self.dtype)
-        return self._ungrouped(np.frombuffer(content, dtype=np.uint8))
+        return self._ungroup_symbols(np.frombuffer(content, dtype=np.uint8))
 
-    def _coded(self, values: Values, counts: NDArray[np.int64]) -> bytes:
+    def _encode(self, values: Values, counts: NDArray[np.int64]) -> bytes:
         groups = SymbolGroups.of(counts)
-        joined = groups.join(values, fill=int(counts.argmax()))
-        words = encode_symbols(joined, group_weights(counts[groups.held], groups.together))
+        joined = groups.join_symbols(values, fill=int(counts.argmax()))
+        words = encode_symbols(joined, group_weights(counts[groups.symbol_range], groups.together))
         table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
         return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
-    def _decoded(self, reader: Reader, what: str) -> Values:
+    def _decode(self, reader: Reader, what: str) -> Values:
         width = self._count_width
-        table = reader.take(self._counts_bytes, f"the counts of {what}")
+        table = reader.take_bytes(self._counts_bytes, f"the counts of {what}")
         counts = [int.from_bytes(table[at : at + width], "little") for at in range(0, len(table), width)]
         counts.append(self.count - sum(counts))
         if counts[-1] < 0 or not self.count:
             raise WireError(f"{what}: their counts add up to {self.count - counts[-1]}.")
         model = np.array(counts, dtype=np.int64)
         length = reader.integer(4, f"the length of {what}")
-        words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
+        words = np.frombuffer(reader.take_bytes(4 * length, what), dtype="<u4").astype(np.uint32)
         groups = SymbolGroups.of(model)
-        weights = group_weights(model[groups.held], groups.together)
+        weights = group_weights(model[groups.symbol_range], groups.together)
         joined = decode_symbols(words, weights, -(-self.count // groups.together))
-        values = groups.split(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
-        if not np.array_equal(occurrences(values, self.alphabet), model):
-            raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
+        values = groups.split_numbers(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
+        if not np.array_equal(symbol_counts(values, self.alphabet), model):
+            raise WireError(f"{what}: the symbols do not occur as often as their counts state; the message is forged.")
         return values
 
-    def _grouped(self, values: Values) -> Values:
-        """Symbols [count] to bytes of `_group` each, the first symbol the lowest digit, filled up with 0."""
-        group = self._group
+    def _group_symbols(self, values: Values) -> Values:
+        """Return symbols [count] as bytes of `_group_size` symbols each, the first the lowest digit, padded with 0."""
+        group = self._group_size
         if group == 1:
             return values
         missing = -self.count % group
@@ -248,28 +249,26 @@ class SymbolField:
             grouped += digits[:, place]
         return grouped
 
-    def _ungrouped(self, grouped: NDArray[np.uint8]) -> Values:
-        """Invert the grouping; raise WireError unless the padding is 0 and every byte encodes a group."""
-        group = self._group
+    def _ungroup_symbols(self, grouped: NDArray[np.uint8]) -> Values:
+        """Return the symbols of grouped bytes; raise WireError unless padding is 0 and every byte encodes a group."""
+        group = self._group_size
         if group == 1:
             return grouped
         if self.alphabet == 2:
             full = np.unpackbits(grouped, bitorder="little")
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
-                raise WireError(f"a byte {int(grouped.max())} does not stand for {group} symbols of {self.alphabet}.")
-            full = np.take(self._digits, grouped, axis=0).reshape(-1)
+                raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
+            full = np.take(self._digit_table, grouped, axis=0).reshape(-1)
         if full[self.count :].any():
-            raise WireError(
-                f"{self.count} symbols of {self.alphabet}: the bits that fill up the last byte are not fill."
-            )
+            raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
         return full[: self.count]
 
     @property
-    def _digits(self) -> NDArray[np.uint8]:
-        """Row number -> its digits, [alphabet^group, group]."""
-        powers = self.alphabet ** np.arange(self._group)
-        numbers = np.arange(self.alphabet**self._group)[:, None]
+    def _digit_table(self) -> NDArray[np.uint8]:
+        """Return the table from a byte to its digits, [alphabet^group, group]."""
+        powers = self.alphabet ** np.arange(self._group_size)
+        numbers = np.arange(self.alphabet**self._group_size)[:, None]
         return (numbers // powers % self.alphabet).astype(np.uint8)
 
 
@@ -277,8 +276,8 @@ class SymbolField:
 class Indices:
     """`count` distinct coordinates out of `size`, sorted.
 
-    Either packed at ceil(log2 size) bits each or as an entropy-coded bitmap (about log2 of the number of subsets),
-    whichever is smaller; a byte in front says which.
+    The coordinates are packed at ceil(log2 size) bits each, or sent as an entropy-coded bitmap (about log2 of the
+    number of subsets). The smaller form is used, and the first byte marks it.
     """
 
     size: int
@@ -306,13 +305,13 @@ class Indices:
         what = f"{self.count} coordinates of {self.size}"
         flag = reader.integer(1, what)
         if flag == _PACKED:
-            values = unpack_bits(reader.take(packed_bytes(self.count, self._bits), what), self._bits, self.count)
+            values = unpack_bits(reader.take_bytes(packed_bytes(self.count, self._bits), what), self._bits, self.count)
         elif flag == _CODED:
             values = np.flatnonzero(self._bitmap.read(reader))
         else:
             raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor a bitmap ({_CODED}).")
         if len(values) != self.count:
-            raise WireError(f"{what}: the bitmap names {len(values)}.")
+            raise WireError(f"{what}: the bitmap has {len(values)} coordinates.")
         if (values[1:] <= values[:-1]).any() or (len(values) and int(values[-1]) >= self.size):
             raise WireError(f"{what}: they must be distinct, sorted and below {self.size}.")
         return values.astype(np.int64)

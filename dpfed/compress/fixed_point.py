@@ -1,8 +1,8 @@
-"""Real rows as whole numbers for a sum modulo 2^b: scaled, rotated or not, rounded at random within a norm.
+"""Fixed-point codes: real rows as integers for a sum modulo 2^b, scaled, optionally rotated, rounded at random.
 
 Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation"
-(ICML 2021), Algorithm 1. What integer noise hides is a sum of integer vectors, so its sensitivity is the norm of what
-was rounded, not of what was clipped: `FixedPoint.encode` never returns a longer row than the accountant knows of.
+(ICML 2021), Algorithm 1. Integer noise hides a sum of integer vectors, so its sensitivity is the norm of rounded rows,
+not of clipped rows: `FixedPoint.encode` never returns a row above the norm that the accountant assumes.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from dpfed.randomness import Randomness
 
 DRAWS = 20
 _LONGEST = float(1 << 31)
-_AT_ONCE = 1 << 15  # numbers rounded together: their scratch stays in a core's cache
+_AT_ONCE = 1 << 15  # numbers rounded at a time: their temporaries fit a core's cache
 _ROOM_FOR_FLOATS = 2.0**-50
 _PARTS = 16
-_COIN = 2.0**-8  # of the first bits of a uniform number
+_COIN = 2.0**-8  # resolution of the first 8 bits of a uniform number
 _DOUBT = 2.0**-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encoded:
-    """Integers int32 [c, padded] on the CPU, and how many rows became zero: not finite, or too long in every draw.
+class EncodedRows:
+    """Integers int32 [c, padded] on the CPU, and the number of rows replaced by zeros: not finite, or always too long.
 
-    `gave_up` depends on the rows: it is for the operator, and no epsilon covers it.
+    `zeroed_rows` depends on the rows: it is for the operator only, and no epsilon covers it.
     """
 
     integers: Tensor
-    gave_up: int
+    zeroed_rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint:
-    """y = s R x rounded to whole numbers, s = `steps_per_unit`; x has `size` = d entries, y has `padded` = n.
+    """Code y = s R x rounded to integers, s = `steps_per_unit`; x has `size` = d entries, y has `padded` = n.
 
-    rotate: R = H D / √n, H the Hadamard matrix and D random signs from the round's public seed, the same for all
-    clients, over n = the next power of two: an isometry after which a coordinate of x is subgaussian with variance
-    ||x||² / n, for x chosen before the signs, so that the sum needs few bits
-    (`accounting.integers.fixed_point.sum_bits`). One factor is enough for that bound. Otherwise R = 1 and n = d.
+    rotate: True: R = H D / √n, with the Hadamard matrix H and random signs D from the round's public seed, equal for
+            all clients, and n = the next power of two. R is an isometry. For x chosen before the signs, a coordinate of
+            R x is subgaussian with variance ||x||² / n, so that the sum needs few bits
+            (`accounting.integers.fixed_point.sum_bits`). One factor H D is enough for that bound. False: R = 1 and n =
+            d.
     """
 
     size: int
@@ -65,15 +66,15 @@ class FixedPoint:
 
     @property
     def padded(self) -> int:
-        """Integers that a client sends."""
+        """Number of integers that a client sends."""
         return padded_dimension(self.size, rotate=self.rotate)
 
     def largest_squared_norm(self, clip_norm: float) -> int:
-        """Return the bound of the squared L2 norm of encoded rows, for rows clipped to `clip_norm`.
+        """Return the bound on the squared L2 norm of encoded rows, for rows clipped to `clip_norm`.
 
-        It is at most accounting.integers.fixed_point.rounded_l2_squared(scaled_clip, padded) also where s is
-        scaled_clip / clip_norm as floats have it, whose product with clip_norm may be a bit above scaled_clip.
-        ConfigError where rows would not fit the 32 bits of an integer, and the exact sum of squares 64.
+        With s = scaled_clip / clip_norm it is at most accounting.integers.fixed_point.rounded_l2_squared(scaled_clip,
+        padded). This includes an s rounded to floats, whose product with clip_norm may be slightly above scaled_clip.
+        Raises ConfigError if rows would not fit 32-bit integers, or the exact sum of squares 64 bits.
         """
         clip = self.steps_per_unit * clip_norm * (1 - _ROOM_FOR_FLOATS)
         if not clip > 0 or clip + math.sqrt(self.padded) >= _LONGEST:
@@ -93,14 +94,14 @@ class FixedPoint:
         names: NDArray[np.int64],
         path: tuple[int, ...],
         purpose: str = "fixed-point.rounding",
-    ) -> Encoded:
-        """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
+    ) -> EncodedRows:
+        """Return rows [c, size] of norm at most `clip_norm` as integers whose mean over the random roundings is s R x.
 
-        Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, whatever came
-        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by draws named (purpose,
-        *path, name of the row). A row that is too long is drawn again, at most 20 times, and then becomes zero; so does
-        one that is not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than
-        5e-5 of such rows are replaced by zeros, in practice none. Drawing again moves the mean by at most
+        Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, for any input.
+        Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by draws named (purpose,
+        *path, name of the row). A row that is too long is drawn again, at most 20 times, and then replaced by zeros;
+        so is a row that is not finite. Let b be the probability that a draw is too long: at most e^-1/2 at norm C, so
+        less than 5e-5 of such rows are replaced by zeros, in practice none. Drawing again changes the mean by at most
         √n b / (1 - b). A row longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
@@ -108,18 +109,18 @@ class FixedPoint:
         largest = self.largest_squared_norm(clip_norm)
         signs = self._signs(rotation_seed, rows)
         integers = np.zeros((len(rows), self.padded), dtype=np.int32)
-        gave_up = 0
+        zeroed_rows = 0
         for row, out, name in zip(rows, integers, names, strict=True):
-            rotated = self._rotated(row, signs)
-            steps = self._steps(rotated, clip_norm)
+            rotated = self._rotate_row(row, signs)
+            steps = self._row_factor(rotated, clip_norm)
             values = rotated.cpu().numpy()
-            gave_up += steps is None or not _round_within(
+            zeroed_rows += steps is None or not _round_within(
                 values, largest, out, randomness, purpose, *path, int(name), steps=steps
             )
-        return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
+        return EncodedRows(integers=torch.from_numpy(integers), zeroed_rows=zeroed_rows)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
-        """Return the sum of rows, float32 [size], from that of integers [padded], noise and all, on the same device."""
+        """Return the sum of rows, float32 [size], from the noisy sum of integers [padded], on the same device."""
         units = total.double() / self.steps_per_unit
         if self.rotate:
             units = hadamard(units, scale=self.padded**-0.5) * self._signs(rotation_seed, units)
@@ -128,13 +129,13 @@ class FixedPoint:
     def _signs(self, rotation_seed: int, like: Tensor) -> Tensor:
         return _signs_of(rotation_seed, self.padded).to(like) if self.rotate else torch.ones(1).to(like)
 
-    def _rotated(self, row: Tensor, signs: Tensor) -> Tensor:
-        """R x: H of n = p q is H of p of the H of q of every part, and parts that only fill up stay zeros."""
+    def _rotate_row(self, row: Tensor, signs: Tensor) -> Tensor:
+        """Return R x: H of n = p q is H of p applied to the H of q of every part; parts of padding stay zeros."""
         if not self.rotate:
             return row.float()
         parts = min(self.padded, _PARTS)
         length = self.padded // parts
-        held = -(-self.size // length)  # parts that are not zeros
+        held = -(-self.size // length)  # number of parts with entries of the row
         filled = signs.new_zeros(held * length)
         torch.mul(row, signs[: self.size], out=filled[: self.size])
         inner = hadamard(filled.view(held, length), scale=self.padded**-0.5)
@@ -142,10 +143,10 @@ class FixedPoint:
         with tf32(False, row.device):
             return (outer @ inner).view(-1)
 
-    def _steps(self, row: Tensor, clip_norm: float) -> float | None:
-        """Return the factor of a row: s, or less where it is longer than the clip norm; None where it is not finite.
+    def _row_factor(self, row: Tensor, clip_norm: float) -> float | None:
+        """Return the factor of a row: s, or less if the row is longer than the clip norm; None if it is not finite.
 
-        Privacy does not rest on this bound. It keeps rows from being redrawn in vain that float32 has lengthened.
+        Privacy does not depend on this bound. It avoids needless redraws of rows that float32 has lengthened.
         """
         length = float(torch.linalg.vector_norm(row, dtype=torch.float64))
         if not math.isfinite(length):
@@ -155,7 +156,7 @@ class FixedPoint:
 
 @lru_cache(maxsize=2)
 def _signs_of(rotation_seed: int, count: int) -> Tensor:
-    """Remembered for the clients of a round; not to be written to."""
+    """Return the signs D, cached for the clients of a round; the tensor must not be written to."""
     return counter.rademacher(counter.client_seeds(rotation_seed, 1), "fixed-point.rotation", count)[0]
 
 
@@ -168,20 +169,19 @@ def _round_within(
     *path: int,
     steps: float = 1.0,
 ) -> bool:
-    """Return True if a rounding of steps · values of squared norm at most `largest` was found, which then is in
-    `out`."""
+    """Write a rounding of steps · values with squared norm at most `largest` to `out`; return True if one was found."""
     for attempt in range(DRAWS):
         heads = randomness.bits(-(-len(values) // 8), purpose, *path, attempt).view(np.uint8)[: len(values)]
         squares, unsure = 0, []
         for first in range(0, len(values), _AT_ONCE):
             place = slice(first, first + _AT_ONCE)
-            out[place], square, open_places = _rounded(values[place], heads[place], steps)
+            out[place], square, open_places = _round_by_8_bits(values[place], heads[place], steps)
             squares += square
             unsure.append(open_places + first)
         chosen = np.concatenate(unsure)
         rest = randomness.bits(len(chosen), purpose + ".rest", *path, attempt)
         settled = _rounded_in_doubles(values[chosen], heads[chosen], rest, steps)
-        squares += _square(settled) - _square(out[chosen].astype(np.int64))
+        squares += _squared_norm(settled) - _squared_norm(out[chosen].astype(np.int64))
         out[chosen] = settled
         if squares <= largest:
             return True
@@ -189,59 +189,60 @@ def _round_within(
     return False
 
 
-def _rounded(
+def _round_by_8_bits(
     values: NDArray[np.floating], heads: NDArray[np.uint8], steps: float
 ) -> tuple[NDArray[np.floating], int, NDArray[np.int64]]:
-    """v = steps · values, up where a uniform U is below its fraction, else down: the first whole number from v - U on.
+    """Round v = steps · values up if a uniform U is below its fraction, else down: to the least integer >= v - U.
 
-    Of U the first 8 bits are known. Returned are the whole numbers, the sum of their squares, and the places where the
-    other bits of U may change the number, or floats may have done so.
+    Only the first 8 bits of U are given. Returned are the integers, the sum of their squares, and the positions where
+    the remaining bits of U, or the rounding of floats, may change the integer.
 
-    v - U is above `lower` and at most lower + W, W = 2^-8 + 2 · _DOUBT, so that the next whole number is right where it
-    is farther than W. In float32 `lower` is wrong by less than 5 |v| 2^-24 + 2^-22, and that is less than _DOUBT up to
-    |v| = 2^12 + 2; no |v| is larger where squares add up to less than 2^24. Until there floats also add them exactly,
-    and what is larger does not become smaller than that. Otherwise doubles, the same with 2^53 and with |v| < 2^31.
+    v - U is above `lower` and at most lower + W, W = 2^-8 + 2 · _DOUBT, so the next integer is right if it is farther
+    than W. In float32 the error of `lower` is below 5 |v| 2^-24 + 2^-22, which is below _DOUBT up to |v| = 2^12 + 2. No
+    |v| is larger if the squares add up to less than 2^24. Up to that sum floats add squares exactly, and a larger sum
+    never rounds to a smaller one. Else doubles are used, with 2^53 and |v| < 2^31 in these bounds.
     """
-    small = 1e-30 < steps < 1e30  # float32 has both it and its products with all that matters
+    small = 1e-30 < steps < 1e30  # then steps, and its products with all relevant values, are normal float32 numbers
     for kind, exact in ((np.float32, 1 << 24), (np.float64, 1 << 53))[0 if small else 1 :]:
         lower: NDArray[np.floating] = heads.astype(kind)
         lower *= kind(-_COIN)
         lower += np.multiply(values, kind(steps), dtype=kind)
         lower -= kind(_COIN + _DOUBT)
         rounded: NDArray[np.floating] = np.ceil(lower)
-        square = float(np.einsum("i,i->", rounded, rounded))  # not by BLAS, which may start threads for it
+        square = float(np.einsum("i,i->", rounded, rounded))  # BLAS might start threads
         if square < exact:
             break
     np.subtract(rounded, lower, out=lower)
-    whole = int(square) if square < exact else _square(rounded.astype(np.int64))
+    whole = int(square) if square < exact else _squared_norm(rounded.astype(np.int64))
     return rounded, whole, np.flatnonzero(lower <= _COIN + 2 * _DOUBT)
 
 
 def _rounded_in_doubles(
     values: NDArray[np.floating], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
 ) -> NDArray[np.int64]:
-    """Round in double precision, with uniform U of 53 bits, the first 8 of them `heads`."""
+    """Return values rounded in double precision, with uniforms U of 53 bits whose first 8 are `heads`."""
     scaled = values * np.float64(steps)
     down = np.floor(scaled)
     coins = np.ldexp((heads.astype(np.uint64) << np.uint64(45) | rest >> np.uint64(19)).astype(np.float64), -53)
     return (down + (coins < scaled - down)).astype(np.int64)
 
 
-def _square(integers: NDArray[np.int64]) -> int:
-    """Return the squared norm; below 2^62: see largest_squared_norm."""
+def _squared_norm(integers: NDArray[np.int64]) -> int:
+    """Return the squared norm of a row; the bound of `largest_squared_norm` keeps it below 2^62."""
     return int(integers @ integers)
 
 
-def saturated(total: Tensor, bits: int) -> int:
-    """Return how many entries of a sum lie in the outer 1/64 of the ring, at least one value at either end; an
-    estimate.
+def count_near_ends(total: Tensor, bits: int) -> int:
+    """Return the number of entries of a sum in the outer 1/64 of the ring, at least one value at either end.
 
-    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centred`), with the clients' noise; the server's is
-    not in it yet, so the count is for the operator and no epsilon covers it. A sum that has wrapped around looks like
-    any other, so nothing can count wraps. But sums that go beyond the ends of the ring do not stop short of them
-    either: a count above zero says that some probably wrapped, none in many entries that hardly any did.
-    `accounting.integers.fixed_point.sum_bits` bounds the probability beforehand, for rows that were not
-    chosen by the signs of the rotation. No account of privacy looks at either.
+    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centre_residues`), with the clients' noise. The
+           server's noise is not in it yet, so the count is for the operator only and no epsilon covers it.
+
+    The count estimates wraps, which cannot be counted: a sum that has wrapped around looks like any other. But entries
+    beyond the ends of the ring have neighbours near the ends. A count above zero means that some entries have probably
+    wrapped; zero of many entries means that hardly any have. `accounting.integers.fixed_point.sum_bits` bounds the
+    probability beforehand, for rows that were not chosen by the signs of the rotation. No privacy accounting uses
+    either.
     """
     _check_bits(bits)
     half = 1 << (bits - 1)
@@ -251,4 +252,4 @@ def saturated(total: Tensor, bits: int) -> int:
 
 def _check_bits(bits: int) -> None:
     if not 1 <= bits <= 32:
-        raise ConfigError(f"{bits} bits an integer: the ring is Z modulo 2^bits with bits from 1 to 32.")
+        raise ConfigError(f"{bits} bits per integer: the ring is Z modulo 2^bits with bits from 1 to 32.")

@@ -1,4 +1,4 @@
-"""Largest and smallest magnitudes, ties to the lower index: coordinates to send, weights to purge, and how many."""
+"""Selection of the largest or smallest magnitudes, ties to the lower index: coordinates to send, weights to purge."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 from dpfed.errors import ConfigError
 
 Sparsity = Callable[[int], float]
-"""Share of prunable entries that are zero after a given number of rounds, in [0, 1)."""
+"""Fraction in [0, 1) of prunable entries that are zero after a given number of rounds, a function of the rounds."""
 
 _NUMBERS_AT_ONCE = 1 << 22
 
 
 def largest_indices(x: Tensor, kept: int) -> Tensor:
-    """Coordinates of the `kept` largest |x| of each row of [c, d], sorted, int64 [c, kept], 1 <= kept <= d.
+    """Return the coordinates of the `kept` largest |x| of each row of [c, d], sorted, int64 [c, kept], 1 <= kept <= d.
 
-    Ties go to the lower index, which torch.topk does not promise: everything above the kept-th largest magnitude,
-    then the first of those equal to it. A selection, not a sort: linear in d.
+    Ties go to the lower index, which torch.topk does not guarantee: chosen are all entries above the kept-th largest
+    magnitude, then the first entries equal to it. A selection, not a sort: linear in d.
     """
     if x.device.type == "cpu":  # numpy selects several times as fast as torch
         return torch.from_numpy(np.stack([_largest_magnitudes(row.abs().numpy(), kept) for row in x.detach()]))
@@ -50,8 +50,8 @@ def _largest_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[n
 
 
 def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
-    """Return the kept-th largest, without a pruned model's zeros: numpy takes ten times as long where many numbers are
-    equal."""
+    """Return the kept-th largest magnitude. Zeros are removed first, because numpy is ten times as slow if many numbers
+    are equal, as in a pruned model."""
     positive = magnitudes > 0
     held = int(np.count_nonzero(positive))
     if held < kept:
@@ -63,22 +63,22 @@ def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
     return threshold
 
 
-def scattered(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
-    """Values [c, k] at indices [c, k], zero elsewhere: [c, dimension]."""
+def scatter_values(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+    """Return [c, dimension] with the values [c, k] at indices [c, k], and zeros elsewhere."""
     return values.new_zeros(len(values), dimension).scatter_(1, indices, values)
 
 
-def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
-    """Return the mean over clients of `scattered`, [dimension], without building `scattered`."""
+def scatter_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+    """Return the mean over clients of `scatter_values`, [dimension], without building `scatter_values`."""
     total = values.new_zeros(dimension)
     return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))
 
 
 def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
+    """Return the sorted positions at which mask [n] is true, as np.flatnonzero, at up to three times its speed.
 
-    Where at most a tenth are, numpy jumps from one to the next, and a jump takes the time of ten places. Here we look
-    first which eights hold one, then which of their places do.
+    If at most a tenth is true, numpy jumps from one true entry to the next, and a jump takes the time of ten entries.
+    Here groups of eight entries with a true one are found first, then the true entries in these groups.
     """
     if 10 * np.count_nonzero(mask) > len(mask):
         return np.flatnonzero(mask)
@@ -90,16 +90,17 @@ def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def purged_count(entries: int, sparsity: float) -> int:
-    """floor(sparsity · entries), the decimal fraction being meant: 0.29 of 100 is 29. ConfigError outside [0, 1)."""
+    """Return floor(sparsity · entries) in decimal arithmetic: 0.29 of 100 is 29. Raise ConfigError outside [0, 1)."""
     if not 0 <= sparsity < 1:
         raise ConfigError(f"sparsity={sparsity}: must be a fraction in [0, 1).")
     return math.floor(Fraction(repr(float(sparsity))) * entries)
 
 
 def purge(models: Tensor, prunable: Tensor, sparsity: float) -> Tensor:
-    """Models [c, d] with the smallest magnitudes among the entries `prunable` [m] zeroed: `purged_count` of each model.
+    """Return models [c, d] with the smallest magnitudes among the entries `prunable` [m] set to zero, in place.
 
-    Of equal magnitudes the lower index is kept; NaN counts as the largest. Writes into its argument.
+    `purged_count` entries of each model are set. Of equal magnitudes the lower index is kept; NaN counts as the
+    largest.
     """
     purged = purged_count(len(prunable), sparsity)
     if purged == 0:
@@ -111,7 +112,7 @@ def purge(models: Tensor, prunable: Tensor, sparsity: float) -> Tensor:
 def cubic_sparsity(number: int, *, final: float, rounds: int, initial: float = 0.0) -> float:
     """Return the sparsity of a round: s_f + (s_i - s_f) (1 - round / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
 
-    s_f from round `rounds` on. ConfigError unless 0 <= s_i <= s_f < 1 and rounds >= 1.
+    The sparsity is s_f from round `rounds` on. Raises ConfigError unless 0 <= s_i <= s_f < 1 and rounds >= 1.
     """
     if not 0 <= initial <= final < 1:
         raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")

@@ -1,12 +1,12 @@
 """Quantisers of each coordinate: to floats of 32 or 16 bits, or to a few levels by random rounding.
 
-terngrad (Wen et al., arXiv:1705.07878): B = max |x|, t = sign(x) Bern(|x| / B), decoded B t. Unbiased, with error
-B ||x||_1 - ||x||². With `clip` the coordinates are clamped to ±clip·σ first, σ the root mean square of x: a smaller
-error, but unbiased for the clamped vector only.
+terngrad (Wen et al., arXiv:1705.07878): B = max |x|, t = sign(x) Bern(|x| / B), decoded to B t. Unbiased, with error
+B ||x||_1 - ||x||². With `clip` the coordinates are first clamped to ±clip·σ, σ the root mean square of x: the error is
+smaller, but decoding is unbiased for the clamped vector only.
 
 qsgd (Alistarh et al., arXiv:1610.02132): in buckets of consecutive coordinates with norm v and s levels
 
-    u = s |x| / v,    q = floor(u) + Bern(u - floor(u)),    decoded v sign(x) q / s
+    u = s |x| / v, q = floor(u) + Bern(u - floor(u)), decoded to v sign(x) q / s
 
 unbiased, with error at most min(b/s², sqrt(b)/s) of the bucket's ||x||² for the L2 norm and buckets of b.
 """
@@ -30,7 +30,7 @@ from dpfed.compress.payload import (
     Payloads,
     Scheme,
     Seed,
-    batched,
+    batch,
     checked_updates,
 )
 from dpfed.errors import ConfigError
@@ -38,7 +38,7 @@ from dpfed.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Dense(Scheme):
-    """All d coordinates in float32, or float16 (relative error 2^-11; ConfigError above 65,504)."""
+    """All d coordinates in float32, or in float16 (relative error 2^-11; ConfigError for entries above 65,504)."""
 
     name: ClassVar[str] = "dense"
     linear: ClassVar[bool] = True
@@ -66,10 +66,10 @@ class Dense(Scheme):
         return Payloads.of(self, x.shape[1], values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["values"].to(torch.float32)
+        return batch(payloads, self)["values"].to(torch.float32)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
+        return batch(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
 
 
 _MOST_LEVELS = 1 << 14
@@ -77,7 +77,7 @@ _MOST_LEVELS = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class TernGrad(Scheme):
-    """B times -1, 0 or +1."""
+    """Quantiser of each coordinate to B times -1, 0 or +1."""
 
     name: ClassVar[str] = "terngrad"
     linear: ClassVar[bool] = False
@@ -99,20 +99,20 @@ class TernGrad(Scheme):
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         if self.clip is not None:
-            x = clipped(x, self.clip)
+            x = clamp_coordinates(x, self.clip)
         scale = x.abs().amax(dim=1, keepdim=True)
         up = coins(x.abs().div_(_divisors(scale)), seeds, "terngrad").view(torch.uint8)
         trits = 1 - up + 2 * (up & at_least(x, 0.0).view(torch.uint8))
         return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         return sent["trits"].to(torch.float32).sub_(1).mul_(sent["scale"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qsgd(Scheme):
-    """`levels` steps on each side of zero; `bucket` coordinates share a norm, None: the whole vector."""
+    """Quantiser to `levels` steps on each side of zero; `bucket` coordinates share a norm, None: the whole vector."""
 
     name: ClassVar[str] = "qsgd"
     linear: ClassVar[bool] = False
@@ -138,19 +138,20 @@ class Qsgd(Scheme):
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         norms = self._norms(x)
-        spread = self._spread(_divisors(norms), x.shape[1])
+        spread = self._spread_buckets(_divisors(norms), x.shape[1])
         return Payloads.of(self, x.shape[1], norms=norms, levels=rounded_levels(x, spread, self.levels, seeds, "qsgd"))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         steps = sent["levels"].to(torch.float32).sub_(self.levels)
-        return steps.div_(self.levels).mul_(self._spread(sent["norms"], sent.dimension))
+        return steps.div_(self.levels).mul_(self._spread_buckets(sent["norms"], sent.dimension))
 
     def _bucket(self, dimension: int) -> int:
         return min(self.bucket or dimension, dimension)
 
     def _norms(self, x: Tensor) -> Tensor:
-        """Return the norm of every bucket, float32 [c, buckets]; at least its largest coordinate after rounding."""
+        """Return the norm of every bucket, float32 [c, buckets], at least the bucket's largest coordinate after
+        rounding."""
         bucket = self._bucket(x.shape[1])
         full = torch.nn.functional.pad(x, (0, -x.shape[1] % bucket)).view(len(x), -1, bucket)
         largest = full.abs().amax(dim=2)
@@ -159,16 +160,17 @@ class Qsgd(Scheme):
         lengths: Tensor = torch.linalg.vector_norm(full, dim=2, dtype=torch.float64)
         return lengths.to(x.dtype).maximum(largest)
 
-    def _spread(self, norms: Tensor, dimension: int) -> Tensor:
-        """Return each coordinate's entry of its bucket's number, [c, d]."""
+    def _spread_buckets(self, norms: Tensor, dimension: int) -> Tensor:
+        """Return [c, d] with the number of each coordinate's bucket."""
         return norms.repeat_interleave(self._bucket(dimension), dim=1)[:, :dimension]
 
 
 def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose: str) -> Tensor:
-    """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x|, infinite for zeros.
+    """Return levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm. norm >= |x|; infinite for
+    zeros.
 
-    From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a Bernoulli sample of u's fraction, not
-    floor(u + U), whose sum would be rounded itself.
+    Results are in 0 .. 2 levels: uint8 up to 127 levels, else int32. Rounding up is a Bernoulli sample of u's fraction,
+    not floor(u + U): the sum u + U would itself be rounded.
     """
     steps = x.abs().div_(norms).mul_(levels)
     whole = steps.floor()
@@ -178,21 +180,21 @@ def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose
 
 
 def _divisors(norms: Tensor) -> Tensor:
-    """Infinity in place of a norm of zeros: all quotients are zero."""
+    """Return the norms with infinity in place of 0, so that quotients of a zero bucket are zero."""
     return torch.where(norms > 0, norms, torch.inf)
 
 
 def _whole_numbers(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Small whole numbers as integers: by numpy on a CPU, where it is several times as fast."""
+    """Return small whole numbers as integers: by numpy on a CPU, where numpy is several times as fast."""
     if values.device.type == "cpu":
         return torch.from_numpy(values.numpy().astype(np.uint8 if dtype == torch.uint8 else np.int32))
     return values.to(dtype)
 
 
-def clipped(x: Tensor, deviations: float) -> Tensor:
-    """Coordinates clamped to ±deviations·σ, σ = sqrt(mean x²) of each row of [c, d].
+def clamp_coordinates(x: Tensor, deviations: float) -> Tensor:
+    """Return coordinates clamped to ±deviations·σ, σ = sqrt(mean x²) of each row of [c, d].
 
-    σ about zero, not about the mean: a constant vector (d = 1 is one) has no spread and must not become zero.
+    σ is computed about zero, not about the mean: a constant vector (as any with d = 1) must not become zero.
     """
     sigma = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64) / x.shape[1] ** 0.5
     edge = (deviations * sigma).to(x.dtype)

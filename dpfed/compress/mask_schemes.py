@@ -1,11 +1,12 @@
-"""Masks, one bit or less a coordinate: of noise that both sides know (FedMRN), or of probabilities (FedPM, FedMask).
+"""Mask schemes, one bit or less per coordinate: masks of shared noise (FedMRN), or of probabilities (FedPM, FedMask).
 
-FedMRN: a client sends which entries of noise, known to both sides by its seed, are close to its update (Li et al.,
-"Masked Random Noise for Communication Efficient Federated Learning"). Here the masks are drawn from a finished update;
-training through the mask, which the method's accuracy rests on, uses the same noise and `mask_probabilities`.
+FedMRN: client and server draw noise from the client's seed, and the client sends a mask of the noise entries close to
+its update (Li et al., "Masked Random Noise for Communication Efficient Federated Learning"). Here masks are drawn from
+a finished update. Training through the mask, on which the method's accuracy depends, uses the same noise and
+`mask_probabilities`.
 
-FedPM and FedMask: in rounds `dpfed.mechanisms.bernoulli` draws the masks, where they may be private; here they come
-from a seed, repeatable.
+FedPM and FedMask: in rounds `dpfed.mechanisms.bernoulli` draws the masks, with privacy if configured. Here masks are
+drawn repeatably from a seed.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import SymbolField
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, refuse_rows
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates, refuse_rows
 from dpfed.errors import ConfigError
 
 NOISES = ("uniform", "gaussian", "bernoulli")
-_SMALLEST = 2.0**-24  # the least magnitude of noise, as a share of alpha
+_SMALLEST = 2.0**-24  # the least magnitude of noise, as a fraction of alpha
 _AT_ONCE = 1 << 17
 _AT_ONCE_GPU = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedMrn(Scheme):
-    """Binary masks: m ~ Bern(clip(u / n, 0, 1)), decoded n m. About one bit a coordinate, less where |u| << alpha.
+    """Binary masks: m ~ Bern(clip(u / n, 0, 1)), decoded to n m. About one bit per coordinate, less if |u| << alpha.
 
-    E[n m] = u where 0 <= u / n <= 1. Where n has the wrong sign nothing is sent, which over symmetric noise halves
-    the update; with noise shared by all clients they lose the same half.
+    E[n m] = u if 0 <= u / n <= 1. If n has the wrong sign nothing is sent, which halves the update over symmetric
+    noise. With noise shared by all clients, all lose the same half.
 
-    noise: "uniform" on [-alpha, alpha], "gaussian" of standard deviation alpha, or "bernoulli", ±alpha.
-    shared_seed: the round's noise for every client, so that masks can be summed before they are decoded; None: every
-                 client its own seed.
+    noise:       "uniform" on [-alpha, alpha], "gaussian" of standard deviation alpha, or "bernoulli", ±alpha.
+    shared_seed: seed of the round's noise for every client, so that masks can be summed before they are decoded; None:
+                 a separate seed for every client.
 
-    The Bernoulli samples follow from `seed`, repeatable: they give no privacy.
+    The Bernoulli samples are repeatable from `seed`, so they give no privacy.
     """
 
     name: ClassVar[str] = "fedmrn"
@@ -68,38 +69,38 @@ class FedMrn(Scheme):
         return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
-        """Masks m ~ Bern(mask_probabilities); the samples are the client's own even if the noise is shared."""
+        """Return masks m ~ Bern(mask_probabilities); each client's samples are separate even if the noise is shared."""
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         masks = torch.empty_like(x, dtype=torch.uint8)
-        for rows, columns, noise in self._pieces(seeds, *x.shape):
+        for rows, columns, noise in self._noise_pieces(seeds, *x.shape):
             chances = mask_probabilities(x[rows, columns], noise, signed=self.signed)
             masks[rows, columns] = counter.coins(chances, seeds[rows], "masked_noise.coins", start=columns.start)
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, mask=masks)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         decoded = torch.empty_like(sent["mask"], dtype=torch.float32)
-        for rows, columns, part in self._decoded(sent):
+        for rows, columns, part in self._decoded_pieces(sent):
             decoded[rows, columns] = part
         return decoded
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         total = torch.zeros(sent.dimension, dtype=torch.float32, device=sent.seeds.device)
-        for _, columns, part in self._decoded(sent):
+        for _, columns, part in self._decoded_pieces(sent):
             total[columns] += part.sum(dim=0)
         return total.div_(len(sent))
 
-    def _decoded(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _decoded_pieces(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield ranges of clients and of coordinates, with their masked noise."""
         masks = sent["mask"]
-        for rows, columns, noise in self._pieces(sent.seeds, *masks.shape):
+        for rows, columns, noise in self._noise_pieces(sent.seeds, *masks.shape):
             yield rows, columns, mask_weights(masks[rows, columns].float(), signed=self.signed) * noise
 
-    def _pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield ranges of clients and of coordinates, with their noise [rows, coordinates], or [1, coordinates] when
-        shared."""
+    def _noise_pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Yield ranges of clients and of coordinates, with their noise [rows, coordinates], or [1, coordinates] if it
+        is shared."""
         room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
         width = min(dimension, 1 << 16)
         height = max(1, room // width)
@@ -107,10 +108,10 @@ class FedMrn(Scheme):
             columns = slice(first, min(first + width, dimension))
             for row in range(0, clients, height):
                 rows = slice(row, min(row + height, clients))
-                yield rows, columns, self._noise_of(seeds[rows], columns.stop - first, start=first)
+                yield rows, columns, self._noise_entries(seeds[rows], columns.stop - first, start=first)
 
-    def _noise_of(self, seeds: Tensor, count: int, *, start: int) -> Tensor:
-        """Entries start .. start + count - 1; not to be written to."""
+    def _noise_entries(self, seeds: Tensor, count: int, *, start: int) -> Tensor:
+        """Return entries start .. start + count - 1 of the noise; the tensor must not be written to."""
         if self.shared_seed is not None:
             seeds = client_seeds([self.shared_seed], 1).to(seeds.device)
         if seeds.device.type == "cpu" and len(seeds) * count <= _AT_ONCE:
@@ -120,9 +121,9 @@ class FedMrn(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class FedMrnSigned(FedMrn):
-    """Signed masks: m = ±1, +1 with probability clip((u + n) / (2 n), 0, 1), decoded n m. One bit a coordinate.
+    """Signed masks: m = ±1, +1 with probability clip((u + n) / (2 n), 0, 1), decoded to n m. One bit per coordinate.
 
-    E[n m] = u where |u| <= |n|. Options as in FedMrn; with shared noise prefer these masks: a sum s of c of them
+    E[n m] = u if |u| <= |n|. Options as in FedMrn. With shared noise signed masks are preferable: a sum s of c masks
     decodes to n (2 s - c).
     """
 
@@ -133,21 +134,21 @@ class FedMrnSigned(FedMrn):
 
 
 def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool) -> Tensor:
-    """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros."""
+    """Return P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros."""
     ratio = updates / noise
     return (ratio.add_(1).div_(2) if signed else ratio).clamp_(0, 1)
 
 
 def mask_weights(masks: Tensor, *, signed: bool) -> Tensor:
-    """Return the noise's factors: m, or signed 2 m - 1; float masks, in place."""
+    """Return the factors of the noise, in place of float masks m: m, or signed 2 m - 1."""
     return masks.mul_(2).sub_(1) if signed else masks
 
 
 def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: int = 0) -> Tensor:
-    """Entries start .. start + count - 1 of every seed's noise, float32 [c, count], |n| >= 2^-24 alpha.
+    """Return entries start .. start + count - 1 of every seed's noise, float32 [c, count], |n| >= 2^-24 alpha.
 
-    No entry is zero, as u / n would be undefined: uniform noise sits at the odd multiples of 2^-24 alpha, and
-    Gaussian noise closer to zero moves out to that.
+    No entry is zero, as u / n would be undefined: uniform noise takes odd multiples of 2^-24 alpha, and Gaussian noise
+    of smaller magnitude is moved out to 2^-24 alpha.
     """
     purpose = "masked_noise"
     if noise == "uniform":
@@ -162,17 +163,17 @@ def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: 
 
 @lru_cache(maxsize=32)
 def _remembered_noise(seeds: tuple[int, ...], noise: str, alpha: float, count: int, start: int) -> Tensor:
-    """Remember noise from the encoder to the decoder of a process, and for all clients where they share it; 16 MiB at
-    most."""
+    """Return noise, cached for the decoder of the same process, and for all clients that share it; at most 16 MiB."""
     return random_noise(torch.tensor(seeds, dtype=torch.int64), noise, alpha, count, start=start)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedPm(Scheme):
-    """m ~ Bern(x) for probabilities x in [0, 1]; decoded m. One bit an entry, less where the ones are rare or common.
+    """Masks m ~ Bern(x) for probabilities x in [0, 1]; decoded to m. One bit per entry, less if ones are rare or
+    common.
 
-    Unbiased; the mean of n masks misses the mean probability by x (1 - x) / n (Isik et al. 2023). No privacy follows
-    from samples that a seed repeats.
+    Unbiased; the squared error of the mean of n masks is x (1 - x) / n (Isik et al. 2023). Samples that can be repeated
+    from a seed give no privacy.
     """
 
     name: ClassVar[str] = "fedpm"
@@ -185,11 +186,11 @@ class FedPm(Scheme):
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
         outside = (x < 0).any(dim=1) | (x > 1).any(dim=1)
-        refuse_rows(outside, f"{self.name} takes probabilities, and one is outside [0, 1]", "clip them")
+        refuse_rows(outside, f"{self.name} accepts probabilities, and one is outside [0, 1]", "clip them")
         return Payloads.of(self, x.shape[1], mask=self._masks(x, seed).byte())
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["mask"].float()
+        return batch(payloads, self)["mask"].float()
 
     def _masks(self, x: Tensor, seed: Seed) -> Tensor:
         return counter.coins(x, client_seeds(seed, len(x)).to(x.device), "fedpm.coins")
@@ -197,7 +198,7 @@ class FedPm(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class FedMask(FedPm):
-    """m = 1[x >= 1/2] for probabilities x in [0, 1]; decoded m. Biased, no randomness (Li et al. 2021)."""
+    """Masks m = 1[x >= 1/2] for probabilities x in [0, 1]; decoded to m. Biased, no randomness (Li et al. 2021)."""
 
     name: ClassVar[str] = "fedmask"
     unbiased: ClassVar[bool] = False

@@ -1,11 +1,12 @@
-"""A custom scheme: a class with `bits`, `encode` and `decode` becomes one like those that come with dpfed.
+"""Custom schemes: a class with `bits`, `encode` and `decode` becomes a scheme like the built-in ones.
 
     @compress.register("three-levels")
     class ThreeLevels:
-        levels: int = 1                      # options: bool, int, float, str; others than the default travel
-        unbiased = True                      # claims, without annotation: unbiased, linear, sends_seed (all False)
+                levels: int = 1                      # options: bool, int, float, str; non-default values are sent
+                unbiased = True                      # claims, without annotation: unbiased, linear, sends_seed (all
+                False)
 
-        def bits(self, dimension):           # what a payload's bits are, from public things only
+                def bits(self, dimension):           # fields of a payload, computed from public things only
             return {"scale": Floats(count=1, signed=False), "trits": SymbolField(alphabet=3, count=dimension)}
 
         def encode(self, x, seeds):          # x: float32 [c, d], finite; seeds: int64 [c], for `dpfed.compress.counter`
@@ -15,9 +16,9 @@
         def decode(self, sent):              # sent["scale"] [c, 1], sent["trits"] [c, d], sent.dimension; with
             return ...                       # sends_seed also sent.seeds [c].  Returns [c, d]
 
-Every client's row must follow from its own row and seed alone. Bytes, their parser, `from_bytes`, bounds on what a
-stranger's message may hold, and the count of bits follow from `bits`; content that does not fit it is a ConfigError. A
-class with `layout` in place of `bits` is taken as it is: the whole protocol of `dpfed.compress.payload`.
+Every client's row must depend on its own row and seed only. Bytes, their parser, `from_bytes`, bounds on a message of
+an attacker, and the count of bits follow from `bits`; content that does not fit `bits` is a ConfigError. A class with
+`layout` in place of `bits` is used unchanged: it has the whole protocol of `dpfed.compress.payload`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, form_of
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates, type_and_shape
 from dpfed.config import registered
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.errors import ConfigError, WireError
@@ -41,22 +42,22 @@ Given = TypeVar("Given", bound=type)
 _SMALL, _WHOLE = ("bits", "encode", "decode"), ("layout", "encode", "decode", "mean")
 _NOT_FIELDS = ("scheme", "dimension", "seeds")
 _MOST_PER_COORDINATE, _MOST_BESIDE = 64, 4096
-"""Values that a payload may have for each coordinate, and beside those: a forged option takes no more memory."""
+"""Largest number of values per coordinate, and of further values: bounds the memory that a forged option takes."""
 
 
 def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
-    """Return a decorator that registers a class as the scheme `name`, and returns the scheme. ConfigError for a class
-    that cannot be one, for a name of `taken`, and for one that is registered already."""
+    """Return a decorator that registers a class as the scheme `name`, and returns the scheme. Raise ConfigError for an
+    unsuitable class, for a name in `taken`, and for a name that is registered already."""
 
-    def known(given: Given) -> Given:
-        made: Given = _scheme(name, given)
+    def add_scheme(given: Given) -> Given:
+        made: Given = _scheme_class(name, given)
         registered.register_object("scheme", name, made, taken=taken)
         return made
 
-    return known
+    return add_scheme
 
 
-def _scheme(name: str, given: Any) -> Any:
+def _scheme_class(name: str, given: Any) -> Any:
     if not isinstance(given, type):
         raise ConfigError(f"scheme {name!r}: is {type(given).__name__}; must be a class with {', '.join(_SMALL)}.")
     whole = hasattr(given, "layout")
@@ -66,20 +67,22 @@ def _scheme(name: str, given: Any) -> Any:
     if "__dataclass_fields__" not in vars(given):
         given = dataclasses.dataclass(frozen=True, kw_only=True)(given)
     if not given.__dataclass_params__.frozen:
-        raise ConfigError(f"scheme {name!r}: {given.__name__} is a dataclass that can change. Give it frozen=True.")
+        raise ConfigError(f"scheme {name!r}: {given.__name__} is a mutable dataclass. Give it frozen=True.")
     claims = {claim: False for claim in ("linear", "unbiased") if not hasattr(given, claim)}
     return type(
-        given.__name__, (given,), _kept_names(given) | claims | {"name": name} | ({} if whole else _wrapped(given))
+        given.__name__,
+        (given,),
+        _kept_names(given) | claims | {"name": name} | ({} if whole else _protocol_methods(given)),
     )
 
 
 def _kept_names(given: type) -> dict[str, object]:
-    """Return the names by which a scheme is found, shown and pickled as the class that it is made from."""
+    """Return the attributes by which a scheme is found, shown and pickled as the class that it is made from."""
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 
 
-def _wrapped(given: Any) -> dict[str, object]:
-    """Return the protocol's methods around those of a user's class."""
+def _protocol_methods(given: Any) -> dict[str, object]:
+    """Return the protocol's methods, which call those of a user's class."""
 
     def layout(self: Scheme, dimension: int) -> Layout:
         return _checked_layout(self, given.bits, dimension)
@@ -92,15 +95,15 @@ def _wrapped(given: Any) -> dict[str, object]:
         return Payloads.of(self, x.shape[1], **own, **_checked_fields(self, fields, x))
 
     def decode(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         try:
             rows = given.decode(self, sent)
-        except Exception as error:  # a stranger's content in a user's code: it may raise anything
+        except Exception as error:  # content may come from an attacker, and a user's code may raise any exception
             raise WireError(f"{self.name}: a payload that its decode cannot take: {error_text(error)}.") from error
         if not isinstance(rows, Tensor) or rows.shape != (len(sent), sent.dimension):
             raise WireError(
-                f"{self.name}: decode gives {form_of(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "
-                "for each payload."
+                f"{self.name}: decode gives {type_and_shape(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], "
+                "a row for each payload."
             )
         return rows.to(torch.float32)
 
@@ -128,38 +131,39 @@ def _checked_layout(scheme: Scheme, bits: Callable[[Scheme, int], Layout], dimen
     count = sum(one.count for one in layout.values())
     if not 0 < count <= _MOST_PER_COORDINATE * dimension + _MOST_BESIDE:
         raise ConfigError(
-            f"scheme {scheme.name!r}: {count} values of d={dimension} coordinates; at most {_MOST_PER_COORDINATE} for "
-            f"each, and {_MOST_BESIDE} beside."
+            f"scheme {scheme.name!r}: {count} values of d={dimension} coordinates; at most {_MOST_PER_COORDINATE} per "
+            f"coordinate, and {_MOST_BESIDE} further values."
         )
     return layout
 
 
 def _checked_fields(scheme: Scheme, fields: object, x: Tensor) -> dict[str, Tensor]:
-    """Return the fields of `encode` as the layout has them. ConfigError for content that the wire would not carry."""
+    """Return the fields of `encode` in the form of the layout. Raise ConfigError for content that cannot be sent."""
     layout = scheme.layout(x.shape[1])
     if not isinstance(fields, Mapping) or fields.keys() != layout.keys():
         given = ", ".join(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__
         raise ConfigError(f"scheme {scheme.name!r}: encode gives {given}; its bits are {', '.join(layout)}.")
     return {
-        name: _content(f"scheme {scheme.name!r}: its {name}", part, fields[name], x) for name, part in layout.items()
+        name: _checked_content(f"scheme {scheme.name!r}: its {name}", part, fields[name], x)
+        for name, part in layout.items()
     }
 
 
-def _content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
+def _checked_content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.numel() != len(x) * part.count or values.shape[:1] != x.shape[:1]:
-        raise ConfigError(f"{what} are {form_of(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
+        raise ConfigError(f"{what} are {type_and_shape(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
     values = values.reshape(len(x), part.count)
     match part:
         case Floats():
-            return _floats(what, part, values)
+            return _checked_floats(what, part, values)
         case SymbolField():
-            return _symbols(what, part, values)
+            return _checked_symbols(what, part, values)
         case Indices():
-            return _indices(what, part, values)
+            return _checked_indices(what, part, values)
     return values
 
 
-def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
+def _checked_floats(what: str, part: Floats, values: Tensor) -> Tensor:
     values = values.to(torch.float16 if part.half else torch.float32)
     limit = float(torch.finfo(torch.float16).max) if part.half else LARGEST
     if not bool((values.abs() <= limit).all()):
@@ -169,7 +173,7 @@ def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
     return values
 
 
-def _symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
+def _checked_symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
     if values.is_floating_point() or values.is_complex():
         raise ConfigError(f"{what} are {values.dtype}; symbols must be whole numbers of an integer type.")
     values = values.to(torch.int64)
@@ -181,7 +185,7 @@ def _symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
     return values.to(torch.uint8 if part.alphabet <= 256 else torch.int32)
 
 
-def _indices(what: str, part: Indices, values: Tensor) -> Tensor:
+def _checked_indices(what: str, part: Indices, values: Tensor) -> Tensor:
     values = values.to(torch.int64)
     inside = bool(((values >= 0) & (values < part.size)).all())
     if not inside or not bool((values.diff(dim=1) > 0).all()):

@@ -1,18 +1,18 @@
-"""Payloads that clients send, and the protocol of the schemes that make them.
+"""Payloads that clients send, and the protocol of the schemes that encode them.
 
 A scheme is a frozen keyword-only dataclass whose fields are its options:
 
     @dataclass(frozen=True, kw_only=True)
     class Ternary(Scheme):
-        name: ClassVar[str] = "ternary"                     # on the wire and in `get`; ASCII, short
-        linear: ClassVar[bool] = False                      # does a sum of payloads' fields decode to the sum?
+            name: ClassVar[str] = "ternary"                  # name in messages and in `get`; ASCII, short
+            linear: ClassVar[bool] = False                   # True if a sum of payloads' fields decodes to the sum
 
         clip: float | None = None                           # options: bool, int, float, str, None; check their ranges
                                                             # in __post_init__ (ConfigError); `get` checks the types
         @property
         def unbiased(self) -> bool: ...                     # or a ClassVar
 
-        def layout(self, dimension: int) -> Layout:         # what is on the wire, from public things only
+        def layout(self, dimension: int) -> Layout:      # fields of a message, computed from public things only
             return {"scale": Floats(count=1, signed=False), "trits": Symbols(alphabet=3, count=dimension)}
 
         def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
@@ -23,12 +23,12 @@ A scheme is a frozen keyword-only dataclass whose fields are its options:
             return Payloads.of(self, d, seeds=seeds, ...)   # only if decoding needs the seeds: they are published
 
         def decode(self, payloads: Sequence[Payload]) -> Tensor:
-            sent = batched(payloads, self)                  # Payloads; WireError unless scheme, options, d agree
+            sent = batch(payloads, self)                    # Payloads; WireError unless scheme, options, d agree
             return sent["scale"] * (sent["trits"].float() - 1)               # float32 [c, d]
 
-        # mean, of what is decoded a few clients at a time, is there; or define something better
+        # mean of decoded updates, a few clients at a time, is inherited; override it if there is a faster way
 
-and one line in the registry in `dpfed.compress`. Options that cannot travel (a tensor) are dataclass fields with
+and one line in the registry in `dpfed.compress`. Options that are not sent (a tensor) are dataclass fields with
 `metadata={"wire": False}, compare=False`. Two schemes are the same if they are equal as dataclasses.
 """
 
@@ -49,8 +49,8 @@ from dpfed.compress.wire import FrameHeader, Option, read_frame, write_frame
 from dpfed.errors import ConfigError, WireError
 
 LARGEST_ENTRY = 1e20
-"""The largest entry of an update that a scheme must carry, if it does not say `largest_entry`: sums over a model's
-entries stay below what any field may carry. A run counts larger updates as zero, so that no client stops a round."""
+"""Largest entry of an update that a scheme without `largest_entry` must encode: sums over a model's entries stay
+within every field's bound. A run counts larger updates as zero, so that no client can end a round."""
 
 Layout = Mapping[str, Field]
 Seed = int | Sequence[int]
@@ -59,7 +59,7 @@ _CLIENTS_AT_ONCE = 16
 
 
 class Scheme(Protocol):
-    """A compressor. `linear`: the sum of payloads, field by field, decodes to the sum of what they decode to."""
+    """A compressor. `linear`: the sum of payloads, field by field, decodes to the sum of the decoded updates."""
 
     name: ClassVar[str]
 
@@ -76,7 +76,7 @@ class Scheme(Protocol):
     def decode(self, payloads: Sequence[Payload]) -> Tensor: ...
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        """Mean [d] of what the payloads decode to, a few clients at a time."""
+        """Return the mean [d] of the decoded updates, computed a few clients at a time."""
         total: Tensor | None = None
         for first in range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE):
             part = self.decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0)
@@ -100,7 +100,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payload:
-    """Upload of one client: scheme and options, d, the seed that decoding needs (else 0), and the content."""
+    """Upload of one client: scheme with options, d, the seed if decoding needs it (else 0), and the content."""
 
     scheme: Scheme
     dimension: int
@@ -109,7 +109,7 @@ class Payload:
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the client sends; `dpfed.compress.from_bytes` is the inverse."""
-        return self._framed(self._blocks())
+        return self._frame(self._blocks())
 
     def byte_count(self) -> int:
         """Return the length of `to_bytes`."""
@@ -118,7 +118,7 @@ class Payload:
     def size(self) -> Size:
         """Return the length of `to_bytes`, split into header, raw content and entropy-coded content."""
         blocks = self._blocks()
-        total, coded = len(self._framed(blocks)), sum(len(block.content) for block in blocks if block.coded)
+        total, coded = len(self._frame(blocks)), sum(len(block.content) for block in blocks if block.coded)
         raw = sum(len(block.content) for block in blocks if not block.coded)
         return Size(header_bytes=total - raw - coded, raw_bits=8 * raw, coded_bits=8 * coded)
 
@@ -129,14 +129,14 @@ class Payload:
             and all(np.array_equal(content, other.fields[name]) for name, content in self.fields.items())
         )
 
-    # Arrays have no hash; this says so to Python, and mypy requires a method.
+    # Arrays have no hash; this states it for Python, and mypy requires a method.
     __hash__ = None  # type: ignore[assignment]
 
     def _blocks(self) -> list[FieldBytes]:
         layout = self.scheme.layout(self.dimension)
         return [part.write(self.fields[name]) for name, part in layout.items()]
 
-    def _framed(self, blocks: list[FieldBytes]) -> bytes:
+    def _frame(self, blocks: list[FieldBytes]) -> bytes:
         return write_frame(self._header(), b"".join(block.content for block in blocks))
 
     def _header(self) -> FrameHeader:
@@ -146,9 +146,9 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payloads(Sequence[Payload]):
-    """Uploads of c clients, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
+    """Uploads of c clients, as tensors [c, ...] in `fields`; a sequence whose elements are Payloads made on access.
 
-    `seeds` is int64 [c]: the same 64 bits as the unsigned `Payload.seed`.
+    `seeds` is int64 [c], with the 64 bits of the unsigned `Payload.seed`.
     """
 
     scheme: Scheme
@@ -158,9 +158,9 @@ class Payloads(Sequence[Payload]):
 
     @classmethod
     def of(cls, scheme: Scheme, dimension: int, *, seeds: Tensor | None = None, **fields: Tensor) -> Payloads:
-        """Make payloads of tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
+        """Return payloads of tensors [c, count], or [c] if the count is one. Give seeds only if decoding needs them.
 
-        ConfigError naming the client when a number is beyond LARGEST or its float type.
+        Raises ConfigError naming the client if a number is beyond LARGEST or the range of its float type.
         """
         layout = scheme.layout(dimension)
         shaped = {name: fields[name].reshape(len(fields[name]), part.count) for name, part in layout.items()}
@@ -200,21 +200,21 @@ class Payloads(Sequence[Payload]):
 
 
 def most_bytes(scheme: Scheme, dimension: int) -> int:
-    """Return an upper bound on `len(payload.to_bytes())` of any content: packed, nothing saved by entropy coding."""
+    """Return an upper bound on `len(payload.to_bytes())` for any content: its length without entropy coding."""
     header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
     content = sum(part.most_bytes for part in scheme.layout(dimension).values())
     return len(write_frame(header, b"")) + content
 
 
 def largest_entry(scheme: Scheme) -> float:
-    """Return the largest entry of the updates that the scheme carries."""
+    """Return the largest magnitude of an update's entries that the scheme encodes."""
     return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 
-def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
-    """Payloads for `scheme.decode`: WireError unless there is one at least and all are of this scheme and one d."""
+def batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
+    """Return payloads as one batch. Raise WireError unless there is at least one, all of this scheme and equal d."""
     if not len(payloads):
-        raise WireError(f"{scheme.name}: no payload to decode; at least one client must have sent something.")
+        raise WireError(f"{scheme.name}: no payload to decode; at least one client must have sent a payload.")
     if isinstance(payloads, Payloads):
         _require_same(payloads, scheme, payloads.dimension, "the payloads")
         return Batch(payloads.dimension, payloads.seeds, payloads.fields)
@@ -228,9 +228,12 @@ def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     return Batch(dimension, torch.from_numpy(seeds), fields)
 
 
+batched = batch  # its name up to version 0.3
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Payloads that were checked: d, seeds int64 [c], and the fields by name, `batch["scale"]`, [c, count]."""
+    """Checked payloads: d, seeds int64 [c], and the fields by name, `batch["scale"]`, each [c, count]."""
 
     dimension: int
     seeds: Tensor
@@ -262,7 +265,7 @@ def parse(
         scheme = make(header.name, header.options)
         layout = scheme.layout(header.dimension)
     except (ValueError, OverflowError) as error:
-        raise WireError(f"a message for a scheme that cannot be: {error}") from None
+        raise WireError(f"a message for an invalid scheme: {error}") from None
     if dict(wire_options(scheme)) != dict(header.options):
         raise WireError(f"the options {dict(header.options)} of {header.name}: must leave out defaults.")
     fields = _read_fields(layout, reader)
@@ -278,10 +281,10 @@ def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[np.gene
 
 
 def wire_options(scheme: Scheme) -> Mapping[str, Option]:
-    """Return the options that differ from their defaults and are sent."""
+    """Return the options that differ from their defaults, which are sent."""
     return {
         one.name: getattr(scheme, one.name)
-        # Schemes are dataclasses, which a Protocol cannot say.
+        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
         for one in dataclasses.fields(scheme)  # type: ignore[arg-type]
         if one.metadata.get("wire", True) and getattr(scheme, one.name) != one.default
     }
@@ -292,35 +295,35 @@ def checked_updates(x: Tensor) -> Tensor:
     >= 1]."""
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise ConfigError(
-            f"x is {form_of(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."
+            f"x is {type_and_shape(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."
         )
     x = x.detach().to(torch.float32).contiguous()
     refuse_rows(~torch.isfinite(x.abs().amax(dim=1)), "NaN or infinity in its update", "replace it by zeros")
     return x
 
 
-def form_of(values: object) -> str:
-    """Describe type and shape of a value for a message."""
+def type_and_shape(values: object) -> str:
+    """Return type and shape of a value, for messages."""
     return f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
 
 
 def refuse_rows(wrong: Tensor, why: str, instead: str) -> None:
-    """ConfigError naming the first client whose entry of `wrong` [c] is true."""
+    """Raise ConfigError naming the first client whose entry of `wrong` [c] is true."""
     if bool(wrong.any()):
         raise ConfigError(f"client {int(wrong.int().argmax())} (row of x): {why}; {instead} before it is compressed.")
 
 
-def encoded_with_feedback(scheme: Scheme, x: Tensor, error: Tensor, *, seed: Seed) -> tuple[Payloads, Tensor]:
-    """Payloads of x + error, and the next error [clients, d], a new tensor: what a biased scheme left out is added to
-    the next update.
+def encode_with_feedback(scheme: Scheme, x: Tensor, error: Tensor, *, seed: Seed) -> tuple[Payloads, Tensor]:
+    """Return payloads of x + error, and the next error [clients, d], a new tensor, for error feedback.
 
-    Seide et al. (Interspeech 2014); Karimireddy et al., arXiv:1901.09847. With the error e of the client's last round:
+    The part of an update that a biased scheme does not send is added to the next update. Seide et al. (Interspeech
+    2014); Karimireddy et al., arXiv:1901.09847. With the error e of the client's last round:
 
-        send encode(x + e),    keep e' = x + e - decode(what was sent)
+        send encode(x + e), keep e' = x + e - decode(the payload)
 
-    so that over the rounds everything is sent: Σ decoded = Σ x - e. The error is the client's own state, [clients, d];
-    the caller keeps it between rounds, zero at first. It carries private data of past rounds into this one: a bound on
-    x does not bound what is sent, and no privacy guarantee of a single round holds.
+    so that over the rounds every update is sent: Σ decoded = Σ x - e. The error is each client's state, [clients, d],
+    zero at first; the caller keeps it between rounds. It carries private data of past rounds into this one. So a bound
+    on x does not bound the sent vector, and no privacy guarantee of a single round holds.
     """
     x = checked_updates(x)
     if error.shape != x.shape:

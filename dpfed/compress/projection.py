@@ -1,4 +1,4 @@
-"""FedScalar: a client sends the length of its update along a random direction, one number whatever d."""
+"""FedScalar: a client sends one number, the projection of its update on a random direction, whatever d is."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
-_AT_ONCE = 1 << 20  # numbers of a direction drawn together: fewer calls are worth more than a core's cache
+_AT_ONCE = 1 << 20  # numbers of a direction drawn at a time: fewer calls gain more than fitting a core's cache
 _AT_ONCE_GPU = 1 << 24
-_MOST_NUMBERS = 1 << 32  # entries of all directions of a message: ten seconds of a core
+_MOST_NUMBERS = 1 << 32  # entries of all directions of a message: ten seconds on a core
 _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedScalar(Scheme):
-    """r_k = <x, v_k> for k = 1 .. p; decoded is (1/p) Σ_k r_k v_k, v drawn again from the seed (FedScalar, Alg. 1).
+    """r_k = <x, v_k> for k = 1 .. p; decoded to (1/p) Σ_k r_k v_k, v drawn again from the seed (FedScalar, Alg. 1).
 
     Unbiased, as E v v^T = I. The covariance of one decoded vector with p = 1 is ||x||^2 I + x x^T for Gaussian v, and
-    that minus 2 diag(x^2) for signs: relative error (d + 1) / p and (d - 1) / p, so a step must be O(p / d). Clients
-    with own seeds average it down; with `shared_seed` they do not, but their numbers can be summed before decoding.
+    that minus 2 diag(x^2) for signs: relative error (d + 1) / p and (d - 1) / p, so a step must be O(p / d). With
+    separate seeds a mean over clients reduces the error. With `shared_seed` it does not, but the clients' numbers can
+    be summed before decoding.
 
-    vectors: "rademacher" (signs) or "gaussian".
+    vectors:     "rademacher" (signs) or "gaussian".
     projections: p, 32 bits each.
-    shared_seed: the round's direction for every client, chosen by the server; None: every client its own seed.
+    shared_seed: seed of the round's direction for every client, chosen by the server; None: a separate seed per client.
 
-    A client that chooses its own seed can search for one that suits it: the server chooses, after the
-    update is fixed. Nothing is hidden by the projection, as v is public; ||x|| <= C does not bound r (only C √d does).
+    A client that chooses its seed can search for a favourable one, so the server chooses it, after the update is fixed.
+    A projection hides nothing, as v is public; ||x|| <= C does not bound r (only C √d does).
     """
 
     name: ClassVar[str] = "fedscalar"
@@ -69,11 +70,11 @@ class FedScalar(Scheme):
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
         seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
-        scalars = self.products(x, seeds)
+        scalars = self.inner_products(x, seeds)
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars)
 
-    def products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
-        """r_k = <x, v_k>, float32 [c, p], along the directions of the seeds [c], or of the one that all share."""
+    def inner_products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """Return r_k = <x, v_k>, float32 [c, p], along the directions of the seeds [c], or of the shared seed."""
         own = self._seeds(client_seeds(0, len(x)).to(x.device)) if seeds is None else seeds
         scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
         for rows, columns, number, vectors in self._directions(own, len(x), x.shape[1]):
@@ -81,14 +82,14 @@ class FedScalar(Scheme):
         return scalars.float()
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         decoded = sent["scalars"].new_zeros(len(sent), sent.dimension)
         for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(sent), sent.dimension):
             decoded[rows, columns] += sent["scalars"][rows, number, None] * vectors
         return decoded.div_(self.projections)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         scalars = sent["scalars"] / (len(sent) * self.projections)
         if self.linear:
             scalars = scalars.sum(dim=0, keepdim=True)
@@ -99,7 +100,7 @@ class FedScalar(Scheme):
         return total
 
     def _seeds(self, seeds: Tensor) -> Tensor:
-        """Return the seeds of the directions: [c], or the one [1] that all share."""
+        """Return the seeds of the directions: [c], or the one shared by all clients [1]."""
         if self.shared_seed is None:
             return seeds
         return client_seeds([self.shared_seed], 1).to(seeds.device)

@@ -1,13 +1,13 @@
-"""DRIVE and EDEN: a rotated vector is quantised to a few levels times one scale a block.
+"""DRIVE and EDEN: a rotated vector is quantised to a few levels, with one scale per block.
 
-After the rotation R of a block of n coordinates, y = R x has entries like N(0, ||x||^2 / n). Each goes to the nearest
-level c of its standardised value y √n / ||y||, and with the block travels one scale S; decoded is S R^T c, where
+After the rotation R of a block of n coordinates, y = R x has entries like N(0, ||x||^2 / n). Each entry is quantised to
+the level c nearest to its standardised value y √n / ||y||. Each block sends one scale S and decodes to S R^T c, where
 
     S = ||y||^2 / <c, y>     "unbiased":   E S R^T c = x under a uniform rotation, since <S c, y> = ||y||^2 always
     S = <c, y> / ||c||^2     "min-mse":    the smallest error, but S R^T c shrinks x
 
 (Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022). With `share` p < 1 only k = p n of a block's rotated
-coordinates are sent, chosen from the seed, uniformly without replacement, and "unbiased" is times n / k.
+coordinates are sent, chosen by the seed, uniformly without replacement; the "unbiased" scale is then times n / k.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
@@ -32,7 +32,7 @@ UNBIASED, MIN_MSE = "unbiased", "min-mse"
 
 
 class _RotatedLevels(Scheme, Protocol):
-    """Base of both schemes. `levels`: ascending, symmetric about 0 and without it; a power of two of them."""
+    """Base of both schemes. `levels`: ascending, symmetric about 0 and without 0; their number is a power of two."""
 
     linear: ClassVar[bool] = False
     scale: str
@@ -44,7 +44,7 @@ class _RotatedLevels(Scheme, Protocol):
 
     @property
     def share(self) -> float:
-        """Share of the rotated coordinates that are sent."""
+        """Fraction of the rotated coordinates that are sent."""
         return 1.0
 
     @property
@@ -52,7 +52,7 @@ class _RotatedLevels(Scheme, Protocol):
         return self.scale == UNBIASED and self.rounds > 1
 
     def _check_options(self) -> None:
-        """Raise ConfigError unless the scale is one of the two, and rounds and blocks are those of a rotation."""
+        """Raise ConfigError unless scale, rounds and block are valid."""
         if self.scale not in (UNBIASED, MIN_MSE):
             raise ConfigError(f"{self.name}: scale={self.scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
         check_rotation(self.name, rounds=self.rounds, block=self.block)
@@ -63,7 +63,7 @@ class _RotatedLevels(Scheme, Protocol):
         return whole * self._symbol_count(self.block) + sum(self._symbol_count(size) for size in rest)
 
     def scales(self, dimension: int) -> int:
-        """Return the number of scales of one vector: one a block."""
+        """Return the number of scales of one vector: one per block."""
         whole, rest = block_sizes(dimension, self.block)
         return whole + len(rest)
 
@@ -75,79 +75,80 @@ class _RotatedLevels(Scheme, Protocol):
         }
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
-        """Symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0 of x [c, d]."""
+        """Return symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0 of x [c, d]."""
         x = checked_updates(x)
         seeds, dimension = client_seeds(seed, len(x)).to(x.device), x.shape[1]
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
         scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
-        for rows, block, place in self._places(len(x), dimension, x.device):
-            held = x[rows, block.held].float().reshape(-1, block.length // block.count)
+        for rows, block, place in self._symbol_places(len(x), dimension, x.device):
+            held = x[rows, block.inputs].float().reshape(-1, block.length // block.count)
             part, scale = in_unit_range(held)
             rotated = rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
-            scales[rows, block.numbers] = (unit_scale * scale).view(-1, block.count).float()
+            scales[rows, block.blocks] = (unit_scale * scale).view(-1, block.count).float()
         return Payloads.of(self, dimension, seeds=seeds, symbols=symbols, scales=scales)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         decoded = sent["scales"].new_empty(len(sent), sent.dimension)
-        for rows, held, part in self._parts(sent):
+        for rows, held, part in self._decoded_parts(sent):
             decoded[rows, held] = part
         return decoded
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        """Mean of the decoded updates [d], a few clients and blocks at a time."""
-        sent = batched(payloads, self)
+        """Return the mean of the decoded updates [d], computed a few clients and blocks at a time."""
+        sent = batch(payloads, self)
         total = sent["scales"].new_zeros(sent.dimension)
-        for _, held, part in self._parts(sent):
+        for _, held, part in self._decoded_parts(sent):
             total[held] += part.sum(dim=0)
         return total.div_(len(sent))
 
-    def _parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _decoded_parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield ranges of clients and of coordinates, with their decoded values."""
         symbols, scales = sent["symbols"], sent["scales"]
-        for rows, block, place in self._places(len(sent), sent.dimension, scales.device):
-            yield rows, block.held, self._decoded(symbols[rows, place], scales[rows], sent.seeds[rows], block)
+        for rows, block, place in self._symbol_places(len(sent), sent.dimension, scales.device):
+            yield (rows, block.inputs, self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block))
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
-        """[c, count · n] to symbols [c, count · kept] and scales [c · count] float64; a zero row gets scale 0."""
+        """Return symbols [c, count · kept] and scales [c · count] float64 of [c, count · n]; a zero row gets scale
+        0."""
         kept, rows = self._symbol_count(block.size), rotated.view(-1, block.size)
         whole = row_sums(rows.square())
         if kept < block.size:
-            rows = rotated.gather(1, self._chosen(seeds, block)).view(-1, kept)
-        # The one threshold of two levels is zero, whatever they are multiplied by.
+            rows = rotated.gather(1, self._sent_coordinates(seeds, block)).view(-1, kept)
+        # The one threshold of two levels is zero, whatever the standardising factor is.
         standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
-        symbols = nearest(standardised, self.levels)
+        symbols = nearest_levels(standardised, self.levels)
         if self.scale == UNBIASED:
             squares = whole if kept == block.size else row_sums(rows.square())
-            overlap = self._overlap(symbols, rows)
+            overlap = self._inner_products(symbols, rows)
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = self._overlap(symbols, rows) / row_sums(self._levels(symbols).square())
+            scale = self._inner_products(symbols, rows) / row_sums(self._levels(symbols).square())
         return symbols.view(len(rotated), -1), scale
 
-    def _overlap(self, symbols: Tensor, rows: Tensor) -> Tensor:
-        """<c, y> of every row, float64."""
+    def _inner_products(self, symbols: Tensor, rows: Tensor) -> Tensor:
+        """Return <c, y> of every row, float64."""
         if len(self.levels) == 2:
             return self.levels[1] * row_sums(rows.abs())
         return row_sums(self._levels(symbols) * rows)
 
-    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
-        """Decode one block, or several of equal size, [c, length]."""
+    def _decode_block(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
+        """Return decoded coordinates [c, length] of one block, or of several of equal size."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
             zeros = levels.new_zeros(len(levels), block.count * block.size)
-            levels = zeros.scatter_(1, self._chosen(seeds, block), levels)
-        # The scale last: whatever it is, the rotation itself does not overflow.
+            levels = zeros.scatter_(1, self._sent_coordinates(seeds, block), levels)
+        # The scale is applied last: even an extreme scale does not make the rotation overflow.
         coordinates = rotate_back(levels, seeds, block, self.rounds)
-        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.numbers, None])
+        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.blocks, None])
         return coordinates
 
-    def _places(
+    def _symbol_places(
         self, clients: int, dimension: int, device: torch.device
     ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
-        """Pieces with the place of their symbols."""
+        """Yield (range of clients, block, positions of the block's symbols)."""
         starts = list(
             accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
         )
@@ -158,11 +159,11 @@ class _RotatedLevels(Scheme, Protocol):
         """Return the number of symbols of a block."""
         return max(1, round(self.share * size))
 
-    def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
+    def _sent_coordinates(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Return the rotated coordinates that are sent, [c, count · kept]."""
         kept, chosen = self._symbol_count(block.size), []
         for place in range(block.count):
-            own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
+            own = counter.random_subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
             chosen.append(own + place * block.size)
         return torch.cat(chosen, dim=1)
 
@@ -175,12 +176,12 @@ class _RotatedLevels(Scheme, Protocol):
 
 
 def _standardising(squares: Tensor, size: int) -> Tensor:
-    """Return the factor that makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
+    """Return the factor that makes the mean square of `size` coordinates 1, float32; arbitrary for zeros."""
     return (size / torch.where(squares > 0, squares, 1.0)).sqrt().float()
 
 
-def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
-    """Return the index of the nearest level, uint8; half way is rounded up."""
+def nearest_levels(values: Tensor, levels: tuple[float, ...]) -> Tensor:
+    """Return the index of the nearest level, uint8; a midpoint is rounded up."""
     symbols: Tensor | None = None
     for low, high in pairwise(levels):  # a few comparisons are faster than a search
         above = counter.at_least(values, (low + high) / 2).view(torch.uint8)
@@ -189,9 +190,9 @@ def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
 
 
 def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [c, n] divided by their largest magnitude, and that [c]: so that squares of 1e30 or 1e-30 stay finite.
+    """Return rows [c, n] divided by their largest magnitude, and these magnitudes [c], so that squares stay finite.
 
-    A zero row stays zero, with 0.
+    A zero row stays zero, with magnitude 0.
     """
     largest = rows.abs().amax(dim=1)
     return rows / torch.where(largest > 0, largest, 1.0)[:, None], largest
@@ -199,14 +200,15 @@ def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Drive(_RotatedLevels):
-    """sign(R x) and S (Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021).
+    """sign(R x) with scale S (Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021).
 
-    scale: "unbiased", S = ||y||^2 / ||y||_1, relative error π/2 - 1 = .571 of one vector, divided by the number of
-           clients in a mean; the same as EDEN with one bit. Or "min-mse", S = ||y||_1 / n, error 1 - 2/π = .363, but
-           every coordinate shrinks by 2/π, which no mean over clients undoes.
-    rounds: of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks get more, for the same quality. With
-            one the unbiased scale is biased on spiky vectors.
-    block: coordinates rotated together, a power of two. A vector is cut into blocks, so that d = 1025 takes 1025 bits.
+    scale:  "unbiased", S = ||y||^2 / ||y||_1, relative error π/2 - 1 = .571 of one vector, divided by the number of
+            clients in a mean; equal to EDEN with one bit. Or "min-mse", S = ||y||_1 / n, error 1 - 2/π = .363, but
+            every coordinate shrinks by 2/π, which no mean over clients corrects.
+    rounds: number of rounds of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks have more rounds,
+            for equal quality. With one round the unbiased scale is biased on spiky vectors.
+    block:  number of coordinates rotated together, a power of two. Vectors are cut into blocks: d = 1025 takes 1025
+            bits.
     """
 
     name: ClassVar[str] = "drive"
@@ -238,21 +240,21 @@ POSITIVE_CENTROIDS: Mapping[int, tuple[float, ...]] = {
         2.73258957099516307,
     ),
 }
-"""The quantiser of least squared error for N(0, 1) with 2^bits levels (Lloyd; Max, 1960): its levels above zero.
+"""Levels above zero of the quantiser of least squared error for N(0, 1) with 2^bits levels (Lloyd; Max, 1960).
 
-Each is the mean of N(0, 1) between the middles to its neighbours.
+Each level is the mean of N(0, 1) between the midpoints to its neighbours.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Eden(_RotatedLevels):
-    """The centroid nearest to each standardised coordinate of R x, and S (Vargaftik et al., "EDEN", ICML 2022).
+    """Nearest centroid of each standardised coordinate of R x, with scale S (Vargaftik et al., "EDEN", ICML 2022).
 
-    bits: 1, 2, 3 or 4 a coordinate: relative error of one vector .571, .133, .0358, .00959, divided by the number of
-          clients in a mean. Or below 1: that share of the rotated coordinates at one bit, error (π/2) / bits - 1;
-          which ones follows from the seed, so that they cost nothing.
+    bits:  1, 2, 3 or 4 per coordinate: relative error of one vector .571, .133, .0358, .00959, divided by the number of
+           clients in a mean. Or below 1: that fraction of the rotated coordinates at one bit, error (π/2) / bits - 1.
+           The fraction is chosen by the seed, so its coordinates are not sent.
     scale: "unbiased", S = ||y||^2 / <c, y>, or "min-mse", S = <c, y> / ||c||^2, which shrinks every coordinate.
-    rounds, block: of the rotation, as in DRIVE.
+    rounds, block: as in DRIVE.
     """
 
     name: ClassVar[str] = "eden"

@@ -1,21 +1,21 @@
-"""One bit a coordinate: the sign, deterministic or random.
+"""Sign schemes, one bit per coordinate: the sign, deterministic or random.
 
 signsgd (Bernstein et al., arXiv:1802.04434; scaled as in Karimireddy et al., arXiv:1901.09847):
 
-    b = sign(x), sign(0) = +1;   decoded S b,   S = ||x||_1 / d, which minimises the error, or ||x||_2 / sqrt(d)
+    b = sign(x), sign(0) = +1;   decoded to S b,   S = ||x||_1 / d, which minimises the error, or ||x||_2 / sqrt(d)
 
-biased. One bit has no zero: an entry that did not move, as of a weight without gradient, arrives as +S. With
+biased. One bit cannot encode zero: an unchanged entry, as of a weight without gradient, decodes to +S. With
 S = ||x||_1 / d the error is ||x||² - ||x||_1² / d: 1 - 2/π of ||x||² for a Gaussian x.
 
 stochastic-sign (Safaryan, Richtárik, arXiv:1805.12491; Jin et al., arXiv:2002.10940):
 
-    P(b = +1) = 1/2 + x/(2B);    decoded B b
+    P(b = +1) = 1/2 + x/(2B); decoded to B b
 
 unbiased if and only if B >= max |x|; the error is d B² - ||x||². B = ||x||_2 (Safaryan and Richtárik), ||x||_inf (the
 least noise of an unbiased sign, the default), or a public constant, to which coordinates are then clamped and which is
 not sent.
 
-`majority` makes the mean a vote: (mean of the scales) · sign(Σ b), a tie counting as +1.
+`majority` makes the mean a vote: (mean of the scales) · sign(Σ b), where a tie counts as +1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
@@ -60,13 +60,13 @@ class SignSgd(Scheme):
         return Payloads.of(self, dimension, scale=scale.to(torch.float32), bits=at_least(x, 0.0).view(torch.uint8))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         return sent["scale"] * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         if not self.majority:
             return super().mean(payloads)
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         return sent["scale"].mean() * majority_of(sent["bits"])
 
 
@@ -74,8 +74,8 @@ class SignSgd(Scheme):
 class StochasticSign(Scheme):
     """B times a random sign of mean x/B. `bound`: "linf", "l2", or a public constant.
 
-    With a constant the sum of the bits decodes to the sum. Its bits are then randomised responses, but the random
-    numbers here are not cryptographic: no differential privacy may be claimed for them.
+    With a constant the sum of the bits decodes to the sum of decoded updates. Its bits are then randomised responses,
+    but the random numbers here are not cryptographic: no differential privacy may be claimed for them.
     """
 
     name: ClassVar[str] = "stochastic-sign"
@@ -84,7 +84,7 @@ class StochasticSign(Scheme):
     majority: bool = False
 
     def __post_init__(self) -> None:
-        if self._constant is not None and not 0 < self._constant <= _LARGEST_BOUND:
+        if self._constant_bound is not None and not 0 < self._constant_bound <= _LARGEST_BOUND:
             raise ConfigError(f"bound={self.bound} of stochastic-sign: must be 'l2', 'linf' or in (0, 1e30].")
 
     @property
@@ -93,11 +93,11 @@ class StochasticSign(Scheme):
 
     @property
     def linear(self) -> bool:
-        return self._constant is not None
+        return self._constant_bound is not None
 
     @property
-    def _constant(self) -> float | None:
-        """Bound that is the same for all clients; None if each client sends its own."""
+    def _constant_bound(self) -> float | None:
+        """Public constant bound, equal for all clients; None if each client sends its bound."""
         return None if isinstance(self.bound, str) else self.bound
 
     def layout(self, dimension: int) -> Layout:
@@ -107,25 +107,25 @@ class StochasticSign(Scheme):
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
-        bounds = self._bounds(x)
+        bounds = self._client_bounds(x)
         return Payloads.of(self, x.shape[1], scale=bounds, bits=random_signs(x, bounds, seeds))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        scale = sent["scale"] if self._constant is None else self._constant
+        sent = batch(payloads, self)
+        scale = sent["scale"] if self._constant_bound is None else self._constant_bound
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         if self.majority:
-            scale = sent["scale"].mean() if self._constant is None else self._constant
+            scale = sent["scale"].mean() if self._constant_bound is None else self._constant_bound
             return scale * majority_of(sent["bits"])
-        if self._constant is None:
+        if self._constant_bound is None:
             return super().mean(payloads)
-        return self._constant * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
+        return self._constant_bound * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
 
-    def _bounds(self, x: Tensor) -> Tensor:
-        """B of every client, [c, 1]; at least max |x| after rounding to float32 unless it is a constant."""
+    def _client_bounds(self, x: Tensor) -> Tensor:
+        """Return B of every client, [c, 1]: a constant, or at least max |x| after rounding to float32."""
         largest = x.abs().amax(dim=1, keepdim=True)
         if self.bound == "linf":
             return largest
@@ -136,16 +136,16 @@ class StochasticSign(Scheme):
 
 
 def random_signs(x: Tensor, bounds: Tensor, seeds: Tensor) -> Tensor:
-    """Bits [c, d], uint8: 1 with probability 1/2 + x/(2B), B [c, 1]; clamped to [0, 1], and 1/2 where B = 0."""
+    """Return bits [c, d], uint8: 1 with probability 1/2 + x/(2B), clamped to [0, 1], B [c, 1]; 1/2 if B = 0."""
     mean = x / torch.where(bounds > 0, bounds, torch.inf)
     return coins(mean.mul_(0.5).add_(0.5), seeds, "stochastic-sign").view(torch.uint8)
 
 
 def signs_of(bits: Tensor) -> Tensor:
-    """Bits 0, 1 to float32 -1, +1."""
+    """Return bits 0, 1 as float32 -1, +1."""
     return bits.to(torch.float32).mul_(2).sub_(1)
 
 
 def majority_of(bits: Tensor) -> Tensor:
-    """Bits [c, d] to the sign [d] of most clients, float32; a tie is +1."""
+    """Return the sign [d] of the majority of bits [c, d], float32; a tie is +1."""
     return signs_of(2 * bits.sum(dim=0, dtype=torch.int32) >= len(bits))

@@ -1,4 +1,4 @@
-"""Sparsifiers: k of d coordinates, the largest or random, each client's own or the same for all.
+"""Sparsifiers, which send k of d coordinates: the largest or random ones, separate for each client or shared.
 
     scheme          which coordinates                    decoded               sent
     topk            the client's largest magnitudes      x there, 0 elsewhere  values, coordinates
@@ -7,10 +7,11 @@
     shared-topk     public ones, given                   x there               values
     fedsparsify     the largest of a client's model       x there, 0 elsewhere  values, coordinates
 
-k is the option `k`, or the fraction `keep` of d. With `scaled` the random ones are unbiased, E decode = x, with error
-E||decode - x||² = (d/k - 1) ||x||²; it falls as 1/n in the mean of n clients only if their coordinates differ. The
-shared ones sum: the sum of the clients' values decodes to the sum, so they go through secure aggregation (Hu, Gong,
-Guo, "Federated Learning with Sparsified Model Perturbation", arXiv:2202.07178). topk is biased (Stich, Cordonnier,
+k is the option `k`, or the fraction `keep` of d. With `scaled`, random coordinates are unbiased, E decode = x, with
+error E||decode - x||² = (d/k - 1) ||x||². In the mean of n clients it falls as 1/n only if their coordinates differ.
+Shared schemes are linear: the sum of the clients' values decodes to the sum, so they work under secure aggregation (Hu,
+Gong, Guo, "Federated Learning with Sparsified Model Perturbation", arXiv:2202.07178). topk is biased (Stich,
+Cordonnier,
 Jaggi, arXiv:1809.07599: use it with error feedback), and its coordinates depend on private data.
 """
 
@@ -26,15 +27,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds, subset
+from dpfed.compress.counter import client_seeds, random_subset
 from dpfed.compress.fields import Floats, Indices
-from dpfed.compress.largest import largest_indices, purged_count, scattered, scattered_mean
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.largest import largest_indices, purged_count, scatter_mean, scatter_values
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.errors import ConfigError, WireError
 
 
 class _LargestCoordinates(Scheme, Protocol):
-    """Base of the schemes that send each client's largest magnitudes and where they are; ties go to the lower index."""
+    """Base of the schemes that send each client's largest magnitudes and their coordinates; ties go to the lower
+    index."""
 
     linear: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
@@ -52,17 +54,17 @@ class _LargestCoordinates(Scheme, Protocol):
         return Payloads.of(self, x.shape[1], indices=indices, values=x.gather(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return scattered(sent["values"], sent["indices"], sent.dimension)
+        sent = batch(payloads, self)
+        return scatter_values(sent["values"], sent["indices"], sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return scattered_mean(sent["values"], sent["indices"], sent.dimension)
+        sent = batch(payloads, self)
+        return scatter_mean(sent["values"], sent["indices"], sent.dimension)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_LargestCoordinates):
-    """The k largest magnitudes and where they are."""
+    """The k coordinates of largest magnitude, with their values."""
 
     name: ClassVar[str] = "topk"
 
@@ -73,16 +75,16 @@ class TopK(_LargestCoordinates):
         _check_kept(self.name, self.keep, self.k)
 
     def kept(self, dimension: int) -> int:
-        return _kept_of(dimension, self.keep, self.k)
+        return _kept_count(dimension, self.keep, self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedSparsify(_LargestCoordinates):
-    """Exactly floor(sparsity · d) of all d numbers zeroed, the smallest in magnitude; a bitmap and the rest are sent.
+    """Model with its floor(sparsity · d) smallest magnitudes set to zero; a bitmap and the other values are sent.
 
     Stripelis, Gupta, Ver Steeg, Ambite, "Federated Progressive Sparsification", arXiv:2204.12430: the smallest
-    magnitudes of a model are purged, more of them every round (`cubic_sparsity`). What is sent is the model itself, not
-    an update: the mean over clients of vectors with zeros is biased by design. The decimal fraction is meant: 0.29 of
+    magnitudes of a model are purged, more of them every round (`cubic_sparsity`). The model itself is sent, not an
+    update: the mean over clients of vectors with zeros is biased by design. Sparsity is a decimal fraction: 0.29 of
     100 is 29, whatever the nearest double to 0.29 is.
     """
 
@@ -100,7 +102,7 @@ class FedSparsify(_LargestCoordinates):
 
 @dataclass(frozen=True, kw_only=True)
 class RandK(Scheme):
-    """k coordinates drawn without replacement from each client's own seed; times d/k when `scaled`."""
+    """k coordinates drawn without replacement from each client's seed; values times d/k if `scaled`."""
 
     name: ClassVar[str] = "randk"
     linear: ClassVar[bool] = False
@@ -117,7 +119,7 @@ class RandK(Scheme):
         return self.scaled
 
     def layout(self, dimension: int) -> Layout:
-        return {"values": Floats(count=_kept_of(dimension, self.keep, self.k))}
+        return {"values": Floats(count=_kept_count(dimension, self.keep, self.k))}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
@@ -126,30 +128,30 @@ class RandK(Scheme):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        values = self._scaled(sent["values"], sent.dimension)
-        return scattered(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
+        sent = batch(payloads, self)
+        values = self._scale_values(sent["values"], sent.dimension)
+        return scatter_values(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        values = self._scaled(sent["values"], sent.dimension)
-        return scattered_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
+        sent = batch(payloads, self)
+        values = self._scale_values(sent["values"], sent.dimension)
+        return scatter_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
-    def _scaled(self, values: Tensor, dimension: int) -> Tensor:
+    def _scale_values(self, values: Tensor, dimension: int) -> Tensor:
         return values * (dimension / values.shape[-1]) if self.scaled else values
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
-        kept = _kept_of(dimension, self.keep, self.k)
+        kept = _kept_count(dimension, self.keep, self.k)
         if seeds.device.type != "cpu":
-            return subset(seeds, "randk", dimension, kept)
+            return random_subset(seeds, "randk", dimension, kept)
         return _last_subset(tuple(seeds.tolist()), dimension, kept)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRandK(RandK):
-    """The same k random coordinates for every client, from the round's one public seed; times d/k when `scaled`.
+    """k random coordinates, equal for all clients, from the round's one public seed; values times d/k if `scaled`.
 
-    `seed` of encode is that one integer (or a sequence of equal ones), not hashed per client.
+    `seed` of encode is that one integer (or a sequence of equal integers), not hashed per client.
     """
 
     name: ClassVar[str] = "shared-randk"
@@ -165,29 +167,29 @@ class SharedRandK(RandK):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=x.index_select(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         decoded = sent["values"].new_zeros(len(sent), sent.dimension)
-        return decoded.index_copy_(1, indices, self._scaled(sent["values"], sent.dimension))
+        return decoded.index_copy_(1, indices, self._scale_values(sent["values"], sent.dimension))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
-        mean = self._scaled(sent["values"].mean(dim=0), sent.dimension)
+        mean = self._scale_values(sent["values"].mean(dim=0), sent.dimension)
         return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         if bool((seeds != seeds[0]).any()):
-            raise WireError("payloads of shared-randk with different seeds: all clients of a round must have its one.")
-        return subset(seeds[:1], "shared-randk", dimension, _kept_of(dimension, self.keep, self.k))[0]
+            raise WireError("payloads of shared-randk with different seeds: all clients of a round must have one seed.")
+        return random_subset(seeds[:1], "shared-randk", dimension, _kept_count(dimension, self.keep, self.k))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTopK(Scheme):
-    """The same public coordinates for every client: `indices`, an integer tensor, from public data or a past round.
+    """Public coordinates, equal for all clients: `indices`, an integer tensor, from public data or a past round.
 
-    They do not travel; the payload carries their number `k` and `digest` (SHA-256 of the sorted int64, its first 8
-    bytes in hex), which follow from `indices` and need not be given.
+    The coordinates are not sent. The payload has their number `k` and `digest` (SHA-256 of the sorted int64, its
+    first 8 bytes in hex), which are computed from `indices` and need not be given.
     """
 
     name: ClassVar[str] = "shared-topk"
@@ -226,15 +228,15 @@ class SharedTopK(Scheme):
         return Payloads.of(self, x.shape[1], values=x.index_select(1, self._indices(x.device)))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        values, dimension = self._sent(payloads)
+        values, dimension = self._sent_values(payloads)
         return values.new_zeros(len(values), dimension).index_copy_(1, self._indices(values.device), values)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        values, dimension = self._sent(payloads)
+        values, dimension = self._sent_values(payloads)
         return values.new_zeros(dimension).index_copy_(0, self._indices(values.device), values.mean(dim=0))
 
-    def _sent(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
-        sent = batched(payloads, self)
+    def _sent_values(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
+        sent = batch(payloads, self)
         try:
             self.layout(sent.dimension)
         except ConfigError as error:
@@ -251,12 +253,12 @@ class SharedTopK(Scheme):
 
 @lru_cache(maxsize=1)
 def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
-    """Remembered from the encoder to the decoder of one process; not to be written to."""
-    return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
+    """Return the subsets, cached from the encoder to the decoder of a process; the tensor must not be written to."""
+    return random_subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
 
 
-def _kept_of(dimension: int, keep: float, k: int | None) -> int:
-    """Return k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
+def _kept_count(dimension: int, keep: float, k: int | None) -> int:
+    """Return k, or the fraction `keep` of d coordinates, at least one; raise ConfigError for more than d."""
     kept = k if k is not None else max(1, round(keep * dimension))
     if kept > dimension:
         raise ConfigError(f"k={kept}: must be at most d={dimension}, the number of coordinates.")
@@ -271,7 +273,7 @@ def _check_kept(name: str, keep: float, k: int | None) -> None:
 
 
 def _checked_indices(indices: Tensor) -> Tensor:
-    """Sorted, int64; ConfigError unless they are distinct coordinates."""
+    """Return the indices sorted, int64; raise ConfigError unless they are distinct coordinates."""
     integers = indices.dim() == 1 and not (indices.is_floating_point() or indices.is_complex())
     if not integers or indices.dtype == torch.bool or not len(indices):
         raise ConfigError(f"indices of shared-topk are {indices.dtype} {list(indices.shape)}: must be integers [k].")

@@ -1,9 +1,9 @@
-"""Symbols as bytes: packed bit by bit, or entropy-coded, several at once.
+"""Symbols as bytes: packed in bits, or entropy-coded, several symbols at once.
 
 The coder is the asymmetric numeral system (Duda, arXiv:1311.2540) of `constriction` (Bamler, arXiv:2201.01741), of
-order 0, with integer weights as the model. Its output is within about 64 bits of n H, and decoding is total: any input
-decode to some symbols, so bytes from a stranger cannot make it fail. Weights are integers below 2^53, exact in float64,
-so both sides quantise them alike. Symbols that share a model are coded several at once, as one number.
+order 0, with integer weights as the model. Its output is within about 64 bits of n H. Decoding is total: every input
+decodes to some symbols, so bytes of an attacker cannot make it fail. Weights are integers below 2^53, exact in float64,
+so encoder and decoder quantise them equally. Symbols that share a model are coded several at once, as one number.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from dpfed.errors import WireError
 Values = NDArray[Any]
 """Whole numbers or floats of any type."""
 
-_FEW = 16  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
+_FEW = 16  # alphabets up to this size are counted symbol by symbol: faster than numpy.bincount, which converts to int64
 _TOTAL = 2.0**40
 _AT_ONCE = 1 << 16
 
 
 def entropy_bits(counts: NDArray[np.int64]) -> float:
-    """n H: the bits that n = Σ counts symbols cost when they are coded with their own counts as the model."""
+    """Return n H: bits of n = Σ counts symbols, if they are coded with their own counts as the model."""
     present = counts[counts > 0].astype(np.float64)
     total = present.sum()
     return float(-(present * np.log2(present / total)).sum()) if len(present) else 0.0
 
 
 def group_weights(counts: NDArray[np.int64], together: int) -> NDArray[np.float64]:
-    """Weights [m^together] of that many symbols coded as one, the first the lowest digit; a power of two of them.
+    """Return weights [m^together] of `together` symbols coded as one number, the first symbol the lowest digit.
 
-    The product of the symbols' shares in units of 2^-40, rounded down, at least one unit. A share is one division, and
-    the products have a fixed order: IEEE arithmetic rounds each alike everywhere.
+    `together` is a power of two. A weight is the product of the symbols' relative frequencies in units of 2^-40,
+    rounded down, at least one unit. A frequency is one division, and products have a fixed order: IEEE arithmetic
+    rounds equally on all machines.
     """
     if together == 1:
         return np.maximum(counts, 1).astype(np.float64)
@@ -51,21 +52,21 @@ def group_weights(counts: NDArray[np.int64], together: int) -> NDArray[np.float6
 def encode_symbols(symbols: Values, weights: NDArray[np.float64]) -> NDArray[np.uint32]:
     """Return symbols [n], each below len(weights), as 32-bit integers."""
     coder = constriction.stream.stack.AnsCoder()
-    coder.encode_reverse(symbols.astype(np.int32), _model(weights))
+    coder.encode_reverse(symbols.astype(np.int32), _coder_model(weights))
     words: NDArray[np.uint32] = coder.get_compressed()
     return words
 
 
 def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], count: int) -> NDArray[np.uint16]:
-    """Return the `count` symbols of `encode_symbols` with these weights. Raise WireError unless the input is used up
-    exactly.
+    """Return the `count` symbols of `encode_symbols` with these weights. Raise WireError unless they use all of the
+    input.
 
-    Memory: two bytes a symbol and a fixed buffer.
+    Memory: two bytes per symbol and a fixed buffer.
     """
     if len(words) and not words[-1]:
         raise WireError("entropy-coded symbols: the last word is zero, which no encoder writes.")
     coder = constriction.stream.stack.AnsCoder(words)
-    model = _model(weights)
+    model = _coder_model(weights)
     symbols = np.empty(count, dtype=np.uint16)
     for first in range(0, count, _AT_ONCE):
         last = min(first + _AT_ONCE, count)
@@ -75,11 +76,11 @@ def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], coun
     return symbols
 
 
-def _model(weights: NDArray[np.float64]) -> constriction.stream.model.Categorical:
+def _coder_model(weights: NDArray[np.float64]) -> constriction.stream.model.Categorical:
     return constriction.stream.model.Categorical(weights, perfect=False)
 
 
-_MOST_NUMBERS = 3**8  # their model stays in a core's cache
+_MOST_NUMBERS = 3**8  # a model of this many numbers fits a core's cache
 _MOST_TOGETHER = 8
 
 
@@ -87,7 +88,7 @@ _MOST_TOGETHER = 8
 class SymbolGroups:
     """`together` symbols of low .. low + span - 1 as one number in base `span`, the first symbol the lowest digit.
 
-    Eight together where there are two or three of them, four up to nine, two up to 81, else one.
+    `together` is eight for span 2 or 3, four up to 9, two up to 81, else one.
     """
 
     low: int
@@ -95,13 +96,13 @@ class SymbolGroups:
 
     @classmethod
     def of(cls, counts: NDArray[np.int64]) -> SymbolGroups:
-        """Return groups of the symbols from the first to the last that occurs, at least two."""
+        """Return groups for the symbols from the first to the last that occurs, with span at least two."""
         present = np.flatnonzero(counts)
         low = min(int(present[0]), len(counts) - 2)
         return cls(low=low, span=max(2, int(present[-1]) - low + 1))
 
     @property
-    def held(self) -> slice:
+    def symbol_range(self) -> slice:
         return slice(self.low, self.low + self.span)
 
     @property
@@ -111,36 +112,38 @@ class SymbolGroups:
             together *= 2
         return together
 
-    def join(self, symbols: Values, *, fill: int) -> Values:
-        """Symbols [n] to numbers [n / together], rounded up: what is missing is `fill`."""
+    def join_symbols(self, symbols: Values, *, fill: int) -> Values:
+        """Return numbers [n / together], rounded up, of symbols [n]; missing symbols are `fill`."""
         missing = np.full(-len(symbols) % self.together, fill, dtype=symbols.dtype)
         numbers: Values = np.concatenate([symbols, missing]) - symbols.dtype.type(self.low)
         if self.span == 2:
             return np.packbits(numbers, bitorder="little")
         bits, base = 8, self.span
-        while bits < 8 * self.together:  # two neighbours as one word: first + 2^bits second
+        while bits < 8 * self.together:  # join two neighbours: first + 2^bits second
             words = np.ascontiguousarray(numbers, dtype=f"<u{bits // 8}").view(f"<u{bits // 4}")
             numbers = words - (words >> bits) * ((1 << bits) - base)
             bits, base = 2 * bits, base * base
         return numbers
 
-    def split(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
-        """Return the `count` symbols of `join`; raise WireError unless all further ones are `fill`."""
-        symbols: NDArray[np.uint16] = np.take(_digits(self.low, self.span, self.together), numbers, axis=0).reshape(-1)
+    def split_numbers(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
+        """Return the `count` symbols of `join_symbols`; raise WireError unless all further symbols are `fill`."""
+        symbols: NDArray[np.uint16] = np.take(_digits_of(self.low, self.span, self.together), numbers, axis=0).reshape(
+            -1
+        )
         if (symbols[count:] != fill).any():
-            raise WireError(f"{count} symbols: those that fill up the last group of {self.together} are not fill.")
+            raise WireError(f"{count} symbols: the padding of the last group of {self.together} is wrong.")
         return symbols[:count]
 
 
 @lru_cache(maxsize=8)
-def _digits(low: int, base: int, count: int) -> NDArray[np.uint16]:
-    """Return the table number -> low plus each of its `count` digits, the lowest first, [base^count, count]."""
+def _digits_of(low: int, base: int, count: int) -> NDArray[np.uint16]:
+    """Return the table from a number to low plus each of its `count` digits, the lowest first, [base^count, count]."""
     digits = np.arange(base**count)[:, None] // base ** np.arange(count) % base
     return (digits + low).astype(np.uint16)
 
 
-def occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
-    """Return how often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
+def symbol_counts(values: Values, alphabet: int) -> NDArray[np.int64]:
+    """Return the number of occurrences of each symbol of 0 .. alphabet - 1; int64 [alphabet]."""
     counts = np.zeros(alphabet, dtype=np.int64)
     if not len(values):
         return counts
@@ -154,12 +157,12 @@ def occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Bytes that hold `count` numbers of `bits` bits each."""
+    """Return the number of bytes that hold `count` numbers of `bits` bits each."""
     return (count * bits + 7) // 8
 
 
 def pack_bits(values: Values, bits: int) -> bytes:
-    """Numbers below 2^bits [n] to bytes, the lowest bit first."""
+    """Return numbers [n] below 2^bits as bytes, the lowest bit first."""
     planes = np.empty((len(values), bits), dtype=np.uint8)
     for place in range(bits):
         planes[:, place] = (values >> place) & 1
@@ -170,7 +173,7 @@ def unpack_bits(content: bytes, bits: int, count: int) -> NDArray[np.int64]:
     """Return the numbers [count] of `pack_bits`; raise WireError unless the last byte is padded with zeros."""
     planes = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")
     if planes[count * bits :].any():
-        raise WireError(f"{count} numbers of {bits} bits: the bits that fill up the last byte are not zero.")
+        raise WireError(f"{count} numbers of {bits} bits: the padding bits of the last byte are not zero.")
     values = np.zeros(count, dtype=np.int64)
     for place, plane in enumerate(planes[: count * bits].reshape(count, bits).T):
         values |= plane.astype(np.int64) << place

@@ -1,4 +1,4 @@
-"""TF32 on CUDA GPUs: inputs of matrix products rounded to 11 bits, exactly where it is asked for."""
+"""TF32 on CUDA GPUs: inputs of matrix products are rounded to 11 bits if and only if TF32 is requested."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 
 
-def _switches() -> list[tuple[object, str, object, object]]:
-    """Return (object, attribute, its value with TF32, without) of products, convolutions and recurrent layers.
+def _tf32_switches() -> list[tuple[object, str, object, object]]:
+    """Return (object, attribute, value with TF32, value without) for products, convolutions and recurrent layers.
 
-    Torch since 2.9 has one switch for each kind of operation. Reading the older pair raises RuntimeError as soon as
-    a process has set one of the new ones.
+    Torch since 2.9 has one switch for each kind of operation. Reading an older switch raises RuntimeError as soon as a
+    process has set one of the new ones.
     """
     products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(cudnn, "conv"):
@@ -22,15 +22,15 @@ def _switches() -> list[tuple[object, str, object, object]]:
 
 @contextmanager
 def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
-    """TF32 in products, convolutions and recurrent layers if wanted, else float32; sums of bf16 products in float32.
+    """Use TF32 in products, convolutions and recurrent layers if `wanted`, else float32; sum bf16 products in float32.
 
-    Torch by itself takes TF32 in convolutions. Nothing changes on other devices than CUDA GPUs. Holds for the whole
-    process; what a user has set is restored at the end.
+    Torch uses TF32 in convolutions by default. Devices other than CUDA GPUs are unchanged. Holds for the whole process;
+    the user's settings are restored at the end.
     """
     if device.type != "cuda":
         yield
         return
-    switches, products = _switches(), torch.backends.cuda.matmul
+    switches, products = _tf32_switches(), torch.backends.cuda.matmul
     before = [getattr(one, name) for one, name, *_ in switches]
     reduced = products.allow_bf16_reduced_precision_reduction
     for one, name, on, off in switches:

@@ -1,4 +1,4 @@
-"""Results that do not depend on how many threads there are: one thread, or sums in a fixed order."""
+"""Results that do not depend on the number of threads: by one thread, or by sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Torch on one CPU thread inside; yields the number it had, and restores it. Holds for the whole process.
+    """Set torch to one CPU thread, yield the previous number, and restore it at the end. Holds for the whole process.
 
-    Local batches are too small to divide among cores: dividing them gains little, makes the bits depend on the
-    number of cores, and on busy cores takes a hundred times as long, as OpenMP's threads spin while they wait.
+    Local batches are too small to divide among cores. Dividing them gains little and makes the bits depend on the
+    number of cores. On busy cores dividing is a hundred times as slow, as OpenMP's threads spin while they wait.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -30,7 +30,7 @@ _RUN = 64
 def row_sums(rows: Tensor) -> Tensor:
     """Return the sums [c] of rows [c, n], float64: runs of 64 are summed in float32, their sums in float64.
 
-    A few times as fast as float64 throughout. Relative to the sum of magnitudes the error is below 64 · 2^-24.
+    This is a few times as fast as float64 throughout. Relative to the sum of magnitudes, the error is below 64 · 2^-24.
     """
     whole = rows.shape[1] // _RUN * _RUN
     runs = rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN).sum(dim=2).sum(dim=1, dtype=torch.float64)

@@ -1,10 +1,10 @@
-"""The frame around a payload's content: what it is, for whom it was made, and a checksum.
+"""Frame around a payload's content: header with scheme, options, d and seed, and a checksum.
 
     magic "DPfC" (4), version (1), length of the name (1), name, length of the options (1), options,
     d (4), seed (8), the fields' bytes, CRC-32 of all before (4)        integers little-endian
 
-23 bytes, the scheme's name, and its options that differ from the defaults as JSON: about 32 bytes. The checksum finds
-accidents, not forgeries; authenticity is the transport's business.
+23 bytes, the scheme's name, and the options that differ from defaults as JSON: about 32 bytes. The checksum detects
+accidents, not forgeries; authenticity must be ensured by the transport.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Option = bool | int | float | str | None
 MAGIC = b"DPfC"
 VERSION = 2
 LARGEST_DIMENSION = 1 << 24
-"""The largest d that is believed when the receiver does not say which d it expects."""
+"""Largest d that is accepted if the receiver does not state the expected d."""
 
 _CHECKSUM = 4
 
@@ -38,7 +38,7 @@ class FrameHeader:
 
 
 def write_frame(header: FrameHeader, content: bytes) -> bytes:
-    """Header, content and checksum."""
+    """Return header, content and checksum as bytes."""
     name = header.name.encode("ascii")
     options = _options_to_bytes(header.options)
     if not 1 <= header.dimension < 1 << 32:
@@ -64,7 +64,7 @@ def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, R
     """Return the header, and a reader at the content. Raise WireError unless `write_frame` could have written the
     message.
 
-    With `dimension` d must be that, without it at most LARGEST_DIMENSION, so that a forged d takes no memory.
+    d must equal `dimension` if that is given, else be at most LARGEST_DIMENSION, so that a forged d takes no memory.
     """
     if not isinstance(message, bytes | bytearray | memoryview):
         raise WireError(f"a message must be bytes, not {type(message).__name__}.")
@@ -78,8 +78,8 @@ def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, R
     version = reader.integer(1, "the version")
     if version != VERSION:
         raise WireError(f"a message of version {version}: this program reads version {VERSION}.")
-    name = reader.take(reader.integer(1, "the name's length"), "the name")
-    options = reader.take(reader.integer(1, "the options' length"), "the options")
+    name = reader.take_bytes(reader.integer(1, "the name's length"), "the name")
+    options = reader.take_bytes(reader.integer(1, "the options' length"), "the options")
     header = FrameHeader(
         name=name.decode("ascii", "backslashreplace"),
         options=_options_from_bytes(options),
@@ -90,7 +90,7 @@ def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, R
         raise WireError(f"a message for d={header.dimension}: expected d={dimension}.")
     if not 1 <= header.dimension <= (dimension or LARGEST_DIMENSION):
         raise WireError(
-            f"a message for d={header.dimension}: must be from 1 to {LARGEST_DIMENSION} unless you say which "
+            f"a message for d={header.dimension}: must be from 1 to {LARGEST_DIMENSION} unless the expected d is given "
             "(`from_bytes(..., dimension=d)`)."
         )
     return header, reader

@@ -1,4 +1,4 @@
-"""Data sets from local files, and their division among clients. Importing this loads no data."""
+"""Data sets from local files, and their partition among clients. Importing this package loads no data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "shakespeare": load_shakespeare,
     "shakespeare-leaf": load_shakespeare_leaf,
 }
-"""Name -> loader that takes the data root; `digits` needs none."""
+"""Loader of each data set by name, called with the data root; `digits` is in the package and needs no root."""
 
 
 def __getattr__(name: str) -> Any:
@@ -75,10 +75,10 @@ def load(
     """Return the data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR if root is None.
 
     A name that ends in .safetensors or .npz is a user's file (`arrays.load_arrays`), in the folder `root` or else the
-    current one. A name that ends in a slash is a folder of tables, and one that ends in .csv a table
-    (`columns.load_columns`), of which `columns` are used. `classes` declares the number of labels, or their names if
-    they are text, unless the files do. Raises ConfigError for an unknown name, or for `classes` of a data set that
-    declares them, and DataError if its files are missing or damaged.
+    current one. A name that ends in a slash is a folder of tables, and one that ends in .csv is a table
+    (`columns.load_columns`); `columns` selects the columns to use. `classes` declares the number of labels, or their
+    names if labels are text, unless the files declare it. Raises ConfigError for an unknown name, or for `classes` of a
+    data set that declares them, and DataError if files are missing or damaged.
     """
     if name.endswith(SUFFIXES):
         if classes is not None and not isinstance(classes, int):
@@ -94,8 +94,8 @@ def load(
         return load_columns(Path(root or ".") / name, columns, classes=classes)
     if classes is not None:
         raise ConfigError(
-            f"data.classes={classes} with data.name={name!r}: it is for a file or folder of your own; this data set "
-            "has its own number of classes. Remove it."
+            f"data.classes={classes} with data.name={name!r}: data.classes is only for a custom file or folder; this "
+            "data set declares its number of classes. Remove it."
         )
     if name in registered.objects_of_kind("data set"):
         return _registered_dataset(name)
@@ -106,13 +106,13 @@ def load(
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError with the nearest name unless there is such a data set; its files may be missing."""
+    """Raise ConfigError with the nearest known name if no data set has this name; its files may still be missing."""
     known = sorted(["digits", *DATASETS, *registered.objects_of_kind("data set")])
     if name not in known and not is_own(name):
         raise ConfigError(
             f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors, .npz or .csv, or a "
             "folder of tables, whose name ends in '/'."
-            f"{did_you_mean(name, known)} For your data sets, name their file by --load."
+            f"{did_you_mean(name, known)} For a custom data set, register it in a file that --load names."
         )
 
 
@@ -124,10 +124,10 @@ def is_own(name: str) -> bool:
 def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
     """Register a custom data set, or a function that loads it, under the name used in data.name, in this process.
 
-    Raises ConfigError for the name of a built-in data set, or of one that another line of code has registered.
+    Raises ConfigError for the name of a built-in data set, or a name that another line of code has registered.
     """
     if is_own(name):
-        raise ConfigError(f"data set {name!r}: such a name is there already, of a file or folder. Choose another.")
+        raise ConfigError(f"data set {name!r}: is a name of a file or folder of data. Choose another name.")
     if not isinstance(dataset, Dataset) and not callable(dataset):
         raise ConfigError(
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "
@@ -137,7 +137,7 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
 
 
 def _registered_dataset(name: str) -> Dataset:
-    """Return the registered data set, loaded once; ConfigError, with its line, if the user's function fails."""
+    """Return the registered data set, loaded once; raise ConfigError, with its line, if the user's function fails."""
     given = registered.objects_of_kind("data set")[name]
     return given if isinstance(given, Dataset) else _loaded(name, given)
 

@@ -23,9 +23,9 @@ from dpfed.data.dataset import (
     exact_floats,
     finite_numbers,
     names_of,
-    undeclared,
+    undeclared_label,
 )
-from dpfed.data.parts import Inputs, packed, parts_of
+from dpfed.data.parts import Inputs, pack, parts_of
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -47,18 +47,16 @@ class Samples(Protocol):
 
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     """Return the data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels,
-    train_clients.
+    optionally train_clients.
 
-    train_clients is optional.
+    Inputs are [N, ...] of any number type, converted by `finite_numbers`; labels are integers [N, ...] from 0 on.
+    Clients are integers [N], the client of each training sample. Such files have arrays only (objects in .npz are
+    refused), so reading them runs no code. train_targets and test_targets in place of the labels are numbers [N, ...]
+    to predict, not classes.
 
-    Inputs are [N, ...] of any number type, converted by `_inputs`; labels are integers [N, ...] from 0 on; clients are
-    integers [N], the client of each training sample. Such files hold arrays only (objects in .npz are refused), so that
-    reading them runs no code. train_targets and test_targets in place of the labels are numbers [N, ...] to predict, no
-    classes.
-
-    The number of classes is what the file declares (metadata "classes": "10"; in .npz a number `classes` beside the
-    arrays), or `classes`: labels are private, and the size of the network, which is published, must not follow from
-    them. Raises DataError.
+    The number of classes is declared by the file (metadata "classes": "10"; in .npz a number `classes` beside the
+    arrays), or by `classes`. Labels are private, and the size of the network, which is published, must not be computed
+    from them. Raises DataError.
     """
     arrays, declared = _npz_arrays(path) if path.suffix == ".npz" else _safetensors_arrays(path)
     if set(_TARGETS) & set(arrays):
@@ -70,11 +68,11 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _dataset(path.stem, _of_numbers(arrays, path), str(path), _declared(path, declared, classes))
+    return _make_dataset(path.stem, _checked_arrays(arrays, path), str(path), _class_count(path, declared, classes))
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
-    """Return the file's arrays, and the number of classes in its metadata. DataError."""
+    """Return the file's arrays, and the number of classes in its metadata. Raise DataError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -91,12 +89,12 @@ def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
 def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """Return the file's arrays, and the number `classes` among them.
 
-    DataError, also for a file that unpacks to too much.
+    Raises DataError, also for a file that unpacks to too many bytes.
     """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
-        with zipfile.ZipFile(path) as packed:
-            if sum(one.file_size for one in packed.infolist()) > LARGEST_ARRAYS:
+        with zipfile.ZipFile(path) as pack:
+            if sum(one.file_size for one in pack.infolist()) > LARGEST_ARRAYS:
                 raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -109,7 +107,7 @@ def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
 
 
 def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
-    """Return the data set of a file that has targets. DataError."""
+    """Return the data set of a file with targets. Raise DataError if it has other arrays."""
     known = {name.replace("labels", "targets") for name in _NEEDED}
     if set(arrays) - set(_OPTIONAL) != known:
         raise DataError(
@@ -118,23 +116,23 @@ def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None
         )
     if declared is not None or classes is not None:
         raise DataError(
-            f"{path}: has {' and '.join(_TARGETS)}, which are no classes, and yet a number of classes is declared. "
-            "Call them train_labels and test_labels, or remove data.classes."
+            f"{path}: has {' and '.join(_TARGETS)}, which are not classes, but a number of classes is declared. "
+            "Rename them train_labels and test_labels, or remove data.classes."
         )
-    arrays = {name.replace("targets", "labels"): a for name, a in _of_numbers(arrays, path).items()}
-    return _dataset(path.stem, arrays, str(path), None)
+    arrays = {name.replace("targets", "labels"): a for name, a in _checked_arrays(arrays, path).items()}
+    return _make_dataset(path.stem, arrays, str(path), None)
 
 
-def _of_numbers(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
-    """Return the arrays of a file, whose clients are whole numbers or texts. DataError."""
+def _checked_arrays(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
+    """Return the arrays of a file. Raise DataError unless its clients are whole numbers or texts."""
     clients = arrays.get("train_clients")
     if clients is not None and clients.dtype.kind != "U":
-        arrays["train_clients"] = _integers(clients, f"{path}, train_clients")
+        arrays["train_clients"] = _checked_integers(clients, f"{path}, train_clients")
     return arrays
 
 
-def _declared(path: Path, in_file: str | None, given: int | None) -> int:
-    """Return the number of classes declared by the file's metadata, or else by the configuration. DataError."""
+def _class_count(path: Path, in_file: str | None, given: int | None) -> int:
+    """Return the number of classes declared by the file's metadata, else by the configuration. Raise DataError."""
     if in_file is None and given is None:
         raise DataError(
             f"{path}: the number of classes is not declared. Set data.classes = N in the configuration, or write the "
@@ -155,21 +153,21 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 def from_samples(
     train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
-    """Return a data set from two map-style ones, whose items are (input, label), labels integers, or dictionaries of
-    named parts, one of them `labels` or `label`.
+    """Return a data set from two map-style ones with items (input, label), or dictionaries of named parts and a label.
 
-    Inputs become float32; integers of 32 or 64 bits are kept if the network of a run takes them.
+    Labels are integers; in a dictionary the key is `labels` or `label`. Inputs become float32; integers of 32 or 64
+    bits are kept if the network of a run accepts them.
 
     classes: number of labels, which is public; None if items are (input, target), a target being a number or an array
-        of numbers, which become float32 if they are floating
+             of numbers, which become float32 if they are floating
     clients: client of each training sample (numbers or names), for data.partition = "natural". Raises DataError.
     """
     pairs = []
     for half, samples in (("train", train), ("test", test)):
         if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__"):
             raise DataError(
-                f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i]; a data set "
-                "that can only be gone through is not enough. Give a map-style one, or list(it)."
+                f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i], and a data "
+                "set that can only be iterated over is not enough. Give a map-style one, or list(it)."
             )
         rows = [samples[i] for i in range(len(samples))]
         pairs.append(rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None))
@@ -177,26 +175,26 @@ def from_samples(
 
 
 def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Inputs, Numbers]:
-    """Return inputs and labels of items (input, label) or dictionaries. of_classes: one label a sample is an integer.
-    DataError."""
+    """Return inputs and labels of items (input, label) or dictionaries. of_classes: a sample's only label is an
+    integer. Raise DataError for other items."""
     try:
         if rows and isinstance(rows[0], Mapping):
             parts, labels = parts_of(rows, where)
-            return parts, _stacked(labels, of_classes=of_classes)
-        inputs = np.stack(alike([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
-        return inputs, _stacked([y for _, y in rows], of_classes=of_classes)
+            return parts, _stack_labels(labels, of_classes=of_classes)
+        inputs = np.stack(join_types([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
+        return inputs, _stack_labels([y for _, y in rows], of_classes=of_classes)
     except DataError:
         raise
     except OverflowError:
-        raise DataError(f"{where}: a label is no whole number of 64 bits. Number the classes from 0 on.") from None
-    except (TypeError, ValueError) as error:  # whose message may hold a label
+        raise DataError(f"{where}: a label is not a whole number of 64 bits. Number the classes from 0 on.") from None
+    except (TypeError, ValueError) as error:  # its message may contain a label
         raise DataError(
             f"{where}: its items must be (input, label), inputs of one shape, labels integers, or with classes=None "
             f"targets of one shape ({type(error).__name__})."
         ) from None
 
 
-def _stacked(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
+def _stack_labels(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
     """Return labels as integers; other targets as numbers of one shape, or text."""
     if not labels:
         return np.zeros(0, dtype=np.int64)
@@ -210,15 +208,15 @@ def from_arrays(
 ) -> Dataset:
     """Return a data set from (inputs, labels) of each half: numpy arrays, tensors, or anything that numpy can convert.
 
-    Inputs [N, ...] or a dictionary of them, by the names of a network's arguments; classes and clients as in
-    `from_samples`; labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
+    Inputs are [N, ...], or a dictionary of such arrays, by the names of a network's arguments; classes and clients as
+    in `from_samples`. Labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
     """
     where = f"dataset {name!r}"
     parts: list[Part] = []
     inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
     named = [one for one in inputs if isinstance(one, Mapping)]
     if len(named) == 2:
-        arrays, parts = packed(named[0], named[1], where)
+        arrays, parts = pack(named[0], named[1], where)
     elif named:
         raise DataError(f"{where}: samples of one half have named parts, of the other none. Give both one form.")
     else:
@@ -227,62 +225,62 @@ def from_arrays(
     for half, (_, labels) in (("train", train), ("test", test)):
         given[f"{half}_labels"] = array_of(labels, f"{where}, {half} labels")
     if clients is not None:
-        given["train_clients"] = _named(clients, name)
-    return replace(_dataset(name, given, where, classes), parts=tuple(parts))
+        given["train_clients"] = _client_names(clients, name)
+    return replace(_make_dataset(name, given, where, classes), parts=tuple(parts))
 
 
 def inputs_of(values: object, where: str) -> Inputs:
-    """Return an array of numbers, or one of each named part. DataError."""
+    """Return an array of numbers, or one for each named part. Raise DataError for values that are not numbers."""
     if isinstance(values, Mapping):
         return {str(name): array_of(part, f"{where}, part {name!r}") for name, part in values.items()}
     return array_of(values, where)
 
 
 def array_of(values: object, where: str) -> Numbers:
-    """Return an array of numbers; tensors on any device are converted. DataError."""
+    """Return an array of numbers; tensors on any device are converted. Raise DataError for other values."""
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except (TypeError, ValueError) as error:  # whose message may hold a value
-        raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
+    except (TypeError, ValueError) as error:  # its message may contain a value
+        raise DataError(f"{where}: is not an array of numbers ({type(error).__name__}). Convert it.") from None
 
 
-def _named(clients: Sequence[object], name: str) -> Numbers:
-    """Return the client of each sample: whole numbers, texts, or others as they are, which can be sorted. DataError."""
+def _client_names(clients: Sequence[object], name: str) -> Numbers:
+    """Return the client of each sample: whole numbers, texts, or other sortable values. Raise DataError."""
     try:
         array = np.asarray(clients)
         names = clients if array.dtype.kind in "OUS" else array
         if any(one is None or one != one for one in names):  # NaN and NaT are refused, too
             raise DataError(f"dataset {name!r}: some samples have no client (NaN). Fill or remove them.")
-        np.unique(array)  # refuses what cannot be sorted
+        np.unique(array)  # raises an error for values that cannot be sorted
         return array
     except DataError:
         raise
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"dataset {name!r}: clients must be numbers or names, one a training sample ({type(error).__name__})."
+            f"dataset {name!r}: clients must be numbers or names, one per training sample ({type(error).__name__})."
         ) from None
 
 
-def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
+def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
     names = names_of(classes, where)
     number: Any = classes if names is None else len(names)
     if names is not None:
         for half in ("train_labels", "test_labels"):
-            arrays[half] = _places(arrays[half], names, where)
+            arrays[half] = _class_positions(arrays[half], names, where)
     if number is None:
-        labels = [_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
+        labels = [_checked_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
     else:
         check_classes(number, where=where)
         halves = ("train", "test")
-        labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
+        labels = [_checked_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
         if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
-            raise undeclared(where, number)
+            raise undeclared_label(where, number)
     clients, ids = arrays.get("train_clients"), None
     if clients is not None:
         owners, clients = np.unique(clients, return_inverse=True)
         clients, ids = clients.astype(np.int64), ClientIds.of(owners.tolist())
     inputs = [finite_numbers(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
-    inputs = alike(inputs, f"{where}, inputs")
+    inputs = join_types(inputs, f"{where}, inputs")
     return Dataset(
         name=name,
         train_inputs=inputs[0],
@@ -296,11 +294,11 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
     )
 
 
-def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
-    """Return arrays of one type to be joined.
+def join_types(arrays: list[Numbers], where: str) -> list[Numbers]:
+    """Return arrays of one type, so that they can be joined.
 
-    If some hold integers of 32 or 64 bits and others do not, all become float32. DataError for integers that float32
-    does not hold.
+    If some are integers of 32 or 64 bits and others are not, all become float32. Raises DataError for integers that
+    float32 cannot represent.
     """
     wide = [array.dtype.kind in "iu" and array.dtype.itemsize > 2 for array in arrays]
     if all(wide) or not any(wide):
@@ -308,13 +306,13 @@ def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
     return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
 
 
-def _integers(array: Numbers, where: str) -> NDArray[np.int64]:
+def _checked_integers(array: Numbers, where: str) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be integers [N]. Convert it.")
     return array.astype(np.int64)
 
 
-def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
+def _checked_labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
     """Return integers unchanged, truth values of 2 classes as 0 and 1, one-hot fractions [N, classes] as class
     numbers.
     """
@@ -325,33 +323,33 @@ def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
         return places
     if array.dtype.kind in "US":
         raise DataError(
-            f"{where}: are text. Turn them into numbers by a list of classes that is declared in advance, or give a "
-            "table and classes=[...], their names."
+            f"{where}: labels are text. Turn them into numbers by a list of classes that is declared in advance, or "
+            "give a table and classes=[...], their names."
         )
     if array.dtype.kind not in "iu" or array.ndim < 1:
         raise DataError(
-            f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels a "
-            "sample. Convert it; numbers that are no classes are called train_targets and test_targets."
+            f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels per "
+            "sample. Convert it; numbers that are not classes must be called train_targets and test_targets."
         )
     return array.astype(np.int64)
 
 
-def _places(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
-    """Return the place of each label, which is text, among the declared names. DataError."""
+def _class_positions(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
+    """Return the position of each text label among the declared names. Raise DataError for an undeclared label."""
     if labels.dtype.kind not in "UO":
         raise DataError(f"{where}: labels are {labels.dtype}, and classes are declared by name. Declare their number.")
     places = {one: place for place, one in enumerate(names)}
     try:
         return np.array([places[str(one)] for one in labels.flat], dtype=np.int64).reshape(labels.shape)
     except KeyError:
-        raise undeclared(where, len(names)) from None
+        raise undeclared_label(where, len(names)) from None
 
 
 def _is_one_hot(array: Numbers) -> bool:
     return bool(np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all())
 
 
-def _targets(array: Numbers, where: str) -> Numbers:
+def _checked_targets(array: Numbers, where: str) -> Numbers:
     """Return floats as float32; integers and truth values unchanged, except unsigned types that torch lacks."""
     if array.dtype.kind not in "biuf" or array.ndim < 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
@@ -359,6 +357,6 @@ def _targets(array: Numbers, where: str) -> Numbers:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
         if not np.isfinite(array).all():
-            raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
+            raise DataError(f"{where}: has NaN or infinity. Fill or remove these samples.")
         return array
     return array.astype(np.int64) if array.dtype.kind == "u" and array.dtype.itemsize > 1 else array

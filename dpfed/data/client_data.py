@@ -1,4 +1,4 @@
-"""Data sets from clients' data: arrays, data sets of torch, tables with a column of clients, partitioners."""
+"""Data sets from the data of each client: arrays, data sets of torch, tables with a client column, partitioners."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.data.arrays import alike, array_of, from_arrays, inputs_of, rows_of
+from dpfed.data.arrays import array_of, from_arrays, inputs_of, join_types, rows_of
 from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.data.parts import Inputs, parts_of_batch
 from dpfed.errors import DataError
 
-Held = object
+ClientData = object
 """Data of a client: (inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader of such pairs, or a
 table.
 """
@@ -22,7 +22,7 @@ table.
 
 def from_clients(
     clients: object,
-    test: Held,
+    test: ClientData,
     *,
     classes: Classes,
     name: str = "own",
@@ -31,74 +31,78 @@ def from_clients(
     inputs: Sequence[str] = (),
     label: str | None = None,
 ) -> Dataset:
-    """Return a data set from each client's data: as a list, in one table, or by a partitioner.
+    """Return a data set from each client's data: given as a list, in one table, or by a partitioner.
 
-    clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, any of
-             which may be empty, of dictionaries (`input_ids`, `attention_mask`, `labels`) or lists of such; a table
-             with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
+    clients: one of
+             - a list with an item for each client, which may be empty: a pair (inputs, labels) of arrays or tensors, a
+               `torch.utils.data` data set or loader, a dictionary (`input_ids`, `attention_mask`, `labels`) or a list
+               of dictionaries
+             - a table with a column of clients, or a list of tables
+             - a partitioner of `flwr_datasets`
     test:    test half: one pair, data set, dictionary or table
     classes: number of classes, or their names if labels are text; None for other targets
-    ids:     public ids of the clients of a list, texts or whole numbers, each once. Lanes under add-remove need them
-    client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars frames,
-             Arrow tables, a Hugging Face `Dataset`, images included (`pip install 'dpfed[tables]'`)
+    ids:     public ids of the clients of a list, distinct texts or whole numbers. Lanes under add-remove need them
+    client:  the column that names the client of a row
+    inputs, label: columns of tables: pandas and polars frames, Arrow tables, a Hugging Face `Dataset`, images included
+             (`pip install 'dpfed[tables]'`)
 
-    Clients are numbered in their order; those of a column by their sorted names. With such a data set `dpfed.run` sets
-    `data.partition` to "natural". From a loader its data set is read, in its order. Raises DataError.
+    Clients are numbered in their order; clients named in a column by their sorted names. With such a data set
+    `dpfed.run` sets `data.partition` to "natural". Of a loader its data set is read, in its order. Raises DataError.
     """
     if hasattr(clients, "load_partition") and hasattr(clients, "num_partitions"):
         clients = [clients.load_partition(i) for i in range(clients.num_partitions)]
     if inputs or label is not None or client is not None:
         if isinstance(inputs, str) or not inputs or label is None:
             raise DataError(
-                f"dataset {name!r}: tables need inputs=[...] and label=..., the names of columns, as lists of text and "
-                "text. Give both."
+                f"dataset {name!r}: tables need inputs=[...], a list of column names, and label=..., one column name. "
+                "Give both."
             )
         columns = Columns(inputs=tuple(inputs), label=label, client=client)
-        return _with_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
+        return _add_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
-            f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with what each client holds. For "
+            f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
             "a table name its columns: client=, inputs= and label=."
         )
     held = [pair_of(one, f"dataset {name!r}, client {i}") for i, one in enumerate(clients)]
     if not held:
-        raise DataError(f"dataset {name!r}: there is no client. What each holds must be a pair (inputs, labels).")
+        raise DataError(f"dataset {name!r}: there is no client. The data of each must be a pair (inputs, labels).")
     full = [one for one in held if len(one[1])]
     if not full:
-        raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
+        raise DataError(f"dataset {name!r}: no client has a sample. There is nothing to train on.")
     try:
         together = (
-            _joined([one[0] for one in full], f"dataset {name!r}, inputs"),
+            _join_inputs([one[0] for one in full], f"dataset {name!r}, inputs"),
             np.concatenate([one[1] for one in full]),
         )
     except DataError:
         raise
     except ValueError:
-        raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
+        raise DataError(f"dataset {name!r}: clients' samples have different shapes. Give them one shape.") from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
-    return _with_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
+    return _add_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
 
 
-def _with_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:
-    """Return the data set with the ids of its clients. DataError for ids that are not one of each client."""
+def _add_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:
+    """Return the data set with the ids of its clients. Raise DataError unless there is one id for each client."""
     if ids is None:
         return dataset
     where = f"dataset {dataset.name!r}, ids"
     if not in_a_list:
-        raise DataError(f"{where}: with client=, the column that holds the ids. Remove ids=.")
+        raise DataError(f"{where}: with client=, the column that has the ids. Remove ids=.")
     found = None if isinstance(ids, str) else ClientIds.of(ids)
     if found is None or len(found) != dataset.natural_clients:
         raise DataError(
-            f"{where}: must be a list of {dataset.natural_clients} texts or whole numbers, one of each client, in the "
+            f"{where}: must be a list of {dataset.natural_clients} texts or whole numbers, one for each client, in the "
             "order of the clients."
         )
     return replace(dataset, client_ids=found)
 
 
-def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
-    """Return inputs and labels, equally many, of a pair, of a dictionary of named parts, or of a `torch.utils.data`
-    data set or loader. DataError."""
+def pair_of(given: ClientData, where: str) -> tuple[Inputs, Numbers]:
+    """Return inputs and labels of a pair, of a dictionary of named parts, or of a `torch.utils.data` data set or
+    loader. Raise DataError unless inputs and labels have equal lengths."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
         given = _whole_dataset(given, where)
     tensors = getattr(given, "tensors", None)
@@ -110,7 +114,7 @@ def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
         pair = [inputs_of(part, where) for part in given]
         counts = {len(one) for part in pair for one in (part.values() if isinstance(part, Mapping) else [part])}
         if len(pair) != 2 or len(counts) != 1:
-            raise DataError(f"{where}: must be a pair (inputs, labels), as many labels as samples; lengths 0 for none.")
+            raise DataError(f"{where}: must be a pair (inputs, labels) of equal lengths; lengths 0 for no sample.")
         return pair[0], array_of(pair[1], where)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
         rows: Any = given
@@ -121,27 +125,27 @@ def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
     )
 
 
-def _joined(several: Sequence[Inputs], where: str) -> Inputs:
-    """Return inputs one after the other. DataError if they differ in their parts; ValueError, in shape."""
+def _join_inputs(several: Sequence[Inputs], where: str) -> Inputs:
+    """Return the inputs concatenated. Raise DataError if they have different parts, ValueError if different shapes."""
     arrays = [one for one in several if not isinstance(one, Mapping)]
     named = [one for one in several if isinstance(one, Mapping)]
     if not named:
-        return np.concatenate(alike(arrays, where))
+        return np.concatenate(join_types(arrays, where))
     if arrays or any(set(one) != set(named[0]) for one in named):
         raise DataError(f"{where}: some samples have the parts {list(named[0])!r:.200}, others not. Give all one form.")
-    return {name: np.concatenate(alike([one[name] for one in named], where)) for name in named[0]}
+    return {name: np.concatenate(join_types([one[name] for one in named], where)) for name in named[0]}
 
 
-def _whole_dataset(loader: Any, where: str) -> Held:
-    """Return the data set of a DataLoader that yields each sample once and unchanged. DataError for other loaders."""
+def _whole_dataset(loader: Any, where: str) -> ClientData:
+    """Return the data set of a DataLoader that yields each sample once and unchanged; raise DataError for others."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
     plain = sampler == "SequentialSampler" or (
         sampler == "RandomSampler" and not loader.sampler.replacement and len(loader.sampler) == len(loader.dataset)
     )
     if not plain or collate not in ("default_collate", "default_convert"):
         raise DataError(
-            f"{where}: a DataLoader with a sampler or a collate_fn of its own, which may leave samples out or change "
-            "them. Give a torch.utils.data.Subset, or a data set whose items are what a client holds."
+            f"{where}: a DataLoader with a custom sampler or collate_fn, which may leave samples out or change "
+            "them. Give a torch.utils.data.Subset, or a data set whose items are the client's samples."
         )
     return loader.dataset
 
@@ -155,14 +159,16 @@ def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classe
     test_table = tables.table_of(test, columns, f"{where}, test half", with_client=False)
     if tables.is_table(clients):
         if columns.client is None:
-            raise DataError(f"{where}: client= is missing: the column that names whose sample a row is. Give it.")
+            raise DataError(f"{where}: client= is missing: the column that names the client of each row. Give it.")
         train = tables.table_of(clients, columns, where, with_client=True)
         return tables.of_tables(train, test_table, columns, classes=classes, where=where, name=name)
     if columns.client is not None:
-        raise DataError(f"{where}: client={columns.client!r} with a list of tables, one a client. Remove client=.")
+        raise DataError(f"{where}: client={columns.client!r} with a list of tables, one per client. Remove client=.")
     each = [tables.table_of(one, columns, f"{where}, client {i}", with_client=False) for i, one in enumerate(clients)]
     if not each:
-        raise DataError(f"{where}: there is no client. Give a table of each.")
-    made = tables.of_tables(tables.joined(each, where), test_table, columns, classes=classes, where=where, name=name)
+        raise DataError(f"{where}: there is no client. Give a table of each client.")
+    made = tables.of_tables(
+        tables.concatenate(each, where), test_table, columns, classes=classes, where=where, name=name
+    )
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return replace(made, train_clients=owners, natural_clients=len(each))

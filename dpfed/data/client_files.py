@@ -1,4 +1,4 @@
-"""Files that have samples by client: LEAF's JSON, and the HDF5 files of TensorFlow Federated."""
+"""Files of samples by client: LEAF's JSON, and the HDF5 files of TensorFlow Federated."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dpfed.errors import DataError
 
 
 def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: str = "leaf") -> Dataset:
-    """Return the data set in JSON files as LEAF's preprocess.sh writes them: a file or a folder of files for each half.
+    """Return the data set in JSON files written by LEAF's preprocess.sh: a file or a folder of files for each half.
 
-    Each has "users" and, by user, "user_data" with lists "x" and "y". Clients are the users of the training half, in
-    the order of the files. classes as in `from_clients`. Raises DataError.
+    Each file has "users", and for each user "user_data" with lists "x" and "y". Clients are the users of the training
+    half, in the order of the files. classes: as in `from_clients`. Raises DataError.
     """
-    held = [_numbers(one, f"{train}, user {place}") for place, one in enumerate(_leaf_users(Path(train)))]
-    tested = [_numbers(one, f"{test}, user {place}") for place, one in enumerate(_leaf_users(Path(test)))]
-    return from_clients(held, _joined(tested, str(test)), classes=classes, name=name)
+    held = [_user_arrays(one, f"{train}, user {place}") for place, one in enumerate(_leaf_users(Path(train)))]
+    tested = [_user_arrays(one, f"{test}, user {place}") for place, one in enumerate(_leaf_users(Path(test)))]
+    return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
 def from_hdf5(
@@ -33,11 +33,11 @@ def from_hdf5(
     """Return the data set in two files of TensorFlow Federated's simulation data sets: examples/CLIENT/FEATURE.
 
     inputs, label: features, such as "pixels" and "label" of federated EMNIST. Clients are those of the training file,
-    by name. classes as in `from_clients`. Needs h5py (`pip install 'dpfed[hdf5]'`). Raises DataError.
+    sorted by name. classes: as in `from_clients`. Needs h5py (`pip install 'dpfed[hdf5]'`). Raises DataError.
     """
     held = list(_hdf5_clients(Path(train), inputs, label))
     tested = list(_hdf5_clients(Path(test), inputs, label))
-    return from_clients(held, _joined(tested, str(test)), classes=classes, name=name)
+    return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
 def _leaf_users(path: Path) -> Iterator[Any]:
@@ -52,7 +52,7 @@ def _leaf_users(path: Path) -> Iterator[Any]:
             held = {str(user): content["user_data"][user] for user in content["users"]}
         except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
             raise DataError(
-                f'{file}: is no file of LEAF ({type(error).__name__}). It needs "users" and "user_data" of each.'
+                f'{file}: is not a file of LEAF ({type(error).__name__}). It needs "users", and "user_data" of each.'
             ) from None
         if twice := seen & held.keys():
             raise DataError(
@@ -62,13 +62,13 @@ def _leaf_users(path: Path) -> Iterator[Any]:
         yield from held.values()
 
 
-def _numbers(user: Any, where: str) -> tuple[Numbers, Numbers]:
+def _user_arrays(user: Any, where: str) -> tuple[Numbers, Numbers]:
     if not isinstance(user, dict) or not {"x", "y"} <= user.keys():
         raise DataError(f'{where}: has no lists "x" and "y".')
     inputs, labels = array_of(user["x"], where), array_of(user["y"], where)
     if inputs.dtype.kind not in "biuf":
         raise DataError(
-            f"{where}: its samples are no numbers. Declare a vocabulary in advance and write numbers by it; one that "
+            f"{where}: its samples are not numbers. Declare a vocabulary in advance and write numbers by it; one that "
             "is collected from all clients' samples would be a release."
         )
     return (inputs[:, None] if inputs.ndim == 1 else inputs), labels
@@ -91,11 +91,11 @@ def _hdf5_clients(path: Path, inputs: str, label: str) -> Iterator[tuple[Numbers
         ) from None
 
 
-def _joined(each: list[tuple[Numbers, Numbers]], where: str) -> tuple[Numbers, Numbers]:
+def _join_samples(each: list[tuple[Numbers, Numbers]], where: str) -> tuple[Numbers, Numbers]:
     full = [one for one in each if len(one[0])]
     if not full:
         raise DataError(f"{where}: has no samples. Give the test half.")
     try:
         return np.concatenate([one[0] for one in full]), np.concatenate([one[1] for one in full])
     except ValueError:
-        raise DataError(f"{where}: its samples have different shapes. Give them one.") from None
+        raise DataError(f"{where}: its samples have different shapes. Give them one shape.") from None

@@ -1,4 +1,4 @@
-"""Public ids of clients, as named in the data, for lanes and public orders that follow from them."""
+"""Public ids of clients, as named in the data; they decide lanes and public orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpfed.errors import DataError
 class ClientIds:
     """Hashes of the clients' ids: the first 64 bits of SHA-256 of the id's text (7 and "7" are one id).
 
-    Claim: a client's hash follows from its id alone, not from other clients. It is no secret: an observer can test
+    Claim: a client's hash depends on its id alone, not on other clients. A hash is not secret: an observer can test
     guesses of an id. Errors: DataError if an id occurs twice.
 
     >>> ClientIds.of(["anna", "bert"]).lanes(4).tolist() == [*ClientIds.of(["anna"]).lanes(4), 2]
@@ -47,8 +47,8 @@ class ClientIds:
         """Return the lane of each client: its hash modulo the number of lanes."""
         return (self.hashes % np.uint64(count)).astype(np.int64)
 
-    def at(self, places: NDArray[np.int64]) -> ClientIds:
-        """Return the ids of the clients at these places."""
+    def ids_at(self, places: NDArray[np.int64]) -> ClientIds:
+        """Return the ids of the clients at these positions."""
         return ClientIds(hashes=self.hashes[places])
 
     def to_json(self) -> bytes:
@@ -57,9 +57,9 @@ class ClientIds:
 
     @classmethod
     def from_json(cls, content: str) -> ClientIds:
-        """Return the ids of `to_json`. DataError for another content."""
+        """Return the ids of `to_json`. Raise DataError for other content."""
         try:
             hashes = [int(one, 16) for one in json.loads(content)["sha256"]]
             return cls(hashes=np.array(hashes, dtype=np.uint64))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            raise DataError("no file of clients' ids, as dpfed writes it.") from None
+            raise DataError("is not a file of clients' ids that dpfed has written.") from None

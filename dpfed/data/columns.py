@@ -1,4 +1,4 @@
-"""Tables in files (Parquet, CSV, the library `datasets`) and in memory: named columns become a data set."""
+"""Data sets from named columns of tables, in files (Parquet, CSV, the library `datasets`) or in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.arrays import alike, from_arrays
-from dpfed.data.dataset import Classes, Columns, Dataset, Numbers, check_classes, names_of, undeclared
+from dpfed.data.arrays import from_arrays, join_types
+from dpfed.data.dataset import Classes, Columns, Dataset, Numbers, check_classes, names_of, undeclared_label
 from dpfed.data.parts import Inputs
 from dpfed.errors import DataError
 
@@ -32,17 +32,17 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Dataset:
     """Return the data set in a folder of tables, or in a file train*.csv and the test file beside it.
 
-    A folder is one written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of those files,
-    or of their folders, begin with train and with test (else validation).
+    The folder was written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of these files, or
+    of their folders, begin with train and with test (else validation).
 
     An image column (PNG, JPEG) becomes [N, channels, height, width], its bytes over 255. Lists of equal length become
     axes. Numbers are unchanged. The number of classes is that of the feature ClassLabel, or `classes`; a label column
     of fractions is a target, without classes. Nothing is downloaded and no code of the folder is run.
 
-    DataError: files that are missing, damaged or too large, a column that is missing or has gaps.
+    Raises DataError for files that are missing, damaged or too large, and for a column that is missing or has gaps.
     """
-    files = _files(path) if path.suffix != ".csv" else _train_and_test(path)
-    train, test = (_table(found, columns, half) for half, found in files.items())
+    files = _files_of_halves(path) if path.suffix != ".csv" else _train_and_test(path)
+    train, test = (_load_table(found, columns, half) for half, found in files.items())
     return of_tables(train, test, columns, classes=classes, where=str(path), name=path.stem)
 
 
@@ -51,33 +51,33 @@ def of_tables(
 ) -> Dataset:
     """Return the data set of two tables. classes: number of classes, or their names if the label column holds text."""
     folder = where
-    declared = _declared(train_table, columns.label)
+    declared = _declared_classes(train_table, columns.label)
     where = f"{folder}, column {columns.label!r}"
     names = names_of(classes, where)
     count: Any = classes if names is None else len(names)
     if declared is not None and count is not None and declared != count:
         raise DataError(f"{where}: the file declares {declared} classes, data.classes is {count}. Declare one number.")
     number = declared if count is None else check_classes(count, where=where)
-    train, test = (_pair(table, columns, folder, names) for table in (train_table, test_table))
+    train, test = (_sample_arrays(table, columns, folder, names) for table in (train_table, test_table))
     if number is None and train[1].dtype.kind == "b":
-        number = 2  # the type of the column declares the classes
+        number = 2  # the column's type, truth values, declares two classes
     if number is not None and train[1].dtype.kind == "b":
         train, test = ((inputs, labels.astype(np.int64)) for inputs, labels in (train, test))
     if train[1].dtype.kind == "f":
         if classes is not None:
-            raise DataError(f"{where}: holds fractions, which are targets and no classes. Remove data.classes.")
+            raise DataError(f"{where}: has fractions, which are targets and not classes. Remove data.classes.")
         number = None
     elif number is None:
         raise DataError(
             f"{where}: the number of classes is not declared. Set data.classes = N. It is public and is not counted "
             "from the labels, which are private."
         )
-    clients = None if columns.client is None else _owners(train_table, columns.client, folder)
+    clients = None if columns.client is None else _client_names(train_table, columns.client, folder)
     return from_arrays(train, test, classes=number, clients=clients, name=name)
 
 
 def table_of(given: object, columns: Columns, where: str, *, with_client: bool) -> pa.Table:
-    """Return the columns of a pandas or polars frame, an Arrow table or a Hugging Face `Dataset`. DataError."""
+    """Return the columns of a pandas or polars frame, an Arrow table or a Hugging Face `Dataset`. Raise DataError."""
     try:
         made = _arrow_of(given)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ def table_of(given: object, columns: Columns, where: str, *, with_client: bool) 
 
 
 def is_table(given: object) -> bool:
-    """Return True for a table that `table_of` reads."""
+    """Return True for a table that `table_of` can read."""
     kinds = ("__arrow_c_stream__", "__dataframe__", "with_format", "to_arrow")
     return isinstance(given, pa.Table) or any(hasattr(given, name) for name in kinds)
 
@@ -109,7 +109,7 @@ def _arrow_of(given: Any) -> pa.Table:
 
 
 def _train_and_test(path: Path) -> dict[str, list[Path]]:
-    """Return the file train*.csv and the file test*.csv beside it. DataError."""
+    """Return the file train*.csv and the file test*.csv beside it. Raise DataError if one is missing."""
     if not path.name.startswith("train"):
         raise DataError(
             f"{path}: a CSV file must be named train*.csv, with its test half test*.csv beside it. Rename it."
@@ -123,11 +123,11 @@ def _train_and_test(path: Path) -> dict[str, list[Path]]:
     return {"train": [path], "test": [other]}
 
 
-def _files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of both halves. DataError."""
+def _files_of_halves(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of both halves. Raise DataError if a half has none."""
     if not folder.is_dir():
         raise DataError(
-            f"{folder}/: is no folder. Name one of Parquet files, or one that datasets' save_to_disk wrote."
+            f"{folder}/: is not a folder. Name a folder of Parquet files, or one that datasets' save_to_disk wrote."
         )
     found: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
     for file in sorted(folder.rglob("*")):
@@ -145,8 +145,8 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     return halves
 
 
-def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
-    """Return the wanted columns of these files, concatenated. DataError."""
+def _load_table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
+    """Return the requested columns of these files, concatenated. Raise DataError if a file cannot be read."""
     wanted = [*columns.inputs, columns.label]
     if half == "train" and columns.client is not None:
         wanted.append(columns.client)
@@ -154,23 +154,23 @@ def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
     for file in files:
         try:
             require_input(file, at_most=LARGEST_ARRAYS)
-            parts.append(_read(file, list(dict.fromkeys(wanted))))
+            parts.append(_read_table(file, list(dict.fromkeys(wanted))))
         except (OSError, KeyError, ValueError, MemoryError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: cannot be read ({error}). It must be a whole file with columns {wanted}."
             ) from None
-    return joined(parts, f"{files[0].parent}/, {half} half")
+    return concatenate(parts, f"{files[0].parent}/, {half} half")
 
 
-def joined(tables: Sequence[pa.Table], where: str) -> pa.Table:
-    """Return tables concatenated. DataError if their columns differ."""
+def concatenate(tables: Sequence[pa.Table], where: str) -> pa.Table:
+    """Return tables concatenated. Raise DataError if their columns differ."""
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise DataError(f"{where}: tables differ in their columns ({error}). Give them the same types.") from None
 
 
-def _read(file: Path, wanted: list[str]) -> pa.Table:
+def _read_table(file: Path, wanted: list[str]) -> pa.Table:
     if file.suffix == ".parquet":
         content = pq.ParquetFile(file)
         _check_columns(content.schema_arrow.names, wanted)
@@ -194,7 +194,7 @@ def _check_columns(there: Iterable[str], wanted: Sequence[str]) -> None:
         raise ValueError(f"has no column {', '.join(missing)}; its columns are {', '.join(names)}")
 
 
-def _declared(table: pa.Table, label: str) -> int | None:
+def _declared_classes(table: pa.Table, label: str) -> int | None:
     """Return the number of names in the feature ClassLabel, from the metadata that `datasets` writes."""
     try:
         written = json.loads((table.schema.metadata or {})[b"huggingface"])
@@ -203,34 +203,34 @@ def _declared(table: pa.Table, label: str) -> int | None:
         return None
 
 
-def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Inputs, Numbers]:
-    arrays = [_array(table, name, folder) for name in columns.inputs]
+def _sample_arrays(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Inputs, Numbers]:
+    arrays = [_column_array(table, name, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
     elif {one.ndim for one in arrays} <= {1}:
-        inputs = np.stack(alike(arrays, f"{folder}, columns of inputs"), axis=1)
-    else:  # parts of a sample, which its network takes by name
-        return dict(zip(columns.inputs, arrays, strict=True)), _labels(table, columns.label, folder, names)
-    return inputs, _labels(table, columns.label, folder, names)
+        inputs = np.stack(join_types(arrays, f"{folder}, columns of inputs"), axis=1)
+    else:  # parts of a sample, which are arguments of its network by name
+        return dict(zip(columns.inputs, arrays, strict=True)), _label_numbers(table, columns.label, folder, names)
+    return inputs, _label_numbers(table, columns.label, folder, names)
 
 
-def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
+def _label_numbers(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
     """Return the numbers of a label column; text becomes its position among the declared names."""
     column, where = _category_values(table.column(label)), f"{folder}, column {label!r}"
     if not _is_text(column.type):
         if names is not None:
             raise DataError(f"{where}: is of {column.type}, and classes are declared by name. Declare their number.")
-        return _array(table, label, folder)
+        return _column_array(table, label, folder)
     if column.null_count:
-        raise _gaps(where)
+        raise _gaps_error(where)
     if names is None:
         raise DataError(
-            f"{where}: holds text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
+            f"{where}: has text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
             "Python classes=[...]). They are public and are not collected from the labels, which are private."
         )
     places = pc.index_in(column, pa.array(names, column.type))
     if places.null_count:
-        raise undeclared(where, len(names))
+        raise undeclared_label(where, len(names))
     return np.asarray(places.to_numpy()).astype(np.int64)
 
 
@@ -243,14 +243,14 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(of_kind(kind) for of_kind in _TEXTS)
 
 
-def _gaps(where: str) -> DataError:
+def _gaps_error(where: str) -> DataError:
     return DataError(
         f"{where}: has gaps. Fill them with a number that is declared in advance, and mark them in a column of 0 and "
         "1; a mean over all clients' samples would be a release. Or remove these samples."
     )
 
 
-def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
+def _client_names(table: pa.Table, client: str, folder: str) -> list[object]:
     column = table.column(client)
     if column.null_count:
         raise DataError(f"{folder}, column {client!r}: some samples have no client. Fill or remove them.")
@@ -258,41 +258,41 @@ def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
         return list(column.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise DataError(
-            f"{folder}, column {client!r}: is of {column.type}, whose values are no names ({type(error).__name__}). "
+            f"{folder}, column {client!r}: is of {column.type}, whose values are not names ({type(error).__name__}). "
             "Use numbers or texts."
         ) from None
 
 
-def _array(table: pa.Table, name: str, folder: str) -> Numbers:
-    """Return [N, ...] of a column of numbers, lists or images. DataError."""
+def _column_array(table: pa.Table, name: str, folder: str) -> Numbers:
+    """Return [N, ...] of a column of numbers, lists or images. Raise DataError for other columns."""
     column, where = _category_values(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
-            f"{where}: holds text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
+            f"{where}: has text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
             "it; one that is collected from all clients' samples would be a release."
         )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-        return _pixels(column, where)
-    parts = [_unnested(part, where) for part in column.chunks]
+        return _image_pixels(column, where)
+    parts = [_nested_array(part, where) for part in column.chunks]
     try:
         return np.concatenate(parts) if parts else np.zeros(0)
     except ValueError:
-        raise DataError(f"{where}: its samples have different shapes. Give them one.") from None
+        raise DataError(f"{where}: its samples have different shapes. Give them one shape.") from None
 
 
-def _unnested(array: pa.Array, where: str) -> Numbers:
+def _nested_array(array: pa.Array, where: str) -> Numbers:
     """Return nested lists of equal lengths as axes, at any depth."""
     shape = [len(array)]
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         if array.null_count:
-            raise _gaps(where)
+            raise _gaps_error(where)
         if not any(is_lists(array.type) for is_lists in _LISTS):
             break
         lengths = pc.unique(pc.list_value_length(array)).to_pylist() or [0]
         if len(lengths) > 1:
-            raise DataError(f"{where}: its samples have different shapes. Give them one.")
+            raise DataError(f"{where}: its samples have different shapes. Give them one shape.")
         shape.append(lengths[0])
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
@@ -301,7 +301,7 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
     return flat.reshape(shape)
 
 
-def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
+def _image_pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
     """Return pixels [N, channels, height, width] in 0..1."""
     rows: list[Numbers] = []
     for one in column:
@@ -315,9 +315,9 @@ def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
             pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
         except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
             raise DataError(
-                f"{where}: an image cannot be read ({type(error).__name__}). Only PNG and JPEG are."
+                f"{where}: an image cannot be read ({type(error).__name__}). Only PNG and JPEG images can."
             ) from None
         rows.append((pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)).astype(np.float32) / 255)
         if rows[-1].shape != rows[0].shape:
-            raise DataError(f"{where}: its images have different sizes. Give them one.")
+            raise DataError(f"{where}: its images have different sizes. Give them one size.")
     return np.stack(rows) if rows else np.zeros((0, 1, 1, 1), np.float32)

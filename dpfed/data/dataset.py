@@ -18,12 +18,12 @@ Numbers = NDArray[Any]
 """Array of numbers of any type."""
 
 Classes = int | Sequence[str] | None
-"""Number of classes, or their names if labels are text; None for targets that are no classes, or if a file declares
-them.
+"""Number of classes, or their names if labels are text; None for targets that are not classes, or if a file declares
+the number.
 """
 
 MOST_CLASSES = 2**16
-"""Largest number of classes: a network has weights for every class, whether it occurs or not."""
+"""Largest number of classes: a network has weights for every class, even for one that does not occur."""
 
 _WHOLE_FLOATS = 2**24
 _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -31,8 +31,8 @@ _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "f
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
-    to predict; client: the sample's client, for data.partition = "natural"."""
+    """Columns of a table to read. inputs: one or several, concatenated in this order; label: a class, or a number to
+    predict; client: the sample's client, for data.partition = "natural"."""
 
     inputs: tuple[str, ...]
     label: str
@@ -46,7 +46,7 @@ def is_table_name(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One named part of a sample, which lies in a row of numbers. integers: a network gets it as int64."""
+    """One named part of a sample, stored in the sample's row of numbers. integers: the network receives it as int64."""
 
     name: str
     shape: tuple[int, ...]
@@ -57,22 +57,22 @@ class Part:
 class Dataset:
     """Training and test samples with labels of classes, or with other targets.
 
-    name:          name in reports
-    train_inputs:  float32 [N, *input_shape], or int64: token numbers and the like. A run trains on integers if its
-                   network takes them, else on `as_floats`
-    train_labels:  int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (for a sequence). If
-                   `classes` is None: targets of any shape, of a number type of torch
-    test_inputs:   [M, *input_shape] of the same type
-    test_labels:   labels of the test half, like train_labels
-    classes:       number of labels, at most MOST_CLASSES. Declared, since it is public: never counted from labels,
-                   which are private. None: targets are no classes
-    train_clients: int64 [N], natural client of each training sample, from 0; None without natural clients
-    natural_clients: number of natural clients, including those left without samples
-    client_ids:    public ids of natural clients, texts or whole numbers; None if clients are places in a list
-    parts:         layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
-    raw_inputs:    train_inputs before fixed features (data.features) replaced them; identifies clients
+    name:           name in reports
+    train_inputs:   float32 [N, *input_shape], or int64 for token numbers and the like. A run trains on integers if its
+                    network accepts them, else on `as_floats`
+    train_labels:   int64 [N, *target_shape], each in 0 .. classes-1; one per sample, or several (for a sequence). If
+                    `classes` is None: targets of any shape, of a number type of torch
+    test_inputs:    [M, *input_shape] of the type of train_inputs
+    test_labels:    labels of the test half, like train_labels
+    classes:        number of labels, at most MOST_CLASSES. It is declared because it is public: it is never counted
+                    from labels, which are private. None: targets are not classes
+    train_clients:  int64 [N], natural client of each training sample, from 0; None without natural clients
+    natural_clients: number of natural clients, including clients without samples
+    client_ids:     public ids of natural clients, texts or whole numbers; None if clients are positions in a list
+    parts:          layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
+    raw_inputs:     train_inputs before fixed features (data.features) replaced them; they identify clients
 
-    Raises DataError when shapes, types or labels do not agree; no message holds a value of a sample.
+    Raises DataError if shapes, types or labels do not agree; no message contains a value of a sample.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Dataset:
         clients = f", {self.natural_clients} clients" if self.train_clients is not None else ""
         return (
             f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} samples "
-            f"{self._form}, {kind}{clients})"
+            f"{self._form_text}, {kind}{clients})"
         )
 
     def __post_init__(self) -> None:
@@ -106,16 +106,16 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {halves[0][0]} {halves[0][1]}, test samples {halves[1][0]} "
                 f"{halves[1][1]}; both must be equal. Load both from one release."
             )
-        _check_alike(self.name, self.train_labels, self.test_labels)
+        _check_equal_forms(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
         if self.client_ids is not None and len(self.client_ids) != self.natural_clients:
             raise DataError(
-                f"dataset {self.name!r}: {len(self.client_ids)} ids of {self.natural_clients} clients; must be one of "
+                f"dataset {self.name!r}: {len(self.client_ids)} ids of {self.natural_clients} clients; must be one for "
                 "each client, or none."
             )
 
     @property
-    def _form(self) -> str:
+    def _form_text(self) -> str:
         named = ", ".join(f"{part.name} {list(part.shape)}" for part in self.parts)
         return f"{{{named}}}" if named else str(list(self.input_shape))
 
@@ -131,7 +131,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs a network needs for a sample, or for each of its labels: logits of classes, else the
+        """Number of outputs that a network needs for a sample, or for each of its labels: logits of classes, else the
         target's size.
         """
         return self.classes if self.classes is not None else math.prod(self.target_shape)
@@ -142,7 +142,7 @@ class Dataset:
         return self.train_inputs.dtype.kind == "i"
 
     def as_floats(self) -> Dataset:
-        """Return the data set with inputs in float32. DataError for integers that float32 does not hold."""
+        """Return the data set with inputs in float32. Raise DataError for integers that float32 cannot represent."""
         if not self.has_integers:
             return self
         train, test = (exact_floats(half, f"dataset {self.name!r}") for half in (self.train_inputs, self.test_inputs))
@@ -151,19 +151,19 @@ class Dataset:
     def carve_public(self, count: int, generator: np.random.Generator) -> tuple[Dataset, Numbers, Numbers]:
         """Split off `count` training samples, uniformly at random without replacement, as public data.
 
-        Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
-        covers the rest only: calling training samples public is an assumption, and a report must state it.
-        Raises ConfigError unless 0 <= count < N.
+        Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then covers
+        only the remaining samples: calling training samples public is an assumption, and a report must state it. Raises
+        ConfigError unless 0 <= count < N.
         """
         samples = len(self.train_labels)
         if not 0 <= count < samples:
             raise ConfigError(
-                f"count={count}: the public set takes from 0 to {samples - 1} of the {samples} training "
+                f"count={count}: the public set must have from 0 to {samples - 1} of the {samples} training "
                 f"samples of {self.name!r}. Choose a smaller public set."
             )
         order = generator.permutation(samples)
         public, kept = np.sort(order[:count]), np.sort(order[count:])
-        return self._with_training(kept), self.train_inputs[public], self.train_labels[public]
+        return self._keep_rows(kept), self.train_inputs[public], self.train_labels[public]
 
     def at_most(self, *, train: int | None, test: int | None, generator: np.random.Generator) -> Dataset:
         """Return the data set with at most `train` training and `test` test samples, drawn uniformly without
@@ -171,13 +171,13 @@ class Dataset:
         """
         smaller = self
         if train is not None and train < len(self.train_labels):
-            smaller = smaller._with_training(_drawn_rows(len(self.train_labels), train, generator))
+            smaller = smaller._keep_rows(_draw_rows(len(self.train_labels), train, generator))
         if test is not None and test < len(self.test_labels):
-            rows = _drawn_rows(len(self.test_labels), test, generator)
+            rows = _draw_rows(len(self.test_labels), test, generator)
             smaller = replace(smaller, test_inputs=self.test_inputs[rows], test_labels=self.test_labels[rows])
         return smaller
 
-    def _with_training(self, rows: NDArray[np.int64]) -> Dataset:
+    def _keep_rows(self, rows: NDArray[np.int64]) -> Dataset:
         clients = None if self.train_clients is None else self.train_clients[rows]
         return replace(
             self,
@@ -189,20 +189,21 @@ class Dataset:
 
 
 def names_of(classes: Classes, where: str) -> list[str] | None:
-    """Return the names of the classes; None if their number is declared. DataError for a repeated name."""
+    """Return the names of the classes; None if their number is declared. Raise DataError for a repeated name."""
     if not isinstance(classes, list | tuple):
         return None
     if not classes or len(set(classes)) < len(classes) or not all(isinstance(one, str) for one in classes):
-        raise DataError(f"{where}: classes must be a number, or names of text, each once. Declare them so.")
+        raise DataError(f"{where}: classes must be a number, or a list of distinct names. Declare them in this form.")
     return list(classes)
 
 
 def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
-    """Return integers in float32. DataError, which names `where`, for numbers beyond 2^24 that float32 would change."""
+    """Return integers in float32. Raise DataError, naming `where`, for integers beyond 2^24, which float32 may
+    change."""
     if not floats_hold(integers):
         raise DataError(
             f"{where}: has integers beyond {_WHOLE_FLOATS:,} that must become float32, beside fractions or for a "
-            "network of floats; some would become other numbers. Use a network that takes integers "
+            "network of floats; some would become other numbers. Use a network that accepts integers "
             "(torch.nn.Embedding) and integers in every part of the data, or scale them to fractions."
         )
     return integers.astype(np.float32)
@@ -211,30 +212,28 @@ def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
 def finite_numbers(array: Numbers, where: str, *, dimensions: int = 2) -> Numbers:
     """Return integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32.
 
-    dimensions: the least number of them. DataError, which names `where`, for others, NaN and infinity.
+    dimensions: least number of dimensions. Raises DataError, naming `where`, for other arrays, NaN and infinity.
     """
     if array.dtype.kind not in "biuf" or array.ndim < dimensions:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
         if array.size and array.max() > np.iinfo(np.int64).max:
-            raise DataError(f"{where}: holds integers beyond 2^63 - 1. Number them from 0 on.")
+            raise DataError(f"{where}: has integers beyond 2^63 - 1. Number them from 0 on.")
         return array.astype(np.int64)
     with np.errstate(over="ignore"):
         inputs = array.astype(np.float32)
     if not np.isfinite(inputs).all():
-        raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
+        raise DataError(f"{where}: has NaN or infinity. Fill or remove these samples.")
     return inputs
 
 
 def floats_hold(integers: Numbers) -> bool:
-    """Return True if float32 holds all of these integers exactly."""
+    """Return True if float32 represents all of these integers exactly."""
     return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)
 
 
 def check_classes(classes: object, *, where: str) -> int:
-    """Return the declared number of classes. DataError naming `where` it is declared if a run cannot have that
-    number.
-    """
+    """Return the declared number of classes. Raise DataError naming `where` it is declared if a run cannot have it."""
     if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
             f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
@@ -243,15 +242,15 @@ def check_classes(classes: object, *, where: str) -> int:
     return classes
 
 
-def undeclared(where: str, classes: int) -> DataError:
-    """Return the error for an undeclared label; which label, and whose, is not in the message."""
+def undeclared_label(where: str, classes: int) -> DataError:
+    """Return the error for an undeclared label; its message does not reveal the label or its client."""
     return DataError(
         f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
-        "or not this data set's, or more classes must be declared."
+        "or not of this data set, or more classes must be declared."
     )
 
 
-def _drawn_rows(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+def _draw_rows(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
     rows: NDArray[np.int64] = np.sort(generator.permutation(samples)[:count])
     return rows
 
@@ -262,8 +261,8 @@ def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, sam
     if clients.dtype != np.int64 or clients.shape != (samples,) or clients.min() < 0 or clients.max() >= count:
         raise DataError(
             f"dataset {name!r}: train_clients is {clients.dtype} of shape {clients.shape}; must "
-            f"be int64 [{samples}], one client a training sample, from 0 to natural_clients - 1 = {count - 1}. Number "
-            "the clients with numpy.unique(return_inverse=True)."
+            f"be int64 [{samples}], one client per training sample, from 0 to natural_clients - 1 = {count - 1}. "
+            "Number the clients with numpy.unique(return_inverse=True)."
         )
 
 
@@ -277,16 +276,16 @@ def _check_half(name: str, half: str, inputs: Numbers, labels: Numbers, classes:
         )
     if labels.ndim < 1 or len(inputs) != len(labels) or labels.size == 0:
         raise DataError(
-            f"{where}: {len(inputs)} samples with labels of shape {labels.shape}; there must be one label a "
+            f"{where}: {len(inputs)} samples with labels of shape {labels.shape}; there must be one label per "
             "sample, or several, and at least one sample. Check that both files belong together."
         )
     if classes is not None and (labels.min() < 0 or labels.max() >= classes):
-        raise undeclared(where, classes)
+        raise undeclared_label(where, classes)
 
 
-def _check_alike(name: str, train: Numbers, test: Numbers) -> None:
+def _check_equal_forms(name: str, train: Numbers, test: Numbers) -> None:
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
-            f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} a sample, test labels {test.dtype} "
+            f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} per sample, test labels {test.dtype} "
             f"{test.shape[1:]}; both must be equal. Load both from one release."
         )

@@ -1,4 +1,4 @@
-"""Files of data sets, whose content is not trusted, and the images in them.
+"""Readers of data set files, whose content is not trusted, and the images in them.
 
 IDX is the format of MNIST: magic number, big-endian dimensions, bytes.
 """
@@ -25,7 +25,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 _UBYTE = 0x08
 LARGEST_BYTES = 2**30
-"""Most bytes that a file may declare: ten times the largest of the MNIST family."""
+"""Largest number of bytes that a file may declare: ten times the largest file of the MNIST family."""
 
 
 class _Readable(Protocol):
@@ -35,9 +35,9 @@ class _Readable(Protocol):
 def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
     """Return the array in an IDX file of unsigned bytes with `axes` dimensions, plain or gzipped (name ends in .gz).
 
-    The file is taken as hostile: nothing is allocated or decompressed beyond what its header declares, nor
-    beyond LARGEST_BYTES. Raises DataError naming the file when it is unreadable, has another magic number,
-    is truncated, has bytes left over, or declares too much.
+    The file is assumed to be hostile: nothing is allocated or decompressed beyond its header's declaration, or beyond
+    LARGEST_BYTES. Raises DataError naming the file if it is unreadable, has another magic number, is truncated, has
+    bytes left over, or declares too many bytes.
     """
     try:
         with open_input(path) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
@@ -62,7 +62,7 @@ def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
             f"{path}: ends inside its header, after {len(header)} of {4 + 4 * axes} bytes. Download it again."
         )
     shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
-    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # an empty array has strides, too
+    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # numpy bounds the strides of empty arrays, too
         raise DataError(
             f"{path}: its header declares {shape}, {math.prod(shape)} bytes; at most {LARGEST_BYTES} are "
             "allowed. The header is damaged: download the file again."
@@ -72,7 +72,7 @@ def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
 
 def _read_content(file: _Readable, path: Path, size: int) -> bytes:
     pieces: list[bytes] = []
-    missing = size + 1  # one byte more than declared, to find bytes left over
+    missing = size + 1  # one byte more than declared, to detect bytes left over
     while missing and (piece := file.read(min(missing, 2**20))):
         pieces.append(piece)
         missing -= len(piece)
@@ -83,12 +83,12 @@ def _read_content(file: _Readable, path: Path, size: int) -> bytes:
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
-    """Return the whole file. DataError if it cannot be read or has more than `at_most` bytes."""
+    """Return the whole file. Raise DataError if it cannot be read or has more than `at_most` bytes."""
     try:
         return read_input(path, at_most=at_most)
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}). Check that it is the right file, and its rights."
+            f"{path}: cannot be read ({error.strerror}). Check that it is the right file, and that you may read it."
         ) from None
 
 
@@ -101,10 +101,10 @@ def image_dataset(
     means: Sequence[float],
     deviations: Sequence[float],
 ) -> Dataset:
-    """Return a data set of images, each half in one or several parts.
+    """Return a data set of images; each half has one or several parts.
 
-    Pixels are scaled to [0, 1], minus each channel's mean, over its deviation. The constants are published ones:
-    nothing is computed from private data.
+    Pixels are scaled to [0, 1]; then each channel's mean is subtracted, and the difference divided by its deviation.
+    The constants are published: nothing is computed from private data.
     """
     return Dataset(
         name=name,

@@ -1,6 +1,6 @@
 """Images of digits, letters and clothing from local files in torchvision's layout: MNIST, Fashion-MNIST and EMNIST.
 
-The 8x8 digits are a file of this package. Nothing is downloaded.
+The 8x8 digits are in a file of this package. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_mnist(root: Path) -> Dataset:
     0.3081 (fixed constants: nothing is computed from private data). Raises DataError.
     """
     folder = root / "MNIST" / "raw"
-    return _dataset("mnist", _read(folder, "", "train"), _read(folder, "", "t10k"), 10, _MNIST_MOMENTS)
+    return _dataset("mnist", _images(folder, "", "train"), _images(folder, "", "t10k"), 10, _MNIST_MOMENTS)
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
@@ -38,23 +38,23 @@ def load_fashion_mnist(root: Path) -> Dataset:
     As `load_mnist`, with the published mean 0.2860 and deviation 0.3530. Raises DataError.
     """
     folder = root / "FashionMNIST" / "raw"
-    return _dataset("fashion-mnist", _read(folder, "", "train"), _read(folder, "", "t10k"), 10, (0.2860, 0.3530))
+    return _dataset("fashion-mnist", _images(folder, "", "train"), _images(folder, "", "t10k"), 10, (0.2860, 0.3530))
 
 
 def load_emnist(root: Path, split: str) -> Dataset:
     """Return handwritten characters of a split of EMNIST, images [1, 28, 28] from ROOT/EMNIST/raw/emnist-SPLIT-*.
 
-    The files hold images with rows and columns swapped; here they are upright. Labels of "letters" count from 1
-    in the files and from 0 here. Standardised by MNIST's constants, from which EMNIST's format was taken.
+    The files store images with rows and columns swapped; here they are upright. Labels of "letters" count from 1
+    in the files and from 0 here. Standardised by MNIST's constants, because EMNIST has MNIST's format.
     Raises DataError.
     """
     folder, prefix = root / "EMNIST" / "raw", f"emnist-{split}-"
     first = 1 if split == "letters" else 0
-    train, test = (_upright(_read(folder, prefix, half), first) for half in ("train", "test"))
+    train, test = (_upright_images(_images(folder, prefix, half), first) for half in ("train", "test"))
     return _dataset(f"emnist-{split}", train, test, EMNIST_CLASSES[split], _MNIST_MOMENTS)
 
 
-def _upright(half: Images, first: int) -> Images:
+def _upright_images(half: Images, first: int) -> Images:
     images, labels = half
     return images.transpose(0, 1, 3, 2), labels - first
 
@@ -64,7 +64,7 @@ def _dataset(name: str, train: Images, test: Images, classes: int, moments: tupl
     return image_dataset(name, [train], [test], classes=classes, means=[mean], deviations=[deviation])
 
 
-def _read(folder: Path, prefix: str, half: str) -> Images:
+def _images(folder: Path, prefix: str, half: str) -> Images:
     images_path = _find_file(folder, prefix, f"{half}-images-idx3-ubyte")
     labels_path = _find_file(folder, prefix, f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)
@@ -97,12 +97,12 @@ _TEST_SAMPLES = 359
 
 
 def load_digits() -> Dataset:
-    """Return handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. The split is always the same."""
+    """Return handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. The split is fixed."""
     with (files(__package__) / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         pixels, labels = arrays["pixels"], arrays["labels"]
     inputs = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
-    # The labels repeat in the order 0..9, so every fifth sample would test two digits only.
+    # The labels repeat in the order 0..9, so a test half of every fifth sample would have two digits only.
     order = np.argsort(Seeds(root=0).keys("digits.test", 0, np.array([0]), (len(labels),))[0])
     test, train = np.sort(order[:_TEST_SAMPLES]), np.sort(order[_TEST_SAMPLES:])
     return Dataset(

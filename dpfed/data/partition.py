@@ -1,7 +1,7 @@
 """Partitions of the training samples among clients.
 
-A partition assigns samples to clients by their place, from the public seed. It makes the federated data set of a
-guarantee, whose neighbours differ in one client or record of the partition; it is no part of the mechanism.
+A partition assigns the positions of samples to clients, from the public seed. It defines the federated data set of a
+guarantee, whose neighbours differ in one client or record of the partition; it is not part of the mechanism.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Holdings(Protocol):
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the rows of one client."""
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of clients [c] at places [c, ...] among their samples."""
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of clients [c] at positions [c, ...] among their samples."""
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the samples of each label that each client holds, int64 [clients, classes]."""
+        """Return the number of samples with each label that each client has, int64 [clients, classes]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,11 +50,11 @@ class Partition:
     """Partition of samples: client i holds the samples indices[offsets[i] : offsets[i + 1]].
 
     indices: int64 [samples], rows of the training half
-    offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; equal neighbours are a client
+    offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; two equal offsets in a row are a client
              without samples.
     ids:     public ids of the clients, if the data have any
 
-    Raises DataError when the first two do not fit together.
+    Raises DataError if indices and offsets do not fit together.
     """
 
     indices: NDArray[np.int64]
@@ -104,22 +104,22 @@ class Partition:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of clients [c] at places [c, ...] among their samples."""
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of clients [c] at positions [c, ...] among their samples."""
         starts = self.offsets[clients].reshape(-1, *[1] * (places.ndim - 1))
         rows: NDArray[np.int64] = self.indices[starts + places]
         return rows
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the samples of each label that each client holds, int64 [clients, classes], from labels [N] of all
-        rows.
+        """Return the number of samples with each label that each client has, int64 [clients, classes]; labels [N] are
+        of all rows.
         """
         owners = np.repeat(np.arange(self.clients), self.sizes)
         counts = np.bincount(owners * classes + labels[self.indices], minlength=self.clients * classes)
         return counts.reshape(self.clients, classes).astype(np.int64)
 
 
-def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
+def partition_of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
     """Return the partition in which client i holds rows[i]."""
     sizes = np.array([len(one) for one in rows], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *rows])
@@ -136,19 +136,19 @@ def natural(
 ) -> Partition:
     """Return the natural partition: owners [N] names the client, from 0 and below `available`, of each row.
 
-    With fewer `clients` than owners, exactly `clients` owners, drawn uniformly without replacement, take part. Raises
-    ConfigError with more.
+    With fewer `clients` than owners, exactly `clients` owners take part, drawn uniformly without replacement. Raises
+    ConfigError if there are more `clients` than owners.
     """
     if not 1 <= clients <= available:
         raise ConfigError(
-            f"clients={clients}: the data have {available} clients in nature. Set federation.clients to a number "
+            f"clients={clients}: the data have {available} natural clients. Set federation.clients to a number "
             f"from 1 to {available}."
         )
     chosen = np.arange(available) if clients == available else np.sort(generator.permutation(available)[:clients])
     order = np.argsort(owners, kind="stable").astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=available))])
-    dealt = of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
-    return dealt if ids is None else replace(dealt, ids=ids.at(chosen))
+    dealt = partition_of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
+    return dealt if ids is None else replace(dealt, ids=ids.ids_at(chosen))
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:
@@ -159,7 +159,7 @@ def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition
     if not 1 <= clients <= samples:
         raise ConfigError(
             f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so "
-            "that each holds at least one sample. Lower clients, or let each draw its own (data.partition = "
+            "that each has at least one sample. Lower clients, or draw samples for each client (data.partition = "
             "'resampled')."
         )
     sizes = np.full(clients, samples // clients, dtype=np.int64)
@@ -174,7 +174,7 @@ _LEAST_UNITS, _MOST_UNITS = 10, 100
 def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator) -> Partition:
     """Divide each label's samples by shares ~ Dirichlet(alpha, ..., alpha) over clients (Yurochkin et al. 2019).
 
-    Every sample has a client. The smaller alpha, the fewer clients hold most of a label. Some clients may hold no
+    Every sample has a client. The smaller alpha is, the fewer clients hold most of a label. Some clients may have no
     samples; shares are not redrawn to avoid that. FedMRN's Non-IID-1 is alpha = 0.3, or 0.2 with 100 classes. Raises
     ConfigError.
     """
@@ -185,18 +185,18 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: 
         shares = generator.dirichlet(np.full(clients, alpha))
         for own, part in zip(held, np.split(rows, _share_ends(shares, len(rows))[:-1]), strict=True):
             own.append(part)
-    return of_lists([np.concatenate(parts) for parts in held])
+    return partition_of_lists([np.concatenate(parts) for parts in held])
 
 
 def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: np.random.Generator) -> Partition:
-    """Give each client `each` labels; each label's samples are divided evenly among all clients that have it.
+    """Assign `each` labels to each client; each label's samples are divided evenly among all clients that have it.
 
-    One label of a client is assigned in turn, so that enough clients hold every label; the others are drawn uniformly
-    from the rest (Li et al. 2022). A label that no client has is not used. FedMRN's Non-IID-2 is each = 3, or 20 with
-    100 classes. Raises ConfigError.
+    One label of a client is assigned in turn, so that enough clients have every label. The others are drawn uniformly
+    from the remaining labels (Li et al. 2022). Samples of a label that no client has are not used. FedMRN's Non-IID-2
+    is each = 3, or 20 with 100 classes. Raises ConfigError.
     """
     present = np.unique(labels)
-    _check(clients, each, len(present))
+    _check_numbers(clients, each, len(present))
     turn = generator.permutation(clients) % len(present)
     has = np.zeros((clients, len(present)), dtype=np.bool_)
     for client in range(clients):
@@ -208,7 +208,7 @@ def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: n
         holders = np.flatnonzero(has[:, label]).tolist()
         for holder, part in zip(holders, np.array_split(rows, max(len(holders), 1)), strict=False):
             held[holder].append(part)
-    return of_lists([np.concatenate(parts) for parts in held])
+    return partition_of_lists([np.concatenate(parts) for parts in held])
 
 
 def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np.random.Generator) -> Partition:
@@ -217,13 +217,13 @@ def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np
 
     Sizes j_n are uniform in {10, ..., 100} (Isik et al. 2023, section 3.2, c_max).
 
-    The paper does not assign labels to clients. Here the largest client chooses first: `most` labels at random, in
-    proportion to the samples left of each, and samples as evenly from them as possible. A client whose labels run out
-    holds less than its share, and remaining samples are not used: with 10 labels and most = 2 some 5% of samples on
-    average, with 4 under 1%. Raises ConfigError.
+    The paper does not assign labels to clients. Here clients choose in turn, the largest first: `most` labels at random
+    with probability in proportion to each label's remaining samples, then samples from them as evenly as possible. A
+    client whose labels run out has less than its share, and remaining samples are not used. With 10 labels and most = 2
+    this is about 5% of samples on average, with most = 4 under 1%. Raises ConfigError.
     """
     left = _rows_by_label(labels, generator)
-    _check(clients, most, len(left))
+    _check_numbers(clients, most, len(left))
     units = generator.integers(_LEAST_UNITS, _MOST_UNITS + 1, clients)
     wanted = units * len(labels) // units.sum()
     held: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * clients
@@ -238,14 +238,14 @@ def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np
         held[client] = np.concatenate([left[i][:take] for i, take in zip(chosen, takes, strict=True)])
         for i, take in zip(chosen, takes, strict=True):
             left[i] = left[i][take:]
-    return of_lists(held)
+    return partition_of_lists(held)
 
 
-def _check(clients: int, each: int, present: int) -> None:
+def _check_numbers(clients: int, each: int, present: int) -> None:
     if clients < 1 or not 1 <= each <= present:
         raise ConfigError(
-            f"clients={clients}, labels={each}: there must be a client, and from 1 to {present} labels, those that the "
-            "data have. Change data.labels."
+            f"clients={clients}, labels={each}: must be at least one client, and from 1 to {present} labels, the "
+            "number that the data have. Change data.labels."
         )
 
 
@@ -258,14 +258,14 @@ def _rows_by_label(labels: NDArray[np.int64], generator: np.random.Generator) ->
 
 
 def _share_ends(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return the end of each share of `total`, the last at `total`."""
+    """Return the end of each share of `total`; the last end is `total`."""
     ends: NDArray[np.int64] = np.floor(np.cumsum(shares) * total + 0.5).astype(np.int64)
     ends[-1] = total
     return np.minimum(ends, total)
 
 
 def _even_counts(wanted: int, sizes: NDArray[np.int64]) -> list[int]:
-    """Return the number of samples to take of each label, as evenly as their counts allow."""
+    """Return the number of samples to draw of each label, as evenly as the labels' sizes allow."""
     takes = [0] * len(sizes)
     for place, i in enumerate(np.argsort(sizes, kind="stable")):
         takes[i] = min(int(sizes[i]), wanted // (len(sizes) - place))

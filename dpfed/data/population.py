@@ -1,4 +1,4 @@
-"""Fingerprint of a run's clients: under one key, equal populations have equal fingerprints, different ones do not."""
+"""Fingerprint of a run's clients under a secret key: equal for equal populations, different for different ones."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, 
     secret key.
 
     Claim: two populations that differ in a sample, a label, a sample's client, in their order or in the unit have
-    different fingerprints (SHA-256 has no known collisions), and without the key a fingerprint does not reveal the data
-    (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' machines only; then clients
-    are identified by their numbers from 0.
+    different fingerprints (SHA-256 has no known collisions). Without the key a fingerprint does not reveal the data
+    (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' machines only; clients are
+    then identified by their numbers from 0.
     """
     found = hmac.new(key, _json_line("dpfed-population-1", unit), "sha256")
-    for part in [_json_line("nodes", holdings.clients)] if on_nodes else _held(dataset, holdings):
+    for part in [_json_line("nodes", holdings.clients)] if on_nodes else _population_content(dataset, holdings):
         found.update(part)
     return found.hexdigest()
 
 
-def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
+def _population_content(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
     inputs = dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs
-    if dataset.has_integers and floats_hold(inputs):  # a population is the same for networks of integers and of floats
+    if dataset.has_integers and floats_hold(inputs):  # so that networks of integers and of floats have one population
         inputs = inputs.astype(np.float32)
-    yield from _array("inputs", inputs)
-    yield from _array("labels", dataset.train_labels)
+    yield from _array_content("inputs", inputs)
+    yield from _array_content("labels", dataset.train_labels)
     match holdings:
         case Partition():
-            yield from _array("indices", holdings.indices)
-            yield from _array("offsets", holdings.offsets)
+            yield from _array_content("indices", holdings.indices)
+            yield from _array_content("offsets", holdings.offsets)
         case Resampled():  # a rule instead of lists, for millions of clients
             yield _json_line("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
         case _:
             for client in range(holdings.clients):
-                yield from _array(f"client {client}", holdings.of(client))
+                yield from _array_content(f"client {client}", holdings.of(client))
 
 
-def _array(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
-    """Yield an array's name, type and shape, which fix the number of bytes that follow, and its bytes."""
+def _array_content(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
+    """Yield an array's name, type and shape, which determine the number of bytes that follow, and its bytes."""
     yield _json_line(name, values.dtype.str, list(values.shape))
     yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 

@@ -1,4 +1,4 @@
-"""Any number of clients on one pool of samples: a client's samples are drawn when they are needed."""
+"""Population of any number of clients on one pool of samples, drawn for a client when they are needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PURPOSE = "partition.resampled"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resampled:
-    """Population in which every client holds `each` rows of a pool of `samples`, drawn uniformly with replacement.
+    """Population in which every client has `each` rows of a pool of `samples`, drawn uniformly with replacement.
 
-    Claim: a client's rows are a function of (seeds, its id) alone, and none is stored: memory does not grow with
-    `clients`, so that a population of 10^6 can be simulated on 60,000 samples. Several clients may hold the same row,
-    and a client may hold it twice: a guarantee is for a client, not for a sample of the pool. Raises ConfigError.
+    Claim: a client's rows are a function of (seeds, its id) alone, and none is stored. Memory does not grow with
+    `clients`, so that a population of 10^6 can be simulated on 60,000 samples. Several clients may have one row, and a
+    client may have a row twice: a guarantee is for a client, not for a sample of the pool. Raises ConfigError.
     """
 
     samples: int
@@ -54,15 +54,15 @@ class Resampled:
         rows: NDArray[np.int64] = self._rows(np.array([client], dtype=np.int64))[0]
         return rows
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of clients [c] at places [c, ...] among their samples."""
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of clients [c] at positions [c, ...] among their samples."""
         rows = self._rows(clients)
         taken: NDArray[np.int64] = np.take_along_axis(rows, places.reshape(len(clients), -1), axis=1)
         return taken.reshape(places.shape)
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the samples of each label that each client holds, int64 [clients, classes], from labels [N] of all
-        rows.
+        """Return the number of samples with each label that each client has, int64 [clients, classes]; labels [N] are
+        of all rows.
         """
         held = labels[self._rows(np.arange(self.clients))]
         counts: NDArray[np.int64] = np.stack([(held == label).sum(axis=1) for label in range(classes)], axis=1)

@@ -35,7 +35,7 @@ class Public:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Validation:
-    """Training samples that no client has, on which hyperparameters are chosen instead of the test half."""
+    """Training samples without a client; hyperparameters are chosen on them instead of the test half."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -43,8 +43,8 @@ class Validation:
     @property
     def note(self) -> str:
         return (
-            f"{len(self.labels)} training samples are set aside for validation: their scores are published, and "
-            "whatever is chosen by them rests on them, without noise"
+            f"{len(self.labels)} training samples are set aside for validation: their scores are published without "
+            "noise, and so are choices made by these scores"
         )
 
 
@@ -66,10 +66,10 @@ def validation_samples(
 
 def whole_data(config: Config) -> Dataset:
     """Return the data set that the configuration names, with all samples."""
-    return _load(config.data, config.data.name)
+    return _load_dataset(config.data, config.data.name)
 
 
-def _load(table: DataTable, name: str) -> Dataset:
+def _load_dataset(table: DataTable, name: str) -> Dataset:
     classes = table.classes if data.is_own(name) or name == table.name else None
     columns = None
     if table.inputs and table.label is not None:
@@ -78,7 +78,7 @@ def _load(table: DataTable, name: str) -> Dataset:
 
 
 def with_features(table: DataTable, dataset: Dataset) -> Dataset:
-    """Return the data set with the features that data.features names in place of its inputs, if it names any."""
+    """Return the data set with inputs replaced by the features of data.features; unchanged if none are named."""
     return dataset if table.features is None else with_scattering(dataset, orientations=table.orientations)
 
 
@@ -96,9 +96,9 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
             "they are not protected by the stated epsilon"
         )
         if whole.natural_clients:
-            note += ", nor is what they share with other samples of the clients they come from"
+            note += ", nor is the information that they share with other samples of their clients"
     else:
-        other = _load(limits, limits.public_from)
+        other = _load_dataset(limits, limits.public_from)
         if other.has_integers != whole.has_integers:
             other, whole = other.as_floats(), whole.as_floats()
         if not _have_one_format(other, whole):
@@ -115,14 +115,14 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
 
 
 def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
-    """Raise ConfigError for public samples that clients hold, even under another name of the data set."""
+    """Raise ConfigError for public samples that clients have, even under another name of the data set."""
     held = {row.tobytes() for row in whole.train_inputs}
     shared = sum(row.tobytes() in held for row in inputs)
     if shared:
         raise ConfigError(
             f"data.public_from={other.name!r}: {shared} of its {len(inputs)} public samples are samples of clients, in "
             f"the training set of {whole.name}, and no epsilon would cover them. Use other data, or remove "
-            "data.public_from: then data.public samples are taken away from the clients."
+            "data.public_from: then data.public samples are removed from the clients."
         )
 
 
@@ -140,13 +140,13 @@ def _format_text(dataset: Dataset) -> str:
 
 
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
-    """Return the clients' rows of the training half. ConfigError if the data cannot be divided that way."""
+    """Return the clients' rows of the training half. Raise ConfigError if the data cannot be divided in this way."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
     if isinstance(table, DirichletData | LabelsData) and (dataset.classes is None or labels.ndim != 1):
         raise ConfigError(
-            f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, and "
-            "there is not one a sample. Use 'iid', 'natural' or 'resampled'."
+            f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, but "
+            "these samples do not have one class each. Use 'iid', 'natural' or 'resampled'."
         )
     match table:
         case DirichletData():
@@ -157,8 +157,8 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
         case ResampledData():
             if config.local.record is not None:
                 raise ConfigError(
-                    "[local.record] with data.partition='resampled': one record may be with several clients, and no "
-                    "account adds up what all of them tell of it. Use [privacy], whose unit is the client, or another "
+                    "[local.record] with data.partition='resampled': one record may belong to several clients, and no "
+                    "account adds up their releases of it. Use [privacy], whose unit is the client, or another "
                     "data.partition."
                 )
             return Resampled(samples=len(labels), clients=clients, each=table.samples, seeds=seeds)
@@ -168,8 +168,8 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
         case "natural":
             if dataset.train_clients is None:
                 raise ConfigError(
-                    f"data.partition='natural' with data.name={table.name!r}: nothing says who holds a sample there. "
-                    "Use another partition, or data with roles or a column train_clients."
+                    f"data.partition='natural' with data.name={table.name!r}: the data do not name the client of a "
+                    "sample. Use another partition, or data with roles or a column train_clients."
                 )
             return data.natural(
                 dataset.train_clients,
@@ -197,8 +197,8 @@ def _check_nodes(config: Config) -> None:
     """Raise ConfigError for server computations that need the samples on the nodes, or their number."""
     if config.data.features is not None:
         raise ConfigError(
-            f"data.features={config.data.features!r} with data.partition='nodes': nodes' samples are taken as they "
-            "are. Give nodes and data.name files of features (dpfed.data.scattering), and leave data.features out."
+            f"data.features={config.data.features!r} with data.partition='nodes': the nodes' samples are used "
+            "unchanged. Give nodes and data.name files of features (dpfed.data.scattering), and remove data.features."
         )
     if config.local.steps is None:
         raise ConfigError(
@@ -207,7 +207,7 @@ def _check_nodes(config: Config) -> None:
         )
     if config.local.record is not None:
         raise ConfigError(
-            "[local.record] with data.partition='nodes': its epsilon is charged by clients' numbers of records, which "
+            "[local.record] with data.partition='nodes': its epsilon depends on clients' numbers of records, which "
             "the server does not know. Use [privacy], whose unit is the client, or another data.partition."
         )
 
@@ -216,7 +216,7 @@ _OF_LETTERS = "char-lstm"
 
 
 def check_letters(model: str, dataset: Dataset) -> None:
-    """Raise DataError if inputs of the letter network are no letter numbers.
+    """Raise ConfigError for inputs of the letter network that are not numbers of letters.
 
     The check is before any round: a run that stopped at such a sample would reveal that it was drawn.
     """

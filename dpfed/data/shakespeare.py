@@ -1,6 +1,6 @@
-"""Shakespeare's plays as next-character prediction, a client being a role, in LEAF's 80 characters.
+"""Next-character prediction in Shakespeare's plays; a client is a role, the alphabet LEAF's 80 characters.
 
-Read from plain text, or from LEAF's JSON. Nothing is downloaded.
+The plays are read from plain text, or from LEAF's JSON. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ for _code, _letter in enumerate(VOCABULARY):
     _CODES[ord(_letter)] = _code
 
 
-def codes(text: str) -> NDArray[np.uint8]:
-    """Return each character's place in VOCABULARY; characters that are not in it count as spaces."""
+def character_codes(text: str) -> NDArray[np.uint8]:
+    """Return each character's position in VOCABULARY; characters that are not in it count as spaces."""
     points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
     places: NDArray[np.uint8] = _CODES[np.minimum(points, len(_CODES) - 1)]
     return places
 
 
-def windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def text_windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return every run of WINDOW characters [n, WINDOW] and the next character [n]; none in a text of up to WINDOW."""
-    places = codes(text)
+    places = character_codes(text)
     if len(places) <= WINDOW:
         return np.empty((0, WINDOW), dtype=np.uint8), np.empty(0, dtype=np.uint8)
     return np.lib.stride_tricks.sliding_window_view(places, WINDOW)[:-1], places[WINDOW:]
@@ -56,42 +56,43 @@ def load_shakespeare(root: Path) -> Dataset:
     """Return next-character prediction from ROOT/shakespeare/input.txt: speeches separated by empty lines, each after
     "ROLE:".
 
-    inputs [80], numbers of characters in `VOCABULARY`; label: the character that follows; 80 classes. A
-    client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
-    (McMahan et al. 2017), and each half becomes all its windows of 80 characters (LEAF), line ends being spaces. Roles
-    whose training lines are not longer than one window are no clients. A character is in up to 81 windows, so privacy
-    of a record ([local.record]) protects one window, not a character or a line. Raises DataError.
+    inputs: [80], positions of characters in `VOCABULARY`; label: the next character; 80 classes. A client is a role
+    with at least two lines. The first 80% of its lines are for training, the others for tests (McMahan et al. 2017).
+    Each half becomes all its windows of 80 characters (LEAF), with line ends as spaces. Roles whose training lines
+    are not longer than one window are not clients. A character is in up to 81 windows, so privacy of a record
+    ([local.record]) protects one window, not a character or a line. Raises DataError.
     """
-    path = _text_of(root)
-    halves = [_halves(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
-    clients = [(windows(train), windows(test)) for train, test in halves if len(train) > WINDOW]
+    path = _text_path(root)
+    halves = [_train_and_test(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
+    clients = [(text_windows(train), text_windows(test)) for train, test in halves if len(train) > WINDOW]
     if not clients:
-        raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Are there 'ROLE:' lines?")
-    return _dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
+        raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Check its 'ROLE:' lines.")
+    return _make_dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
 
 
 def load_shakespeare_leaf(root: Path) -> Dataset:
     """Return next-character prediction from ROOT/shakespeare/data/{train,test}/*.json, which LEAF writes with --sample
     or by default.
 
-    A client is a user of the training files, in their order. Raises DataError.
+    A client is a user of the training files, in the order of the files. Raises DataError.
     """
     folder = root / "shakespeare" / "data"
     train, test = _leaf_half(folder / "train"), _leaf_half(folder / "test")
-    return _dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
+    return _make_dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
-    """Return the lines of each role in ROOT/shakespeare/input.txt, in order; a speech without a role continues the last
-    role's.
+    """Return the lines of each role in ROOT/shakespeare/input.txt, in order. A speech without a role belongs to the
+    role of the speech before.
 
     Raises DataError.
     """
-    path = _text_of(root)
+    path = _text_path(root)
     if not path.exists():
         raise DataError(
             f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
-            "after it, or set DPFED_DATA_DIR to the folder that holds shakespeare. LEAF's JSON is 'shakespeare-leaf'."
+            "after it, or set DPFED_DATA_DIR to the folder that has shakespeare in it. LEAF's JSON is "
+            "'shakespeare-leaf'."
         )
     try:
         text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
@@ -109,25 +110,25 @@ def lines_by_role(root: Path) -> dict[str, list[str]]:
     return spoken
 
 
-def _text_of(root: Path) -> Path:
+def _text_path(root: Path) -> Path:
     return root / "shakespeare" / "input.txt"
 
 
-def _halves(lines: list[str]) -> tuple[str, str]:
+def _train_and_test(lines: list[str]) -> tuple[str, str]:
     first_test = int(_TRAIN_SHARE * len(lines))
-    return _joined(lines[:first_test]), _joined(lines[first_test:])
+    return _join_lines(lines[:first_test]), _join_lines(lines[first_test:])
 
 
-def _joined(lines: Iterable[str]) -> str:
+def _join_lines(lines: Iterable[str]) -> str:
     return re.sub(r" {2,}", " ", " ".join(lines))
 
 
-def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
+def _make_dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
     if not sum(len(labels) for _, labels in test):
-        raise DataError(f"{path}: no text is left for tests. Take more of it.")
+        raise DataError(f"{path}: no text is left for tests. Use a longer text.")
     sizes = [len(labels) for _, labels in train]
-    train_inputs, train_labels = _stacked(train)
-    test_inputs, test_labels = _stacked(test)
+    train_inputs, train_labels = _stack_samples(train)
+    test_inputs, test_labels = _stack_samples(test)
     return Dataset(
         name=name,
         train_inputs=train_inputs,
@@ -140,7 +141,7 @@ def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path)
     )
 
 
-def _stacked(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _stack_samples(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     inputs = np.empty((sum(len(labels) for _, labels in parts), WINDOW), dtype=np.float32)
     np.concatenate([seen for seen, _ in parts], out=inputs, casting="safe")
     return inputs, np.concatenate([labels for _, labels in parts]).astype(np.int64)
@@ -181,4 +182,4 @@ def _leaf_samples(user: Mapping[str, Any]) -> _Samples:
     seen, following = user["x"], user["y"]
     if len(seen) != len(following) or any(len(x) != WINDOW for x in seen) or any(len(y) != 1 for y in following):
         raise ValueError(f"x must hold texts of {WINDOW} characters and y one character for each")
-    return codes("".join(seen)).reshape(-1, WINDOW), codes("".join(following))
+    return character_codes("".join(seen)).reshape(-1, WINDOW), character_codes("".join(following))

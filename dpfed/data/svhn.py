@@ -1,9 +1,9 @@
 """Street View House Numbers, the cropped digits, from local .mat files. Nothing is downloaded.
 
-MATLAB's level 5 files are read as far as SVHN needs them: numeric arrays, compressed or not. A file is taken as
-hostile: nothing is allocated or decompressed beyond what in the file and LARGEST_BYTES. scipy 1.17.1 ends the process
-(SIGSEGV) on an element of an unknown type, takes 268 MB for a file of 178 bytes that declares them, and inflates 300 MB
-behind an array of 8 bytes; calling whosmat first prevents none of these.
+MATLAB's level 5 files are read as far as SVHN needs them: numeric arrays, compressed or not. A file is assumed to be
+hostile: nothing is allocated or decompressed beyond the file's own size and LARGEST_BYTES. scipy 1.17.1 does not ensure
+this. It ends the process (SIGSEGV) on an element of an unknown type, takes 268 MB for a file of 178 bytes that declares
+them, and inflates 300 MB behind an array of 8 bytes; calling whosmat first prevents none of these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpfed.errors import DataError
 _MEANS, _DEVIATIONS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 LARGEST_BYTES = 2**31
-"""Most bytes of a variable: SVHN's largest has 1.63e9."""
+"""Largest number of bytes of a variable: SVHN's largest has 1.63e9."""
 
 _HEADER = 128
 _COMPRESSED, _MATRIX = 15, 14
@@ -40,17 +40,17 @@ _NUMERIC = range(6, 16)
 def load_svhn(root: Path, *, extra: bool = False) -> Dataset:
     """Return photographed digits [3, 32, 32] from ROOT/SVHN/{train,test}_32x32.mat: 73,257 + 26,032.
 
-    extra: 531,131 further training images from extra_32x32.mat, which Fed-SMP uses; then the data take 7.4 GB of
-    memory, and 9.1 while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to [0, 1], then
-    standardised by published means and deviations. Raises DataError.
+    extra: True: with the 531,131 further training images from extra_32x32.mat, which Fed-SMP uses; the data then take
+    7.4 GB of memory, and 9.1 GB while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to
+    [0, 1], then standardised by published means and deviations. Raises DataError.
     """
     folder = root / "SVHN"
-    train = [_read(folder / f"{part}_32x32.mat") for part in (("train", "extra") if extra else ("train",))]
-    name, test = "svhn-extra" if extra else "svhn", _read(folder / "test_32x32.mat")
+    train = [_read_images(folder / f"{part}_32x32.mat") for part in (("train", "extra") if extra else ("train",))]
+    name, test = "svhn-extra" if extra else "svhn", _read_images(folder / "test_32x32.mat")
     return image_dataset(name, train, [test], classes=10, means=_MEANS, deviations=_DEVIATIONS)
 
 
-def _read(path: Path) -> Images:
+def _read_images(path: Path) -> Images:
     if not path.is_file():
         raise DataError(
             f"{path}: not found. Put train_32x32.mat, test_32x32.mat (and extra_32x32.mat for 'svhn-extra') from "
@@ -75,26 +75,26 @@ def _read(path: Path) -> Images:
     return pixels, labels.astype(np.int64) % 10
 
 
-class _Source(Protocol):
+class _ByteSource(Protocol):
     def read(self, size: int, /) -> bytes | bytearray: ...
 
 
 class _Damaged(Exception):
-    """Error that describes the damage of a file."""
+    """Error with a description of a file's damage."""
 
 
 def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     """Return the numeric arrays called `names` in a .mat file of version 5, little-endian, axes in MATLAB's order.
 
-    Other variables are skipped. Raises DataError naming the file when it is unreadable, of another version, truncated,
-    damaged or too large, or when a name is missing.
+    Other variables are skipped. Raises DataError naming the file if it is unreadable, of another version, truncated,
+    damaged or too large, or if a name is missing.
     """
     found: dict[str, NDArray[np.generic]] = {}
     try:
         with open_input(path) as file:
             _check_header(file.read(_HEADER))
-            for element in _elements(file):
-                name, array = _array(element, names)
+            for element in _read_elements(file):
+                name, array = _read_array(element, names)
                 if array is not None:
                     found[name] = array
     except (OSError, zlib.error, _Damaged) as error:
@@ -109,35 +109,35 @@ def _check_header(header: bytes) -> None:
         raise _Damaged(f"its header ends with {header[124:]!r}, not with version 0x0100 and 'IM'")
 
 
-def _elements(file: BinaryIO) -> Iterator[_Source]:
-    """Yield the top-level variables in order; the file moves to the next one even if a variable is not read."""
+def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:
+    """Yield the top-level variables in order; the file moves to the next variable even if one is not read."""
     while tag := file.read(8):
-        kind, size = _unpack("<II", tag)
+        kind, size = _unpack_pair("<II", tag)
         start = file.tell()
         if kind == _COMPRESSED:
-            yield _Inflated(file, size)
+            yield _CompressedElement(file, size)
         elif kind == _MATRIX:
-            yield _Raw(file, tag)
+            yield _StoredElement(file, tag)
         else:
             raise _Damaged(f"an element of type {kind}")
         file.seek(start + size)
 
 
-class _Raw:
-    """An element that is stored uncompressed, from its tag on."""
+class _StoredElement:
+    """An uncompressed element, read from its tag on."""
 
     def __init__(self, file: BinaryIO, tag: bytes) -> None:
-        self._file, self._tag = file, tag
+        self._file, self._read_tag = file, tag
 
     def read(self, size: int) -> bytes:
-        if self._tag:
-            tag, self._tag = self._tag, b""
+        if self._read_tag:
+            tag, self._read_tag = self._read_tag, b""
             return tag
         return self._file.read(size)
 
 
-class _Inflated:
-    """A compressed element, inflated only as far as it is read."""
+class _CompressedElement:
+    """A compressed element, which is inflated only as far as it is read."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self._inflate = file, size, zlib.decompressobj()
@@ -156,21 +156,21 @@ class _Inflated:
         return content
 
 
-def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] | None]:
-    kind, _ = _unpack("<II", source.read(8))
+def _read_array(source: _ByteSource, names: set[str]) -> tuple[str, NDArray[np.generic] | None]:
+    kind, _ = _unpack_pair("<II", source.read(8))
     if kind != _MATRIX:
         raise _Damaged(f"a variable of type {kind}")
-    flags = _part(source, _UINT32, at_most=8)
-    sides = _part(source, _INT32, at_most=128)
+    flags = _read_part(source, _UINT32, at_most=8)
+    sides = _read_part(source, _INT32, at_most=128)
     shape = struct.unpack(f"<{len(sides) // 4}i", sides[: 4 * (len(sides) // 4)])
-    name = _part(source, _INT8, at_most=64).decode("latin-1")
+    name = _read_part(source, _INT8, at_most=64).decode("latin-1")
     if (
         name not in names or len(flags) != 8 or flags[0] not in _NUMERIC or flags[1] & 0x08
     ):  # 0x08 marks complex numbers
         return name, None
-    stored, size, small = _tag(source)
+    stored, size, small = _read_tag(source)
     width = np.dtype(_STORED.get(stored, "V1")).itemsize
-    spanned = width * math.prod(max(side, 1) for side in shape)  # an empty array has strides, too
+    spanned = width * math.prod(max(side, 1) for side in shape)  # numpy bounds the strides of empty arrays, too
     if (
         stored not in _STORED
         or min(shape, default=-1) < 0
@@ -182,18 +182,18 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
     return name, np.frombuffer(content, dtype=_STORED[stored]).reshape(shape, order="F")
 
 
-def _part(source: _Source, expected: int, *, at_most: int) -> bytes | bytearray:
-    """Return the content of the next small part."""
-    kind, size, small = _tag(source)
+def _read_part(source: _ByteSource, expected: int, *, at_most: int) -> bytes | bytearray:
+    """Return the content of the next part, which must have the expected type and at most `at_most` bytes."""
+    kind, size, small = _read_tag(source)
     if kind != expected or size > at_most:
-        raise _Damaged(f"a part of type {kind} and {size} bytes where type {expected} and at most {at_most} belong")
+        raise _Damaged(f"a part of type {kind} and {size} bytes; expected type {expected} and at most {at_most} bytes")
     return small[:size] if small else _read_exactly(source, size + -size % 8)[:size]
 
 
-def _tag(source: _Source) -> tuple[int, int, bytes | bytearray]:
+def _read_tag(source: _ByteSource) -> tuple[int, int, bytes | bytearray]:
     """Return type, number of bytes, and the content itself if it is short enough to be in the tag's eight bytes."""
     tag = _read_exactly(source, 8)
-    kind, size = _unpack("<II", tag)
+    kind, size = _unpack_pair("<II", tag)
     if kind >> 16:
         if kind >> 16 > 4:
             raise _Damaged("a small part of more than four bytes")
@@ -201,14 +201,14 @@ def _tag(source: _Source) -> tuple[int, int, bytes | bytearray]:
     return kind, size, b""
 
 
-def _unpack(form: str, content: bytes | bytearray) -> tuple[int, int]:
+def _unpack_pair(form: str, content: bytes | bytearray) -> tuple[int, int]:
     if len(content) < 8:
         raise _Damaged("it ends inside a tag")
     first, second = struct.unpack(form, content)
     return first, second
 
 
-def _read_exactly(source: _Source, size: int) -> bytes | bytearray:
+def _read_exactly(source: _ByteSource, size: int) -> bytes | bytearray:
     content = source.read(size)
     if len(content) < size:
         raise _Damaged(f"it ends after {len(content)} of {size} bytes of a part")

@@ -17,19 +17,19 @@ from dpfed.errors import ConfigError
 _AT_ONCE = 250
 _MARGIN = 8
 _STRIDE = 4
-_SMALLEST = _MARGIN + _STRIDE  # the margin mirrors the image, which must be large enough
+_SMALLEST = _MARGIN + _STRIDE  # the margin mirrors the image, which must be at least this large
 
 
 def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
-    """Return the data set with `scattering` in place of its images. ConfigError if inputs are no images.
+    """Return the data set with `scattering` in place of its images. Raise ConfigError if inputs are not images.
 
-    The features of the last data set are kept for the other runs of a sweep.
+    The features of the last data set are cached for the other runs of a sweep.
     """
     dataset, before = dataset.as_floats(), dict(_kept)
     _kept.clear()
     features = []
     for images in (dataset.train_inputs, dataset.test_inputs):
-        key = _digest(images), orientations
+        key = _images_digest(images), orientations
         features.append(before[key] if key in before else scattering(images, orientations=orientations))
         _kept[key] = features[-1]
     return replace(dataset, raw_inputs=dataset.train_inputs, train_inputs=features[0], test_inputs=features[1])
@@ -38,7 +38,7 @@ def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
 _kept: dict[tuple[str, int], NDArray[np.float32]] = {}
 
 
-def _digest(images: NDArray[np.float32]) -> str:
+def _images_digest(images: NDArray[np.float32]) -> str:
     found = hashlib.sha256(str(images.shape).encode())
     found.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
@@ -49,19 +49,19 @@ def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray
     orientations.
 
     The scattering transform of depth 2 over two octaves (Bruna and Mallat 2013; for private learning Tramer and Boneh
-    2021), with Morlet wavelets psi of scale 1 and 2 and a Gaussian low-pass phi, every fourth pixel of
+    2021). With Morlet wavelets psi of scale 1 and 2 and a Gaussian low-pass phi, it has every fourth pixel of
 
         x * phi,   |x * psi_1| * phi,   |x * psi_2| * phi,   ||x * psi_1| * psi_2'| * phi,
 
-    moduli of psi_2 being on every second pixel. Each of these four groups minus its mean, over its deviation (the root
-    of variance + 1e-5), within a sample. The features of a sample depend on that sample only. Nothing is learnt from
-    data, so a client's features depend on that client only, and no privacy is spent. ConfigError unless inputs are
-    images of at least 12 by 12 pixels.
+    with moduli of psi_2 on every second pixel. Within a sample each of these four groups is standardised: minus its
+    mean, over the root of its variance + 1e-5. The features of a sample depend on that sample only. No filter is learnt
+    from data, so a client's features depend on that client only, and no privacy is spent. Raises ConfigError unless
+    inputs are images of at least 12 by 12 pixels.
     """
     if images.ndim != 4 or min(images.shape[2:]) < _SMALLEST:
         raise ConfigError(
-            f"data.features='scattering' with inputs of shape {images.shape[1:]}: it needs [channels, height, width] "
-            f"of at least {_SMALLEST} by {_SMALLEST} pixels. Leave data.features out."
+            f"data.features='scattering' with inputs of shape {images.shape[1:]}: must be [channels, height, width] "
+            f"of at least {_SMALLEST} by {_SMALLEST} pixels. Remove data.features."
         )
     filters = _Filters(images.shape[2], images.shape[3], orientations)
     features = np.empty((len(images), *filters.shape_of(images.shape[1])), dtype=np.float32)
@@ -72,7 +72,7 @@ def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray
 
 
 class _Filters:
-    """Wavelets as spectra on the image with its margin, and the low-pass as matrices."""
+    """Wavelets as spectra on the image with its margin, and the low-pass filter as matrices."""
 
     def __init__(self, height: int, width: int, orientations: int) -> None:
         self.rows, self.columns = -(-height // _STRIDE), -(-width // _STRIDE)
@@ -92,29 +92,30 @@ class _Filters:
         image = torch.nn.functional.pad(images, self.pads, mode="reflect")[:, :, None]
         spectrum = torch.fft.fft2(image)
         first = torch.fft.ifft2(spectrum * self.fine).abs()
-        second = torch.fft.ifft2(_on_every_second(spectrum, self.coarse)).abs()
+        second = torch.fft.ifft2(_fold_spectrum(spectrum, self.coarse)).abs()
         of_first = torch.fft.fft2(first)[:, :, :, None]
-        both = torch.fft.ifft2(_on_every_second(of_first, self.coarse)).abs().flatten(2, 3)
+        both = torch.fft.ifft2(_fold_spectrum(of_first, self.coarse)).abs().flatten(2, 3)
         groups = (self._smooth(image, 1), self._smooth(first, 1), self._smooth(second, 2), self._smooth(both, 2))
-        return torch.cat([_normalised(one) for one in groups], 2).flatten(1, 2)
+        return torch.cat([_standardise(one) for one in groups], 2).flatten(1, 2)
 
     def _smooth(self, image: Tensor, every: int) -> Tensor:
-        """Return every fourth pixel of image * phi without its margin; the image has every first or second pixel."""
+        """Return every fourth pixel of image * phi without its margin; `every` is the pixel spacing of the image, 1
+        or 2."""
         down, right = (_low_pass(wide, every) for wide in self.wide)
         smoothed: Tensor = down @ image @ right.T
         return smoothed
 
 
 def _low_pass(wide: int, every: int) -> Tensor:
-    """Return phi along one side, [wide / 4 without the margin, wide / every]."""
-    kernel = torch.fft.ifft(_wave((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
+    """Return phi along one side as a matrix [wide / 4 without the margin, wide / every]."""
+    kernel = torch.fft.ifft(_wave_spectrum((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
     kernel /= kernel.sum()
     to = torch.arange(_MARGIN, wide - _MARGIN, _STRIDE)
     matrix: Tensor = every * kernel[(to[:, None] - torch.arange(0, wide, every)) % wide]
     return matrix.float()
 
 
-def _normalised(group: Tensor) -> Tensor:
+def _standardise(group: Tensor) -> Tensor:
     """Return features with mean 0 and variance 1 over a sample's values in all channels and places of the group."""
     flat = group.flatten(1)
     return ((flat - flat.mean(1, keepdim=True)) / (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()).view_as(
@@ -122,9 +123,9 @@ def _normalised(group: Tensor) -> Tensor:
     )
 
 
-def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
-    """Return the spectrum of every second pixel, in both directions, of the filtered image: four frequencies become
-    one.
+def _fold_spectrum(spectrum: Tensor, filters: Tensor) -> Tensor:
+    """Return the spectrum of every second pixel, in both directions, of the filtered image: four frequencies are added
+    to one.
     """
     height, width = (side // 2 for side in spectrum.shape[-2:])
     total = torch.zeros((), dtype=spectrum.dtype)
@@ -136,12 +137,12 @@ def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
 
 def _morlet(size: tuple[int, ...], scale: int, angle: float, slant: float) -> Tensor:
     """Return a Gabor wave of centre frequency 3 pi / (4 scale) without its mean."""
-    wave = _wave(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
-    bump = _wave(size, 0.8 * scale, 0.0, angle, slant)
+    wave = _wave_spectrum(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
+    bump = _wave_spectrum(size, 0.8 * scale, 0.0, angle, slant)
     return (wave - bump * (wave[0, 0] / bump[0, 0])).float()
 
 
-def _wave(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
+def _wave_spectrum(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
     """Return the spectrum [height, width] of a Gaussian window times a plane wave.
 
     The window has deviation `sigma` (`sigma / slant` across). Sampling on pixels adds copies of the continuous

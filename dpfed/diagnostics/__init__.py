@@ -1,1 +1,1 @@
-"""Diagnostics of rounds for their operator, which no epsilon covers."""
+"""Diagnostics of rounds for the run's operator; no epsilon covers them."""

@@ -1,4 +1,4 @@
-"""Measures of the noise in a round's sum, for the audit's tests against the distribution that is charged."""
+"""Statistics of the noise in a round's sum, by which an audit tests the noise distribution that is charged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpfed.diagnostics.probes import probe_of
 from dpfed.records.round import SumNoise
 
 _MOST_BINS = 1 << 18
-"""Length beyond which noise is folded before its correlations are computed."""
+"""Length above which noise is folded before its correlations are computed."""
 CORRELATION_ERROR = 3e-5
 """Bound on the rounding error of a correlation of independent noise.
 
@@ -24,9 +24,9 @@ A transform of length n in float32 has L2 error e = 7 log2(n) 2^-24 relative to 
 
 
 def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
-    """Measure the noise [k] that `draws` draws add up to, in the units it was added in; None where it is zero.
+    """Return statistics of the noise [k], the sum of `draws` draws, in the units of the sum; None if the noise is zero.
 
-    correlation: the largest magnitude of `correlations` (noise tiled over coordinates is correlated with itself)
+    correlation: the largest magnitude of `correlations` (noise that repeats over coordinates correlates with itself)
     """
     if not noise.numel():
         return None
@@ -38,7 +38,7 @@ def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
     return SumNoise(
         mean_square=float(exact @ exact) / noise.numel(),
         largest=largest,
-        correlation=float(correlations(exact).abs().max()) if bins(noise.numel()) > 1 else 0.0,
+        correlation=float(correlations(exact).abs().max()) if bin_count(noise.numel()) > 1 else 0.0,
         entries=noise.numel(),
         draws=draws,
         digest=digest(noise),
@@ -46,20 +46,20 @@ def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
     )
 
 
-def bins(entries: int) -> int:
-    """Return the number of bins that `entries` entries are folded into."""
+def bin_count(entries: int) -> int:
+    """Return the number of bins into which `entries` entries are folded."""
     return entries // max(1, math.ceil(entries / _MOST_BINS))
 
 
 def correlations(noise: Tensor) -> Tensor:
-    """Return the autocorrelations r of noise [k], folded into m = `bins(k)` sums x of entries m apart.
+    """Return the autocorrelations r of noise [k], folded into m = `bin_count(k)` sums x of entries that are m apart.
 
         r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
 
-    Noise that repeats after P entries repeats in x, too. Computed in float32, of x over its largest magnitude: twice
-    as fast as in float64. CORRELATION_ERROR bounds the error.
+    Noise that repeats after P entries repeats in x, too. Computed in float32 on x divided by its largest magnitude:
+    twice as fast as in float64. CORRELATION_ERROR bounds the error.
     """
-    m = bins(noise.numel())
+    m = bin_count(noise.numel())
     folded = noise[: noise.numel() // m * m].view(-1, m).sum(dim=0)
     peak = folded.abs().max()
     if not float(peak) > 0:

@@ -1,8 +1,8 @@
-"""Probes: what a vector of a round looks like along one public direction of random signs.
+"""Probes: products of a round's vectors with one public direction of random signs.
 
-A linear step shows in them as a linear step of numbers, so that an audit can work a round out again without its
-vectors: what went into the sum, the sum, its noise, what was released, the model before and after. They depend on
-private data: for diagnostics.jsonl, which the operator keeps to itself.
+A linear step on vectors is the equal linear step on their probes, so an audit can recompute a round without its
+vectors. Probed are the rows in the sum, the sum, its noise, the released sum, and the model before and after. Probes
+depend on private data, so they are in diagnostics.jsonl, which only the operator may read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds, rademacher
 
 _SEED = 2_718_281_828
-"""Seed of the direction; no other stream starts from it."""
+"""Seed of the direction, which no other stream starts from."""
 
 
 @lru_cache(maxsize=4)
 def direction(size: int, device: torch.device) -> Tensor:
-    """Signs [size], float32, the same in every run, round and place; not to be written to."""
+    """Return signs [size], float32, equal in every run, round and process; the tensor must not be written to."""
     return rademacher(client_seeds([_SEED], 1).to(device), "audit.probe", size)[0]
 
 
 def probe(rows: Tensor) -> Tensor:
     """Return the sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
-    float64 for floats, rounded as sums in float32 are."""
+    float64 for floats, with the rounding of sums in float32."""
     signs = direction(rows.shape[1], rows.device)
     if rows.is_floating_point():
         return (rows @ signs.to(rows.dtype)).double().sum()
@@ -34,11 +34,11 @@ def probe(rows: Tensor) -> Tensor:
 
 
 def probe_of(vector: Tensor) -> int | float:
-    """Return the probe of one vector [k] as a number for JSON; floats are multiplied in float64."""
+    """Return the probe of one vector [k] as a number for JSON; products of floats are computed in float64."""
     rows = vector[None]
-    return number(probe(rows.double() if vector.is_floating_point() else rows))
+    return json_number(probe(rows.double() if vector.is_floating_point() else rows))
 
 
-def number(value: Tensor) -> int | float:
+def json_number(value: Tensor) -> int | float:
     """Return a scalar as a number for JSON."""
     return float(value) if value.is_floating_point() else int(value)

@@ -1,4 +1,4 @@
-"""Observer of a round: measures for diagnostics.jsonl, from which an audit recomputes the round."""
+"""Observer of a round, which records measures in diagnostics.jsonl; an audit recomputes the round from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from dpfed.aggregation.ranks import Ranks
 from dpfed.compress.threads import one_thread
 from dpfed.diagnostics.noise_record import noise_record
-from dpfed.diagnostics.probes import number, probe, probe_of
+from dpfed.diagnostics.probes import json_number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
@@ -26,27 +26,27 @@ from dpfed.stages.stage import Round, Tally
 
 _PER_OCTAVE, _OCTAVES = 2, 16
 _BINS = 2 * _OCTAVES * _PER_OCTAVE
-"""Counts of norms by half octaves of the clip norm, so that groups of clients and processes add up."""
+"""Number of half-octave bins in which norms over the clip norm are counted; counts of processes can be added."""
 
 
-class Watch:
-    """An observer of one round. No epsilon covers what it holds.
+class RoundWatch:
+    """Observer of one round. No epsilon covers its records.
 
-    arriving:      clients whose rows come in time
-    largest_norm:  of a clipped row, over the clip norm (of Bernoulli probabilities: over the nearest of their bounds,
-                   in their metric);
-                   None: only clients have seen rows
-    typical_norm:  the median norm of rows before they are clipped, over the clip norm; None: none was seen
-    longest_added: the L2 norm of the longest row where it enters the sum (or, with noise in rows, where noise is added
-                   on), in the units it is added in; None: only clients have seen it
-    shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
-                   noise, or (noise_known false) only clients have seen it
-    added:         the probe (`dpfed.diagnostics.probes`) of the rows that go into the sum and arrive; None: none seen
-    rounding:      in a sum of integers without noise, a bound of the root mean square error of rounding a row, over the
-                   median norm of rounded rows; None: no such sum, or only clients have seen rows
-    near_the_ends: entries of a sum of integers that have probably wrapped around
-    released:      [k], the noisy sum that is released; drawn: the server's noise in it (where clients add some: what
-                   they have not), in the units it was added in, of `drawn_draws`
+    arriving:      clients whose rows arrive in time
+    largest_norm:  largest norm of a clipped row, over the clip norm (for Bernoulli probabilities: over the nearest of
+                   their bounds, in that bound's metric); None: only clients have the rows
+    typical_norm:  median norm of rows before they are clipped, over the clip norm; None: no row was observed
+    longest_added: largest L2 norm of a row as it enters the sum (with noise in rows: as noise is added to it), in the
+                   units of the sum; None: only clients have the rows
+    shares, draws: sum of the noise in the rows that arrive, in their units, and its number of draws; None: rows have no
+                   noise, or (noise_known false) only clients have it
+    added_probe:   probe (`dpfed.diagnostics.probes`) of the rows in the sum that arrive; None: no row was observed
+    rounding:      in a sum of integers without noise, a bound on the root mean square error of rounding a row, over the
+                   median norm of rounded rows; None: no such sum, or only clients have the rows
+    near_the_ends: number of entries of a sum of integers that have probably wrapped around
+    released:      [k], the noisy sum that is released
+    drawn:         noise that the server added, in the units of the sum, made of `drawn_draws` draws; if clients add
+                   noise, the part that they have not added
     """
 
     def __init__(
@@ -72,52 +72,52 @@ class Watch:
         self.released: Tensor | None = None
         self.drawn: Tensor | None = None
         self.drawn_draws = 0
-        self._norms = no_norms()
-        self._rounded = no_norms()
+        self._norms = zero_norm_counts()
+        self._rounded = zero_norm_counts()
         self._before = torch.empty(0)
         self._measured: tuple[Tensor, int, float] | None = None
         self._summed: int | float | None = None
 
     @property
     def typical_norm(self) -> float | None:
-        return typical(self._norms)
+        return median_norm(self._norms)
 
     @property
     def rounding(self) -> float | None:
         code = self._noiseless_code
-        length = None if code is None else typical(self._rounded)
+        length = None if code is None else median_norm(self._rounded)
         return None if code is None or length is None else code.rounding / length
 
     @property
     def _noiseless_code(self) -> Integers | None:
-        """The code of a sum of integers without noise, whose rounding is all the error there is."""
+        """The integer code if the sum is of integers without noise; rounding is then the only error. Else None."""
         return None if self._bounded else self._stages.find(Integers)
 
     def entering(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Integers) and self._noiseless_code is not None:
             self._rounded += count_norms(row_norms(rows), stage.clip_norm)
         if self._noises_rows(stage):
-            self._measure(rows)
+            self._record_longest_row(rows)
             before = self._arrived_sum(rows, ids)
             self._before = before.clone() if len(rows) == 1 else before
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         if self._bounded:
             self._norms += count_norms(norms, self._clip_norm)
 
     def left(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
-            self.largest_norm = max(self.largest_norm or 0.0, self._part_of_the_bound(stage, rows))
+            self.largest_norm = max(self.largest_norm or 0.0, self._fraction_of_bound(stage, rows))
         if self._noises_rows(stage):
             noise = torch.sub(self._arrived_sum(rows, ids), self._before, out=self._before)
             self.shares = noise if self.shares is None else self.shares.add_(noise)
             self.draws += int(np.isin(ids, self.arriving).sum())
             self._before = torch.empty(0)
 
-    def _part_of_the_bound(self, stage: object, rows: Tensor) -> float:
+    def _fraction_of_bound(self, stage: object, rows: Tensor) -> float:
         if isinstance(stage, ClipMoves):
-            return stage.farthest(rows, self._reference, self._clip_norm)
-        return self._longest(rows) / self._clip_norm
+            return stage.largest_bound_fraction(rows, self._reference, self._clip_norm)
+        return self._longest_norm(rows) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if not self._bounded:
@@ -126,7 +126,7 @@ class Watch:
         seen = probe(rows if comes.all() else rows[torch.from_numpy(comes).to(rows.device)])
         self.added_probe = seen if self.added_probe is None else self.added_probe + seen
         if not self._stages.noise_in_rows:
-            self._measure(rows)
+            self._record_longest_row(rows)
 
     def noise(self, noise: Tensor, draws: int = 1) -> None:
         self.drawn, self.drawn_draws = noise, draws
@@ -140,24 +140,24 @@ class Watch:
             self.released = total
 
     def gather(self, ranks: Ranks, now: Round) -> None:
-        """Add up the measures of all ranks, and their noise."""
+        """Add up the measures and the noise of all ranks."""
         at = now.reference.device
-        self.draws = int(ranks.total(torch.tensor([self.draws])))
-        self.largest_norm = ranks.largest(self.largest_norm or 0.0)
-        self._norms = ranks.total(self._norms)
-        self._rounded = ranks.total(self._rounded)
+        self.draws = int(ranks.sum_over_ranks(torch.tensor([self.draws])))
+        self.largest_norm = ranks.largest_over_ranks(self.largest_norm or 0.0)
+        self._norms = ranks.sum_over_ranks(self._norms)
+        self._rounded = ranks.sum_over_ranks(self._rounded)
         dtype = self._stages.summed_as
         if self._stages.noise_in_rows:
             none = torch.zeros(self._stages.width, dtype=dtype, device=at)
-            self.shares = ranks.total(none if self.shares is None else self.shares)
+            self.shares = ranks.sum_over_ranks(none if self.shares is None else self.shares)
         if self._bounded:
-            self.longest_added = ranks.largest(self.longest_added or 0.0)
+            self.longest_added = ranks.largest_over_ranks(self.longest_added or 0.0)
             kind = torch.float64 if dtype.is_floating_point else torch.int64
             mine = torch.zeros((), dtype=kind) if self.added_probe is None else self.added_probe
-            self.added_probe = ranks.total(mine.to(at))
+            self.added_probe = ranks.sum_over_ranks(mine.to(at))
 
     def noise_record(self) -> SumNoise | None:
-        """Measure the noise in the sum; None where none was seen."""
+        """Return statistics of the noise in the sum; None if no noise was observed."""
         if not self._stages.noise_in_rows:
             return None if self.drawn is None else noise_record(self.drawn, self.drawn_draws)
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
@@ -173,14 +173,15 @@ class Watch:
         after: ServerState | None = None,
         aborted: str | None = None,
     ) -> RoundRecord:
-        """Return the record of an ended round, with its sum `moved` and the next state `after`, or without a result."""
+        """Return the record of an ended round, with its sum `moved` and the next state `after` (both None if
+        aborted)."""
         tally = now.tally
         drawn = now.task.cohort[now.task.cohort < self._clients]
         facts = now.projection.description
         return RoundRecord(
             round=now.number + 1,
             cohort=len(drawn),
-            members=members.written(drawn, self._clients),
+            members=members.members_text(drawn, self._clients),
             counted=tally.counted if self.clipping_known else None,
             clipped=tally.counted - tally.inside if self.clipping_known else None,
             not_finite=tally.not_finite,
@@ -204,11 +205,11 @@ class Watch:
         )
 
     def _probes(self, now: Round, moved: Tensor, after: ServerState) -> Probes | None:
-        """Return the probes from the rows in the sum to the next state; None where nothing is bounded."""
+        """Return the probes of the round, from the rows in the sum to the next state; None if rows are not bounded."""
         if not self._bounded or self.released is None or self._summed is None:
             return None
         return Probes(
-            added=None if self.added_probe is None else number(self.added_probe),
+            added=None if self.added_probe is None else json_number(self.added_probe),
             summed=self._summed,
             bits=self._stages.bits,
             filled=0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),
@@ -220,10 +221,10 @@ class Watch:
         )
 
     def _canary_scores(self, now: Round) -> tuple[CanaryLine, ...]:
-        """Score every canary of the round: the part of its own bounded row in the noisy sum that was released."""
+        """Return the score of every canary of the round: the released noisy sum's component along its bounded row."""
         if self._canaries is None or self.released is None:
             return ()
-        present, absent = self._canaries.of_round(now.number)
+        present, absent = self._canaries.canaries_of_round(now.number)
         ids = np.concatenate([present, absent])
         apart = Round(task=now.task, projection=now.projection, reference=now.reference, tally=Tally())
         updates = self._canaries.updates(ids, self.released.device)
@@ -244,14 +245,14 @@ class Watch:
     def _noises_rows(self, stage: object) -> bool:
         return self._stages.noise_in_rows and stage is self._stages.private
 
-    def _measure(self, rows: Tensor) -> None:
-        """Record the norms of rows without noise on them."""
+    def _record_longest_row(self, rows: Tensor) -> None:
+        """Record the norms of rows before noise is added to them."""
         if len(rows):
-            self.longest_added = max(self.longest_added or 0.0, self._longest(rows))
+            self.longest_added = max(self.longest_added or 0.0, self._longest_norm(rows))
 
-    def _longest(self, rows: Tensor) -> float:
-        """Return the norm of the longest row. Rows that nothing has written to since they left the clip are measured
-        once; torch counts what it writes to a tensor, but not what a custom stage may write to it by numpy."""
+    def _longest_norm(self, rows: Tensor) -> float:
+        """Return the norm of the longest row. Rows that were not written to since the clip are measured once. torch
+        counts its own writes to a tensor, but not those of a custom stage by numpy, whose rows are measured again."""
         version = -1 if self._stages.own or rows.is_inference() else rows._version
         known = self._measured
         if known is not None and known[0] is rows and known[1] == version >= 0:
@@ -261,28 +262,28 @@ class Watch:
         return longest
 
     def _arrived_sum(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        """Return the sum [k] of the rows that arrive; not to be written to."""
+        """Return the sum [k] of the rows that arrive; the tensor must not be written to."""
         comes = np.isin(ids, self.arriving)
         if comes.all():
             return rows[0] if len(rows) == 1 else rows.sum(dim=0)
         return rows[torch.from_numpy(comes).to(rows.device)].sum(dim=0)
 
 
-def no_norms() -> Tensor:
-    """Return counts [bins] of zero."""
+def zero_norm_counts() -> Tensor:
+    """Return zero counts [bins] of norms."""
     return torch.zeros(_BINS, dtype=torch.int64)
 
 
 def count_norms(norms: Tensor, clip_norm: float) -> Tensor:
     """Count norms [c] over the clip norm in [bins] from 2^-16 to 2^16; the end bins hold all smaller and larger ones.
-    What is not finite is not counted."""
+    Norms that are not finite are not counted."""
     ratios = norms[torch.isfinite(norms)].cpu() / clip_norm
     places = ((torch.log2(ratios.clamp_min(2.0**-100)) + _OCTAVES) * _PER_OCTAVE).floor().long().clamp(0, _BINS - 1)
     return torch.bincount(places, minlength=_BINS)
 
 
-def typical(counts: Tensor) -> float | None:
-    """Return the median over the clip norm, within a factor of 2^(1/4); None if nothing was counted."""
+def median_norm(counts: Tensor) -> float | None:
+    """Return the median norm over the clip norm, within a factor of 2^(1/4); None if no norm was counted."""
     total = int(counts.sum())
     if not total:
         return None

@@ -1,1 +1,1 @@
-"""Private stages, one noise a file: each calibrates its strength, draws the noise, and is charged for it."""
+"""Private stages, one kind of noise per file: each calibrates its strength, draws the noise, and states its charge."""

@@ -1,4 +1,4 @@
-"""Bernoulli uploads on the wire: masks of FedPM and FedMask, stochastic signs, and the decoding of their sum."""
+"""Bernoulli uploads: masks of FedPM and FedMask, stochastic signs, and the decoding of their sum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least
-from dpfed.compress.ring import centred
+from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
@@ -50,15 +50,15 @@ class Coins(Stage):
 
         p = clip(reference + row, edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
 
-    with p in float64 and 53-bit uniforms, so that a sample has its probability to 2^-53: 16 of the bits first, the
-    others if those do not decide. The sum S of m over K uploads decodes to S - K g(reference), g the mean of a sample:
-    g(p) = p without noise before the clip (`PrivateCoins` may have some).
+    with p in float64 and 53-bit uniforms, so that a sample has its probability to 2^-53. 16 of the bits are drawn
+    first, the others if those do not decide. The sum S of m over K uploads decodes to S - K g(reference), with g the
+    mean of a sample: g(p) = p without noise before the clip (`PrivateCoins` may have such noise).
 
     canaries: number of canaries that take part in a round beside the clients
-    bits:     of the ring of a secure sum, None without one. It holds every count of zeros and ones with certainty,
-              those of canaries too. A client may send any residue instead: then the count is wrong, and the release is
-              still post-processing of the number of ones of the others, padding included, since `server` reduces the
-              sum again after them
+    bits:     bits of the ring of a secure sum, None without one. The ring holds every count of zeros and ones with
+              certainty, including those of canaries. A client may send any residue instead: then the count is wrong.
+              The release is still post-processing of the number of ones of the other clients, padding included, since
+              `server` reduces the sum again after they are added
     """
 
     randomness: Randomness
@@ -77,14 +77,14 @@ class Coins(Stage):
         """Return zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
-            mask.copy_(self._drawn(now.reference, row, now.number, int(client)))
+            mask.copy_(self._draw_samples(now.reference, row, now.number, int(client)))
         return masks
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         start = now.reference.clamp(self.edge, 1 - self.edge)
-        return in_ring(total, self.bits).to(start.dtype) - now.uploads * start
+        return reduce_in_ring(total, self.bits).to(start.dtype) - now.uploads * start
 
-    def _drawn(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
+    def _draw_samples(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
         if self.stochastic:
             return bernoulli_draws(reference, row, self.edge, self.randomness, "coins", *path)
         return (reference.double() + row.double()).clamp(self.edge, 1 - self.edge).ge(0.5)
@@ -97,24 +97,24 @@ class PrivateCoins(Private):
         p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
 
     with edge and noise_std of the description: the charged samples are the drawn ones. Claim: a round is `mechanism()`,
-    if every row keeps to the description's clips (`dpfed.stages.clip_moves.ClipMoves`; `dpfed.stages.chain` ensures
-    it). Nothing is added to the sum; everything after it is post-processing.
+    if every row obeys the description's clips (`dpfed.stages.clip_moves.ClipMoves`; `dpfed.stages.chain` ensures it).
+    Nothing is added to the sum; everything after it is post-processing.
     Source: docs/theory-bernoulli.md, Theorems 5 to 7. Adjacency: zero-out or replace-one. Errors: ConfigError for moves
     that are clipped otherwise than charged.
 
-    The sum S of m over K uploads decodes to S - K g(reference), g the mean of a sample,
-    `accounting.bernoulli.debias.clipped_mean`; with `correction` "linear" that is divided by g', with "invert" it is K
-    (g^-1(S / K) - reference). A sum that must always hold K uploads is padded with samples of the public reference; the
-    caller sends the uploads of at most K clients.
+    The sum S of m over K uploads decodes to S - K g(reference), with g the mean of a sample,
+    `accounting.bernoulli.debias.clipped_mean`. With `correction` "linear" that is divided by g'; with "invert" the sum
+    decodes to K (g^-1(S / K) - reference). A sum that must always have K uploads is padded with samples of the public
+    reference; the caller sends the uploads of at most K clients.
 
     canaries: as in `Coins`
-    bits:   of the ring of a sum. It may hold every count, or be smaller: then the sum is read as the count nearest to
-            the expected count of the reference. A count farther away is read wrong by 2^bits, which lowers accuracy;
-            the release is post-processing of the counts in any case
-    trials: m samples of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
-            (Chen, Ozgur, Kairouz 2022). `coins` then describes m samples for each of the numbers sent, so m times as
-            many and a clip sqrt(m) times as long, each seen individually; their number is post-processing of that. Its
-            sum decodes to that of the moves as m times as many uploads would, over m
+    bits:     bits of the ring of a sum. The ring may hold every count, or be smaller. In a smaller ring the sum is read
+              as the count nearest to the expected count of the reference. A count farther away is read wrong by 2^bits,
+              which lowers accuracy; the release is post-processing of the counts in any case
+    trials:   m samples of each probability; an upload has the number of ones among them: the Poisson binomial mechanism
+              (Chen, Ozgur, Kairouz 2022). `coins` then describes m times as many individually visible samples and a
+              clip sqrt(m) times as long; the number of ones is post-processing of these. The sum decodes to that of
+              the moves as the sum of m times as many uploads would, divided by m
 
     >>> from accounting.mechanisms import BernoulliAggregate, FixedSizeSampling
     >>> from dpfed.randomness import Secure
@@ -136,7 +136,9 @@ class PrivateCoins(Private):
     def __post_init__(self) -> None:
         check_edge(self.edge)
         if self.trials > 1 and self.coins.noise_std:
-            raise ConfigError(f"privacy.trials={self.trials} with privacy.noise_std: is not built. Remove one of them.")
+            raise ConfigError(
+                f"privacy.trials={self.trials} with privacy.noise_std: not supported. Remove one of them."
+            )
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
 
@@ -154,10 +156,10 @@ class PrivateCoins(Private):
         rounds: int,
         delta: float,
     ) -> tuple[PrivateCoins, float]:
-        """Return the stage of [privacy] and its clip norm, by default the largest within epsilon.
+        """Return the stage of [privacy] and its clip norm, by default the largest clip norm within epsilon.
 
-        Senders of single uploads are visible: every client is charged in every round, or by the order of the clients if
-        it is public. others, reference: as in `BernoulliAggregate`.
+        Single uploads reveal who sends: every client is charged in every round or, if the order of the clients is
+        public, by that order. others, reference: as in `BernoulliAggregate`.
         """
         fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
         root, size = math.sqrt(table.trials), table.trials * sent
@@ -188,15 +190,15 @@ class PrivateCoins(Private):
             return made, table.clip_norm
         assert table.epsilon is not None
         clip = budget.largest_clip(
-            lambda clip: Composed(parts=((made._clipped(clip).mechanism(), rounds),)),
+            lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), rounds),)),
             widest=widest(edge, size, table.clip_metric),
             epsilon=table.epsilon,
             delta=delta,
             accountant=table.accountant,
         )
-        return made._clipped(root * (clip / root)), clip / root
+        return made._with_clip(root * (clip / root)), clip / root
 
-    def _clipped(self, clip: float) -> PrivateCoins:
+    def _with_clip(self, clip: float) -> PrivateCoins:
         return replace(self, coins=replace(self.coins, l2_clip=clip))
 
     @property
@@ -206,7 +208,7 @@ class PrivateCoins(Private):
 
     @property
     def slots(self) -> int | None:
-        """Uploads K of every sum; None if each is seen individually."""
+        """Number K of uploads in every sum; None if each upload is seen individually."""
         return self.coins.cohort if isinstance(self.coins, BernoulliAggregate) else None
 
     @property
@@ -214,14 +216,14 @@ class PrivateCoins(Private):
         return self.bits
 
     def require_bound(self, stages: Sequence[Stage]) -> None:
-        """Raise ConfigError for moves that are clipped to another bound, or in another metric, than is charged."""
+        """Raise ConfigError for moves that are clipped to another bound, or in another metric, than the charged one."""
         for clip in (stage for stage in stages if isinstance(stage, ClipMoves)):
             kept, wanted = (clip.linf, clip.metric), (self.coins.linf_clip, self.coins.clip_metric)
             if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
                 raise ConfigError(
                     f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
-                    f"uploads that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
-                    "same."
+                    f"uploads that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be "
+                    "equal."
                 )
 
     @property
@@ -229,9 +231,7 @@ class PrivateCoins(Private):
         return self.slots is None
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """Return one round, for the accountant: visible uploads gain nothing from sampling, except from a public
-        order.
-        """
+        """Return one round, for the accountant: sampling does not amplify visible uploads, except a public order."""
         seen = self.in_every_upload and not isinstance(self.sampling, Cyclic)
         return self.coins if seen else subsample(self.coins, self.sampling)
 
@@ -255,7 +255,7 @@ class PrivateCoins(Private):
         self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
-            mask.copy_(self._counted(now.reference, row, "coins", now.number, int(client)))
+            mask.copy_(self._count_ones(now.reference, row, "coins", now.number, int(client)))
         return masks
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -263,47 +263,47 @@ class PrivateCoins(Private):
         if self.slots is not None:
             slots = self.slots + (0 if self.canaries is None else self.canaries(now.number))
             for missing in range(slots - uploads):
-                total = total + self._counted(now.reference, None, "coins.padding", now.number, missing)
+                total = total + self._count_ones(now.reference, None, "coins.padding", now.number, missing)
             uploads = slots
         start = now.reference.clamp(self.edge, 1 - self.edge)
-        total = self._count(total, start, uploads).to(start.dtype)
+        total = self._read_count(total, start, uploads).to(start.dtype)
         if not self.coins.noise_std:
             return total / self.trials - uploads * start
-        return self._corrected(total, now.reference, uploads)
+        return self._correct_bias(total, now.reference, uploads)
 
-    def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
+    def _read_count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
         """Return the number of ones in `uploads` uploads."""
         if self.bits is None or uploads * self.trials < 1 << self.bits:
-            return in_ring(total, self.bits)
+            return reduce_in_ring(total, self.bits)
         expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
-        return expected + centred(total.to(torch.int64) - expected, self.bits)
+        return expected + centre_residues(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
-        """Raise ConfigError for public probabilities other than the charged one."""
+        """Raise ConfigError for public probabilities that differ from the charged one."""
         known = self.coins.reference
         if known is not None and not bool((reference == known).all()):
-            raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
+            raise ConfigError(f"public probabilities other than {known}, the probability that is charged.")
 
-    def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+    def _count_ones(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Return the number of ones [k] among the trials."""
         if self.trials == 1:
-            return self._drawn(reference, row, purpose, *path)
+            return self._draw_samples(reference, row, purpose, *path)
         counts = torch.zeros_like(reference, dtype=torch.int64)
         for trial in range(self.trials):
-            counts += self._drawn(reference, row, purpose + ".trial", *path, trial)
+            counts += self._draw_samples(reference, row, purpose + ".trial", *path, trial)
         return counts
 
-    def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+    def _draw_samples(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Return samples [k], bool, of the probabilities reference + row, after noise and clip."""
         if not self.coins.noise_std:
             return bernoulli_draws(reference, row, self.edge, self.randomness, purpose, *path)
-        probabilities = _sum(reference, row)
+        probabilities = _moved_reference(reference, row)
         noise = self.randomness.normal(len(reference), purpose + ".noise", *path, device=str(reference.device))
         clipped = (probabilities + self.coins.noise_std * noise).clamp(self.edge, 1 - self.edge)
         uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)
         return uniforms.lt(clipped)
 
-    def _corrected(self, total: Tensor, reference: Tensor, uploads: int) -> Tensor:
+    def _correct_bias(self, total: Tensor, reference: Tensor, uploads: int) -> Tensor:
         setting = {"c": self.edge, "noise_std": self.coins.noise_std}
         start = np.clip(reference.cpu().numpy().astype(np.float64), self.edge, 1 - self.edge)
         mean = total.cpu().numpy().astype(np.float64) / uploads
@@ -321,8 +321,8 @@ def bernoulli_draws(
 ) -> Tensor:
     """Return 1 where U < p: U of 53 bits, h the first 16 of them, p = clip(reference + row, edge, 1 - edge) in float64.
 
-    2^16 p is known from float32 to less than `_DOUBT`. Above h + 1 + _DOUBT it decides for 1, below h - _DOUBT for 0,
-    for any other bits; once in 2^16 samples it does neither, and the other 37 bits are drawn.
+    2^16 p is computed in float32 with an error below `_DOUBT`. If it is above h + 1 + _DOUBT the sample is 1, if it is
+    below h - _DOUBT the sample is 0, for any other bits. Else, once in about 2^16 samples, the other 37 bits are drawn.
     """
     heads = randomness.bits(-(-len(reference) // 4), purpose, *path).view(np.uint16)[: len(reference)]
     near = reference.clone() if row is None else reference + row
@@ -334,13 +334,13 @@ def bernoulli_draws(
         chosen = unsure.cpu().numpy()
         rest = randomness.bits(len(chosen), purpose + ".rest", *path) >> np.uint64(64 - _REST)
         uniforms = np.ldexp((heads[chosen].astype(np.uint64) << np.uint64(_REST) | rest).astype(np.float64), -53)
-        exact = _sum(reference[unsure], None if row is None else row[unsure]).clamp(edge, 1 - edge)
+        exact = _moved_reference(reference[unsure], None if row is None else row[unsure]).clamp(edge, 1 - edge)
         ones[unsure] = torch.from_numpy(uniforms).to(exact.device).lt(exact)
     return ones
 
 
-def in_ring(total: Tensor, bits: int | None) -> Tensor:
-    """Return a sum modulo 2^bits, if it is taken in that ring."""
+def reduce_in_ring(total: Tensor, bits: int | None) -> Tensor:
+    """Return a sum modulo 2^bits, if `bits` is given; else the sum itself."""
     return total if bits is None else total.remainder(1 << bits)
 
 
@@ -349,6 +349,6 @@ def check_edge(edge: float) -> None:
         raise ConfigError(f"edge {edge} of Bernoulli uploads (mask.edge, privacy.edge): must be in [0, 1/2).")
 
 
-def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
+def _moved_reference(reference: Tensor, row: Tensor | None) -> Tensor:
     """Return reference + row in float64, accurate enough to be the charged probability."""
     return reference.double() if row is None else reference.double() + row.double()

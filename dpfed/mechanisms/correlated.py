@@ -13,17 +13,18 @@ from accounting.mechanisms import CorrelatedRounds
 
 @dataclass(kw_only=True, eq=False)
 class Correlated:
-    """Noise w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is charged.
+    """Noise w_t with C w = z: z_t the fresh noise of round t, C the charged matrix of `law`.
 
     Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds in memory. Buffered: w_t
-    = z_t - sum over i of weights_i s_i, s_i = decays_i s_i + w_t afterwards. Memory: one vector per band or buffer, for
-    any number of rounds. Time: one pass over them. Nothing of it is on disk: for any other round than the next one (a
-    resumed run, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any round with
-    the same noise. It requires seeded randomness.
+    = z_t - sum over i of weights_i s_i, then s_i = decays_i s_i + w_t. Memory: one vector per band or buffer, for any
+    number of rounds. Time: one pass over them. The noise is not stored on disk. If the next round is not asked for
+    (in a resumed run or an audit), earlier fresh noise is drawn again from its streams. So a run resumes at any round
+    with the same noise; this requires seeded randomness.
     Claim: the released sums are C^-1 (C x + z), the stream that `law` charges. Source: Denisov, McMahan, Rush, Smith,
     Thakurta 2022; McMahan, Xu, Zhang 2024 (buffers). Adjacency: that of the Gaussian noise z.
 
-    kept: of earlier rounds, [bands - 1 or buffers, k]; number: the next round
+    kept:   noise of earlier rounds, [bands - 1 or buffers, k]
+    number: number of the next round
 
     >>> import torch
     >>> from accounting.mechanisms import CorrelatedRounds
@@ -35,31 +36,32 @@ class Correlated:
 
     law: CorrelatedRounds
     number: int = 0
-    kept: Tensor | None = None
+    past: Tensor | None = None
 
     def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
-        """Return w of round `number` from its fresh noise; `drawn_in`: that of an earlier round, drawn again."""
-        kept = self.kept
-        if kept is None or self.number != number or kept.shape[1:] != fresh.shape:
+        """Return w of round `number` from its fresh noise; `drawn_in` draws the fresh noise of an earlier round
+        again."""
+        past = self.past
+        if past is None or self.number != number or past.shape[1:] != fresh.shape:
             height = len(self.law.weights) or len(self.law.coefficients) - 1
-            self.kept = kept = fresh.new_zeros(height, len(fresh))
+            self.past = past = fresh.new_zeros(height, len(fresh))
             self.number = 0
             for earlier in range(number):
-                self._next(drawn_in(earlier), kept)
-        return self._next(fresh, kept)
+                self._next_noise(drawn_in(earlier), past)
+        return self._next_noise(fresh, past)
 
-    def _next(self, fresh: Tensor, kept: Tensor) -> Tensor:
+    def _next_noise(self, fresh: Tensor, past: Tensor) -> Tensor:
         law, place = self.law, self.number
         self.number += 1
-        if not len(kept):
+        if not len(past):
             return fresh.clone()
         if law.weights:
-            noise = fresh - fresh.new_tensor(law.weights) @ kept
-            kept.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
+            noise = fresh - fresh.new_tensor(law.weights) @ past
+            past.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
             return noise
-        place %= len(kept)  # of the oldest, which is overwritten
-        back = torch.tensor(law.coefficients[1:], device=fresh.device)  # of the newest first
-        ages = (place - 1 - torch.arange(len(kept), device=fresh.device)) % len(kept)
-        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ kept
-        kept[place] = noise
+        place %= len(past)  # position of the oldest noise, which is overwritten
+        back = torch.tensor(law.coefficients[1:], device=fresh.device)  # coefficient of the newest noise first
+        ages = (place - 1 - torch.arange(len(past), device=fresh.device)) % len(past)
+        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ past
+        past[place] = noise
         return noise

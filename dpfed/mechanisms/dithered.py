@@ -1,18 +1,18 @@
-"""Quantiser with an exactly Gaussian error for every input: the noise that makes a round private.
+"""Dithered quantiser with an exactly Gaussian error for every input; the error is the noise that makes a round private.
 
-The density of N(0, s^2) is a mixture of uniform ones: with its right half unchanged and its left half upside down, the
-area under it is cut into slices, one for each height t in (0, 1) of the peak,
+The density of N(0, s^2) is a mixture of uniform densities. Its right half is unchanged and its left half turned upside
+down; the area under it is cut into slices, one for each height t in (0, 1) of the peak,
 
     (-s r(1 - t), s r(t)),   r(t) = sqrt(-2 ln t),   of width s w(t) >= s w(1/2) = 2.3548 s
 
 (the shifted layers of Wilson 2000, Layered Multishift Coupling; for uploads: Hegazy, Leluc, Li, Dieuleveut 2024,
-Compression with Exact Error Distribution for Federated Learning). A slice is drawn by a point Z under the density, and
-a subtractive dither D in it:
+Compression with Exact Error Distribution for Federated Learning). A slice is drawn by a point Z under the density, with
+a subtractive dither D in the slice:
 
     Z ~ N(0, 1),  V ~ U(0, 1],  h = V exp(-Z^2 / 2),  t = h if Z > 0 else 1 - h;   D ~ U[-1/2, 1/2)
     sent m = round(x / (s w) - D),   decoded y = s (w (m + D) + (r(t) - r(1 - t)) / 2),   y - x ~ N(0, s^2)
 
-Both ends draw the same Z, V, D; only m is sent. It is 0 except with probability at most |x| / (s w).
+Client and server draw the same Z, V, D; only m is sent. m is 0 except with probability at most |x| / (s w).
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class DitheredNoise(Private):
 
     Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of
     `sampling`, with the client as the unit, for an observer of the sum without the uploads. The error does not depend
-    on the row, so the sum of m decoded rows is that of the rows plus N(0, (z C)^2 m / K), and the server draws the
-    shares of the K - m that do not arrive. So the noise of the sum does not depend on the cohort: noise that grew with
-    it would reveal who was drawn. More than K never take part (`CappedPoissonSampling`). A client that sends nothing is
-    one that sends zeros, and zeros have noise, too.
+    on the row, so the sum of m decoded rows is the sum of the rows plus N(0, (z C)^2 m / K). The server draws the
+    shares of the K - m uploads that do not arrive. So the noise of the sum does not depend on the cohort: noise that
+    grew with the cohort would reveal who was drawn. More than K clients never take part (`CappedPoissonSampling`). A
+    client that sends nothing is treated as sending zeros, whose sum has noise, too.
     Source: Hegazy, Leluc, Li, Dieuleveut 2024; docs/theory.md, section 9. Adjacency: zero-out or replace-one.
 
-    An observer of the draws reads x from a message up to the width of its slice. So the server is trusted, draws are
-    secret between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
-    `GaussianNoise`: for experiments.
+    An observer of the draws Z, V, D can compute x from a message up to the width of its slice. So the server must be
+    trusted, a client's draws must be secret between server and client, and the other clients must have drawn theirs.
+    The draws are floating-point numbers, as in `GaussianNoise`: for experiments.
 
     >>> from accounting.mechanisms import FullParticipation, GaussianShares
     >>> from dpfed.randomness import Simulated
@@ -128,8 +128,8 @@ class DitheredNoise(Private):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         for row, client in zip(rows, ids, strict=True):
-            slices = self._slices(row, now, int(client))
-            row.copy_(slices.decoded(slices.symbols(row)))
+            slices = self._client_slices(row, now, int(client))
+            row.copy_(slices.dequantise(slices.symbols(row)))
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -147,7 +147,7 @@ class DitheredNoise(Private):
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
         return [
-            self._field(len(row)).write(self._shifted(row, now, int(client))).content
+            self._field(len(row)).write(self._symbols(row, now, int(client))).content
             for row, client in zip(rows, ids, strict=True)
         ]
 
@@ -158,14 +158,14 @@ class DitheredNoise(Private):
             symbols = self._field(len(row)).read(reader).astype(np.int64) - self.levels
             if reader.at != len(message):
                 raise WireError(f"{len(message) - reader.at} bytes after the symbols. Drop the client's message.")
-            row.copy_(self._slices(row, now, int(client)).decoded(torch.from_numpy(symbols).to(row.device)))
+            row.copy_(self._client_slices(row, now, int(client)).dequantise(torch.from_numpy(symbols).to(row.device)))
         return rows
 
     def fixed_bits(self, size: int) -> int:
-        """Return the counted bits of a message: its length depends on the row, and is less with probability 1 -
+        """Return the counted bits of a message. Its length depends on the row, and is within them with probability 1 -
         LONGER.
         """
-        return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
+        return 8 * self._field(size).bytes_with(most_nonzero(size, self.noise.shares, self.noise.noise_multiplier))
 
     def release(self, now: Round) -> Release:
         std = self._std(now.clip_norm)
@@ -191,11 +191,11 @@ class DitheredNoise(Private):
     def _field(self, size: int) -> SymbolField:
         return SymbolField(alphabet=self.alphabet, count=size)
 
-    def _shifted(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
-        symbols: NDArray[np.int64] = self._slices(row, now, client).symbols(row).cpu().numpy()
+    def _symbols(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
+        symbols: NDArray[np.int64] = self._client_slices(row, now, client).symbols(row).cpu().numpy()
         return symbols + self.levels
 
-    def _slices(self, row: Tensor, now: Round, client: int) -> _Slices:
+    def _client_slices(self, row: Tensor, now: Round, client: int) -> _Slices:
         path, device = (now.number, client), str(row.device)
         uniform = torch.from_numpy(self.randomness.uniform(2 * len(row), "noise.dither", *path)).to(device)
         return _Slices.of(
@@ -208,7 +208,7 @@ class DitheredNoise(Private):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Slices:
-    """Slice of every coordinate, in the units of rows: its width, its middle, and the dither in it."""
+    """Slice of every coordinate, in the units of rows: its width, its midpoint, and the dither in it."""
 
     widths: Tensor
     middles: Tensor
@@ -216,7 +216,7 @@ class _Slices:
 
     @staticmethod
     def of(*, points: Tensor, heights: Tensor, dither: Tensor, std: float) -> _Slices:
-        """Return the slices of points Z and heights 1 - V; float64 throughout."""
+        """Return the slices of points Z and heights 1 - V, computed in float64."""
         z = points.double()
         under = (1 - heights).mul_(z.square().mul_(-0.5).exp_())
         t = torch.where(points > 0, under, 1 - under).clamp_(2.0**-1000, 1 - 2.0**-53)
@@ -227,7 +227,7 @@ class _Slices:
         """Return the symbols m, int64."""
         return (row.double() / self.widths).sub_(self.dither).round_().to(torch.int64)
 
-    def decoded(self, symbols: Tensor) -> Tensor:
+    def dequantise(self, symbols: Tensor) -> Tensor:
         """Return the dequantised row y."""
         return (symbols + self.dither).mul_(self.widths).add_(self.middles)
 
@@ -237,11 +237,11 @@ def _radius(log: Tensor) -> Tensor:
     return log.mul(-2).sqrt_()
 
 
-def most_moved(size: int, shares: int, noise_multiplier: float) -> int:
-    """Return a number that the non-zero m of a clipped row exceed with probability at most LONGER.
+def most_nonzero(size: int, shares: int, noise_multiplier: float) -> int:
+    """Return a number that the count of non-zero m of a clipped row exceeds with probability at most LONGER.
 
-    Each is independently not 0 with probability at most |x| / (2.3548 s), which sum to at most mu = sqrt(d) C / (2.3548
-    s), by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
+    Each m is independently not 0 with probability at most |x| / (2.3548 s). These sum to at most mu = sqrt(d) C /
+    (2.3548 s), by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
     """
     mu = math.sqrt(size * shares) / (NARROWEST * noise_multiplier)
     low, high = math.ceil(mu), size

@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum of clipped rows, drawn by the server, in shares of the clients, or on every upload."""
+"""Gaussian noise on a sum of clipped rows: drawn by the server, in shares by the clients, or on every upload."""
 
 from __future__ import annotations
 
@@ -52,14 +52,18 @@ class GaussianNoise(Private):
     """Gaussian noise N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
 
     Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
-    sampler's cohort, under `adjacency` with the client as the unit. placement "server" adds the noise once to the sum;
-    "clients" adds a share of it to each of exactly r rows, which needs a cohort of known size: with Poisson sampling
-    the noise would vary with the secret cohort, so that is rejected, and so is add-remove, under which one client added
-    is one share added; "uploads" adds N(0, (z C)^2) to every row, for any later processing, so each upload alone is the
-    Gaussian
-    mechanism: it may be seen, sampling hides nothing, and a round is charged to every client as if it took part, or, if
-    the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy count of clients inside the
-    bound is part of the same release and is charged inside `noise_multiplier`.
+    sampler's cohort, under `adjacency` with the client as the unit.
+
+    placement "server": the noise is added once, to the sum.
+    placement "clients": a share of the noise is added to each of exactly r rows, which needs a cohort of known size.
+        Poisson sampling is rejected, because the noise would vary with the secret cohort; so is add-remove, under which
+        one client added is one share added.
+    placement "uploads": N(0, (z C)^2) is added to every row, so each upload alone is the Gaussian mechanism, for any
+        later processing. An upload may be visible, so sampling does not amplify. A round is charged to every client as
+        if it took part or, if the order is public (cyclic), to the clients whose turn it is.
+
+    With `adaptive`, the noisy count of clients inside the bound is part of the release and is charged inside
+    `noise_multiplier`.
     Source: Balle, Wang 2018; docs/theory.md, sections 3 to 5. Units: the noise multiplier over the clip norm C.
     Adjacency: any; add-remove not with shares or single uploads. Errors: ConfigError for a placement without an
     account.
@@ -67,15 +71,17 @@ class GaussianNoise(Private):
     The sum must be one of unreduced numbers: noise that is added after a reduction modulo 2^b hides no wrap-around. So
     secure sums use `dpfed.mechanisms.integers` instead.
 
-    shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
-               (more of it is post-processing). The caller releases no sum of fewer.
-    correlated: later rounds cancel a part of a round's noise. Then `noise_multiplier` is that of the fresh noise, and
-               rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
-               balls-and-bins it is the sampler's schedule in lanes, with the coefficients of as many bands.
-    schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged with its own.
-    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if
-               dropouts do not depend on data, and every released round is charged. The number that arrived is then in
-               the ledger, as a part of the charge: out of a fixed number, so it is a count of dropouts alone.
+    shares:      a share is N(0, (z C)^2 / shares). The number is r, or fewer, so that the noise suffices even if only
+                 that many uploads arrive (further noise is post-processing). The caller releases no sum of fewer
+                 uploads.
+    correlated:  later rounds cancel a part of a round's noise. Then `noise_multiplier` is that of the fresh noise, and
+                 rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
+                 balls-and-bins it is the sampler's schedule in lanes, with the coefficients of its bands.
+    schedule:    factors of the noise multiplier over the rounds, fixed beforehand; each round is charged with its
+                 factor.
+    charged:     True: shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if
+                 dropouts do not depend on data, and every released round is charged. The number that arrived is then in
+                 the ledger, as a part of the charge: of a fixed number, so it only counts dropouts.
 
     >>> from dpfed.participation.sampling import PoissonCohorts
     >>> from dpfed.randomness import Secure
@@ -104,7 +110,7 @@ class GaussianNoise(Private):
             raise ConfigError(
                 f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
-                "or 'all', or privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+                "or 'all', or privacy.noise='discrete-gaussian', whose sums always have a fixed number of shares."
             )
         if self.shares is not None and self.shares < 1:
             raise ConfigError(f"shares={self.shares} of Gaussian noise: must be at least 1.")
@@ -115,23 +121,23 @@ class GaussianNoise(Private):
             )
         if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
             raise ConfigError(
-                "privacy.release='uploads': who sends is seen, so adjacency is zero-out or replace-one, and there is "
-                "no secret count for privacy.adaptive. Change them, or use release='sum'."
+                "privacy.release='uploads': senders are visible, so adjacency must be zero-out or replace-one, and "
+                "there is no secret count for privacy.adaptive. Change them, or use release='sum'."
             )
         if self.correlated is not None and not (self.placement == "server" and self.adaptive is None):
             raise ConfigError(
-                "privacy.bands: noise that is taken back over rounds is the server's, at one clip norm. Use "
+                "privacy.bands: noise that is correlated over rounds is added by the server, at one clip norm. Use "
                 "privacy.placement='server' without privacy.adaptive."
             )
         alone = self.placement == "server" and self.adaptive is None and self.correlated is None
         if self.schedule is not None and not (alone and not self.charged):
             raise ConfigError(
-                "privacy.noise_schedule: is for noise of the server that is independent over rounds, at one clip norm. "
-                "Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
+                "privacy.noise_schedule: requires noise of the server that is independent over rounds, at one clip "
+                "norm. Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
             )
         if self.correlated is not None:
-            _check_rests(self.correlated, self.sampler)
-        self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
+            _check_separation(self.correlated, self.sampler)
+        self.mechanism()  # refuses a sampler and adjacency without an account, and a count that exceeds the budget
 
     @classmethod
     def calibrated(
@@ -149,14 +155,14 @@ class GaussianNoise(Private):
     ) -> GaussianNoise:
         """Return the noise of [privacy], calibrated by its account if an epsilon is given.
 
-        tolerance, dropout: of missing uploads; momentum: of the server's step; stream: name of correlated noise in the
-        ledger.
+        tolerance, dropout: fractions of missing uploads; momentum: momentum of the server's step; stream: name of
+        correlated noise in the ledger.
         """
         uploads, in_shares = table.release == "uploads", table.placement == "clients"
         charged, law = table.missing_shares == "charged" and in_shares, who.law
-        # one client added or removed would be a share of noise, or an upload, more or less.
+        # Adding or removing one client would add or remove a share of noise, or an upload.
         kept = uploads or (in_shares and isinstance(law, FullParticipation))
-        kept |= turns_follow_ids(law)  # or one client added would move the turns of others
+        kept |= turns_follow_ids(law)  # else one client added would change the turns of others
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
         plain = cls(
             noise_multiplier=table.noise_multiplier or 1.0,
@@ -166,7 +172,7 @@ class GaussianNoise(Private):
             placement="uploads" if uploads else table.placement,
             shares=least_uploads(int(who.expected), tolerance) if in_shares and not charged else None,
             charged=charged,
-            correlated=_correlated(table, who, rounds=rounds, momentum=momentum, stream=stream),
+            correlated=_correlated_noise(table, who, rounds=rounds, momentum=momentum, stream=stream),
             schedule=None
             if table.noise_schedule is None
             else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
@@ -176,7 +182,7 @@ class GaussianNoise(Private):
             plain = replace(plain, noise_multiplier=z * (1 - dropout) ** -0.5 if charged else z)
         if table.adaptive is None:
             return plain
-        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would use it all.
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small cohort, where the count would use all noise.
         count = AdaptiveClip(
             quantile=table.adaptive.quantile,
             rate=table.adaptive.rate,
@@ -187,11 +193,9 @@ class GaussianNoise(Private):
         return replace(plain, adaptive=count)
 
     def smallest_multiplier(self, table: NoiseMultiplierTable, *, rounds: int, delta: float) -> float:
-        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, with all other settings as
-        they are.
-        """
+        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else unchanged."""
         assert table.epsilon is not None
-        released = self._released(1.0)
+        released = self._sampled_release(1.0)
         sampled = self.adjacency.sensitivity_in_clips
         return budget.multiplier_for(
             lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
@@ -204,7 +208,7 @@ class GaussianNoise(Private):
         )
 
     def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
-        return self.mechanism(uploads) if self.schedule is None else self._with(self._factor(number))
+        return self.mechanism(uploads) if self.schedule is None else self._release_with(self._factor(number))
 
     def run(self, rounds: int, uploads: int | None = None) -> Composed:
         if self.schedule is None:
@@ -219,30 +223,30 @@ class GaussianNoise(Private):
         return self.adaptive.update_noise_multiplier(self.noise_multiplier)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """Return one round, for the accountant, from the drawn noise, or that of `uploads` shares of it.
+        """Return one round, for the accountant, with the noise as drawn, or with the noise of `uploads` shares.
 
         Under a schedule: the round with the largest epsilon.
         """
-        return self._with(self._arrived(uploads)) if self.charged else self._whole
+        return self._release_with(self._arrived_part(uploads)) if self.charged else self._whole_release
 
     def _factor(self, number: int) -> float:
         """Return the factor of the noise multiplier in round `number`."""
         return 1.0 if self.schedule is None else self.schedule.factor(number)
 
     @cached_property
-    def _whole(self) -> SingleRelease:
-        return self._with(1.0 if self.schedule is None else self.schedule.least)
+    def _whole_release(self) -> SingleRelease:
+        return self._release_with(1.0 if self.schedule is None else self.schedule.least)
 
-    def _with(self, noise: float) -> SingleRelease:
-        """Return the release of one round with this fraction of the noise."""
+    def _release_with(self, noise: float) -> SingleRelease:
+        """Return the release of one round with the fraction `noise` of the noise."""
         multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
+        return self._sampled_release(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
 
-    def _released(self, noise_multiplier: float) -> SingleRelease:
-        """Return the release of a round's sum, or uploads, with this noise multiplier: derived here only."""
+    def _sampled_release(self, noise_multiplier: float) -> SingleRelease:
+        """Return the release of a round's sum, or uploads, with this noise multiplier; no other code derives it."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
             return noise
@@ -252,8 +256,8 @@ class GaussianNoise(Private):
     def covers_feedback(self) -> bool:
         """True if clients may remember their earlier rounds.
 
-        No other client's participation then depends on a client's, and one of the two neighbours sends nothing
-        (docs/theory-participation.md, Theorem 4).
+        The condition: a client does not affect the participation of other clients, and on one of two neighbouring
+        datasets it sends nothing (docs/theory-participation.md, Theorem 4).
         """
         moves_others = isinstance(self.sampler.law, FixedSizeSampling | CappedPoissonSampling)
         return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
@@ -270,30 +274,30 @@ class GaussianNoise(Private):
         if self.placement != "server":
             std = self._share_std(now.clip_norm)
             for row, client in zip(rows, ids, strict=True):
-                row.add_(self._normal(row, SHARE, now.number, int(client)), alpha=std)
+                row.add_(self._draw_normals(row, SHARE, now.number, int(client)), alpha=std)
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._fresh(total, now.number, now)
+        noise = self._fresh_noise(total, now.number, now)
         if now.observer is not None:
             now.observer.noise(noise)
         if self.correlated is None or noise_matrix(self.correlated) is None:
             return total + noise
-        return total + self._past.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+        return total + self._past_noise.noise(noise, now.number, lambda earlier: self._fresh_noise(total, earlier, now))
 
     @cached_property
-    def _past(self) -> Correlated:
-        """Noise of earlier rounds, of this source alone."""
+    def _past_noise(self) -> Correlated:
+        """Noise of earlier rounds, kept by this instance only."""
         matrix = None if self.correlated is None else noise_matrix(self.correlated)
         assert matrix is not None
         return Correlated(law=matrix)
 
-    def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
-        """Return the fresh noise of a round, on its sum."""
+    def _fresh_noise(self, like: Tensor, number: int, now: Round) -> Tensor:
+        """Return the fresh noise of a round's sum."""
         noise = self.update_noise_multiplier * self._factor(number)
-        return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
+        return self._draw_normals(like, "noise.sum", number).mul_(noise * now.clip_norm)
 
     def release(self, now: Round) -> Release:
         norm, uploads = now.clip_norm, now.uploads
@@ -301,55 +305,55 @@ class GaussianNoise(Private):
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
         if self.placement == "clients":
-            shares = uploads if self.charged else self._shares
+            shares = uploads if self.charged else self._share_count
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
         return Release(
             round=now.number,
             mechanism=self.in_round(now.number, uploads),
             clip_norm=norm,
-            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
+            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived_part(uploads),
             noise_placement=self.placement,
             detail=detail,
         )
 
-    def _arrived(self, uploads: int | None) -> float:
-        """Return the noise of `uploads` shares over the whole noise, if the noise that arrived is charged."""
+    def _arrived_part(self, uploads: int | None) -> float:
+        """Return the noise of `uploads` shares over the whole noise if the noise that arrived is charged, else 1."""
         return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
 
     def _share_std(self, norm: float) -> float:
-        shares = self._shares if self.placement == "clients" else 1.0
+        shares = self._share_count if self.placement == "clients" else 1.0
         return float(self.update_noise_multiplier * norm / shares**0.5)
 
     @property
-    def _shares(self) -> int:
+    def _share_count(self) -> int:
         """Number of shares that make the whole noise."""
         return int(self.sampler.expected) if self.shares is None else self.shares
 
-    def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+    def _draw_normals(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
 
 
-def _correlated(
+def _correlated_noise(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
 ) -> CorrelatedRounds | BallsAndBins | None:
-    """Return the matrix of least error for these rounds. The model is a sum of steps along the mean update."""
+    """Return the matrix of least error for these rounds, for a model that is a sum of steps along mean updates."""
     law: Any = who.law
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
-        lanes = _banded(table, bands, momentum)
+        lanes = _banded_noise(table, bands, momentum)
         return None if bands == 1 else replace(law, coefficients=lanes.first_column(rounds))
     if table.bands is None and table.buffers is None:
         return None
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
-        else _banded(table, table.bands or 1, momentum)
+        else _banded_noise(table, table.bands or 1, momentum)
     )
     separation = law.period if isinstance(law, Cyclic) else law.separation
     return noise.public_stream(rounds, separation=separation, stream=stream)
 
 
-def _banded(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
+def _banded_noise(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
     return BandedNoise(
         bands=bands,
         factorisation=table.factorisation,
@@ -358,18 +362,17 @@ def _banded(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
     )
 
 
-def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
-    """Raise ConfigError if clients take part sooner, or more often, than the stream of correlated noise is charged
-    for.
-    """
+def _check_separation(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
+    """Raise ConfigError if clients take part sooner, or more often, than the charged correlated noise allows."""
     law = sampler.law
     if isinstance(stream, BallsAndBins):
         if not isinstance(law, BallsAndBins) or replace(stream, coefficients=law.coefficients) != law:
-            raise ConfigError(f"noise in bands for cohorts of {stream}, with cohorts drawn by {law}: must be the same.")
+            raise ConfigError(f"noise in bands for cohorts of {stream}, with cohorts drawn by {law}: must be equal.")
         return
     apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
     if apart < stream.separation or stream.participations is not None:
         raise ConfigError(
             f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
-            f"with cohorts drawn by {law}: use a public order, or rests, of as many rounds, and no limit of times."
+            f"with cohorts drawn by {law}: use a public order, or a minimum separation, of at least that many "
+            "rounds, and no limit of times."
         )

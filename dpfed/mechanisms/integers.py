@@ -1,4 +1,4 @@
-"""Sums of integers: rows become whole numbers in a ring, and integer noise is added to them or to their sum."""
+"""Sums of integers: rows become integers in a ring, and integer noise is added to the rows or to their sum."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import rarely_exceeded
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.sums import least_uploads
-from dpfed.compress.fixed_point import FixedPoint, saturated
-from dpfed.compress.ring import centred
+from dpfed.compress.fixed_point import FixedPoint, count_near_ends
+from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_distributions import IntegerLaw, law_of
+from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
@@ -54,10 +54,10 @@ _MOST_BITS = 32
 class Integers(Stage):
     """Encoding in a ring: rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is decoded.
 
-    bits: of the ring Z_{2^b}. A sum beyond it wraps around, which lowers accuracy. Noise is added to the rows that
-          `client` returns, or to their sum before `server` (`IntegerNoise`), which reduces it modulo 2^b again: (S mod
-          M + N) mod M = (S + N) mod M, so the release is post-processing of S + N, for any residues that clients send.
-          No noise may be added to the sum that `server` returns.
+    bits: bits b of the ring Z_{2^b}. A sum beyond the ring wraps around, which lowers accuracy. Noise is added to the
+          rows that `client` returns, or to their sum before `server` (`IntegerNoise`). `server` reduces the sum modulo
+          M = 2^b again: (S mod M + N) mod M = (S + N) mod M. So the release is post-processing of S + N, for any
+          residues that clients send. No noise may be added to the sum that `server` returns.
     """
 
     fixed_point: FixedPoint
@@ -68,7 +68,7 @@ class Integers(Stage):
     summed_as = torch.int64
 
     @classmethod
-    def fitting(
+    def with_fitting_ring(
         cls,
         sums: Aggregation,
         *,
@@ -83,9 +83,8 @@ class Integers(Stage):
     ) -> Integers:
         """Return the stage with a ring for sums of `uploads` rows and `noise_draws` draws of the noise.
 
-        They fit except with aggregation.wrap_probability, if clients do not choose rows by the signs of the rotation.
-        Privacy
-        does not rest on that: noise is integer noise, or there is none. scale: steps per clip norm.
+        Sums fit the ring except with aggregation.wrap_probability, if clients do not choose rows by the signs of the
+        rotation. Privacy does not depend on that: noise is integer noise, or there is none. scale: steps per clip norm.
         """
         bits = sum_bits(
             law="discrete-gaussian" if noise is None else noise.kind,
@@ -116,8 +115,8 @@ class Integers(Stage):
 
     @property
     def rounding(self) -> float:
-        """Bound of the root mean square L2 error that rounding adds to a row, over the clip norm: an entry is rounded
-        up or down by a variance of at most 1/4."""
+        """Bound on the root mean square L2 error that rounding adds to a row, over the clip norm. Rounding an entry
+        up or down has a variance of at most 1/4."""
         return math.sqrt(self.fixed_point.padded) / 2 / self.scale
 
     def width(self, size: int) -> int:
@@ -127,31 +126,31 @@ class Integers(Stage):
         encoded = self.fixed_point.encode(
             rows,
             clip_norm=self.clip_norm,
-            rotation_seed=self._rotation(now.number),
+            rotation_seed=self._rotation_seed(now.number),
             randomness=self.randomness,
             names=ids,
             path=(now.number,),
         )
-        now.tally.not_finite += encoded.gave_up
+        now.tally.not_finite += encoded.zeroed_rows
         return encoded.integers.to(rows.device, torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        """Return the decoded sum of integers with its noise, reduced before the noise or not: it is reduced after the
-        noise.
+        """Return the decoded sum of integers with its noise. The sum is reduced after the noise was added, whether or
+        not it was reduced before.
         """
-        return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
+        return self.fixed_point.decode(centre_residues(total, self.bits), rotation_seed=self._rotation_seed(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
         """Return the number of entries of a sum in the ring that have probably wrapped around."""
-        return saturated(centred(total, self.bits), self.bits)
+        return count_near_ends(centre_residues(total, self.bits), self.bits)
 
-    def _rotation(self, number: int) -> int:
+    def _rotation_seed(self, number: int) -> int:
         return self.seeds.integer("fixed_point.rotation", number)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerNoise(Private):
-    """Integer noise that `noise` describes, on every row of integers, or on their sum.
+    """Integer noise described by `noise`, on every row of integers, or on their sum.
 
     Claim: a round is `noise` on a cohort of `sampling`, if rows are integer vectors within its `l2_bound` (`Integers`
     after `dpfed.stages.clip.Clip`; `require_bound` ensures it). The draws have the description's `share_variance`: the
@@ -160,12 +159,12 @@ class IntegerNoise(Private):
     `noise`.
 
     `server` may receive a sum that was reduced modulo 2^b already, if its result is reduced again before any other step
-    (`Integers.server` does): that is the noisy sum reduced, also if either wraps around. So residues of other clients
-    move a client's integers and noise, and hide none of the noise (docs/theory.md, section 7). With placement "clients"
-    the noise is that of the clients that add theirs.
+    (`Integers.server` does). The result is then the noisy sum reduced, even if either wraps around. So residues of
+    other clients shift the sum of a client's integers and noise, and cancel none of the noise (docs/theory.md,
+    section 7). With placement "clients" the noise is that of the clients that add their shares.
 
-    charged: ledger lines state the number of arrived uploads, which is charged; otherwise they have no such count
-    slots:   uploads of every sum, for any drawn clients; None: those of the drawn clients
+    charged: True: ledger lines state the number of arrived uploads, which is charged; False: they have no such count
+    slots:   number of uploads in every sum, whatever clients are drawn; None: the number of drawn clients
     steps_per_unit, detail: fields of a ledger line about the integers
 
     >>> from accounting.mechanisms import FixedSizeSampling, Skellam
@@ -211,11 +210,12 @@ class IntegerNoise(Private):
     ) -> tuple[IntegerNoise, Integers, float]:
         """Return the noise of [privacy] on the sums of [aggregation], its integers, and its noise multiplier.
 
-        The account calibrates the multiplier if an epsilon is given. Each of K uploads carries a share of the noise, or
-        the server adds all of it. Under Poisson sampling a sum with shares, or a secure one, has K uploads, K the cap:
-        the number of uploads must not reveal how many were drawn.
+        The account calibrates the multiplier if an epsilon is given. Each of K uploads has a share of the noise, or the
+        server adds all of it. Under Poisson sampling a sum with shares, or a secure one, has K uploads, K the cap: the
+        number of uploads must not reveal how many clients were drawn.
 
-        sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance: of missing uploads
+        sent, cohort, canaries: number of values in an upload, of clients and of canaries in a round
+        tolerance: fraction of uploads that may be missing
         """
         law, secure, in_shares = who.law, sums.kind != "plain", table.placement == "clients"
         charged = table.missing_shares == "charged"
@@ -232,7 +232,7 @@ class IntegerNoise(Private):
         slots = uploads if filled or in_shares else None
         all_take_part = isinstance(law, FullParticipation) or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
-            adjacency = Adjacency.ZERO_OUT  # one client added or removed would change the participants
+            adjacency = Adjacency.ZERO_OUT  # adding or removing a client would change the number of participants
         padded = padded_dimension(sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
@@ -265,7 +265,7 @@ class IntegerNoise(Private):
         noise = sized(z, 0.0 if charged else tolerance)
         rows = canaries + (int(who.expected) if known else slots or who.clients)
         assert table.clip_norm is not None
-        integers = Integers.fitting(
+        integers = Integers.with_fitting_ring(
             sums,
             size=sent,
             clip_norm=table.clip_norm,
@@ -302,29 +302,29 @@ class IntegerNoise(Private):
         return self.placement == "clients"
 
     def require_bound(self, stages: Sequence[Stage]) -> None:
-        """Raise ConfigError for integers that may be longer than charged."""
+        """Raise ConfigError for integers that may be longer than the charged bound."""
         for integers in (stage for stage in stages if isinstance(stage, Integers)):
             squared, charged = integers.fixed_point.largest_squared_norm(integers.clip_norm), self.noise.l2_bound
             if squared > charged**2 * (1 + 1e-12):
                 raise ConfigError(
                     f"integers of squared norm up to {squared} with noise that is charged for {charged}: must be at "
-                    "most its square. Give both the same steps and clip norm."
+                    "most its square. Give both equal steps and clip norms."
                 )
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """Return one round, for the accountant, with the shares of `uploads` if the noise that arrived is charged."""
-        return subsample(self._arrived(uploads), self.sampling)
+        return subsample(self._arrived_noise(uploads), self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.placement == "clients":
             for row, client in zip(rows, ids, strict=True):
-                row += self._drawn(row, "noise.share", now.number, int(client))
+                row += self._draw_noise(row, "noise.share", now.number, int(client))
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._drawn(total, "noise.sum", now.number)
+        noise = self._draw_noise(total, "noise.sum", now.number)
         if now.observer is not None:
             now.observer.noise(noise)
         return total.to(torch.int64) + noise
@@ -337,15 +337,15 @@ class IntegerNoise(Private):
             round=now.number,
             mechanism=self.mechanism(now.uploads),
             clip_norm=now.clip_norm,
-            noise_std=math.sqrt(self._arrived(now.uploads).variance) / self.steps_per_unit,
+            noise_std=math.sqrt(self._arrived_noise(now.uploads).variance) / self.steps_per_unit,
             noise_placement=self.placement,
             detail=detail,
         )
 
     @property
-    def law(self) -> IntegerLaw:
+    def law(self) -> IntegerDistribution:
         """Distribution of every draw."""
-        return law_of(self.noise)
+        return distribution_of(self.noise)
 
     @property
     def kind(self) -> str:
@@ -357,15 +357,15 @@ class IntegerNoise(Private):
         """Variance of every draw, in squared steps."""
         return int(self.noise.share_variance)
 
-    def _arrived(self, uploads: int | None) -> DiscreteGaussian | Skellam:
+    def _arrived_noise(self, uploads: int | None) -> DiscreteGaussian | Skellam:
         return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
 
-    def _drawn(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+    def _draw_noise(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)
 
 
 def _refuse_schedules(table: IntegerPrivacy, law: Sampling, *, secure: bool) -> None:
-    """Raise ConfigError for schedules with sums that need a fixed number of uploads."""
+    """Raise ConfigError for a schedule if sums need a fixed number of uploads."""
     if isinstance(law, Schedule) and (table.placement == "clients" or secure):
         raise ConfigError(
             f"privacy.noise={table.noise!r} with federation.sampling={law.name!r}: shares of noise (privacy.placement="

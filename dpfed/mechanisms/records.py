@@ -1,4 +1,4 @@
-"""Private records inside a client: sums over a batch as whole numbers, with noise of the discrete Gaussian, exactly."""
+"""Private records inside a client: sums over a batch in integers, with exactly drawn discrete Gaussian noise."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dpfed.randomness import Randomness
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerRecords:
-    """Rows of records, clipped, rounded at random to whole numbers; their sum, with a draw of `noise` on each entry.
+    """Rows of records, clipped and rounded at random to integers; their sum has a draw of `noise` on each entry.
 
-    Claim: under add-remove of one record the noisy sum is `noise`, sampled as the batch is. A row has at most the norm
-    `noise.l2_bound`, which is checked in integers: what rounding lengthens is in the sensitivity. What is drawn has the
-    description's own `share_variance`. Scaling back and everything after it is post-processing. No sum is reduced
-    modulo anything: it is added up in 64 bits.
+    Claim: under add-remove of one record the noisy sum is `noise`, subsampled like the batch. A row has at most
+    the norm `noise.l2_bound`, which is checked in integers: lengthening by rounding is in the sensitivity. Draws have
+    the description's `share_variance`. Scaling back and everything after it is post-processing. No sum is reduced
+    modulo a number: it is computed in 64 bits.
     """
 
     noise: DiscreteGaussian
@@ -40,26 +40,26 @@ class IntegerRecords:
         if longest > self.noise.l2_bound**2 * (1 + 1e-12) or self.noise.dimension != self.fixed_point.padded:
             raise ConfigError(
                 f"integers of squared norm up to {longest} in {self.fixed_point.padded} entries with noise that is "
-                f"charged for {self.noise.l2_bound} in {self.noise.dimension}: must be the same. Give both the same "
-                "steps and clip norm."
+                f"charged for {self.noise.l2_bound} in {self.noise.dimension}: must be equal. Give both equal "
+                "steps and clip norms."
             )
         self.law  # noqa: B018  (refuses a variance that cannot be drawn)
 
     @classmethod
-    def sized(
+    def for_rows(
         cls, noise_multiplier: float, *, size: int, clip_norm: float, steps: float | None, randomness: Randomness
     ) -> IntegerRecords:
-        """Return the integers of rows [size] and their noise of at least noise_multiplier * clip_norm.
+        """Return the integers of rows [size], with noise of standard deviation at least noise_multiplier * clip_norm.
 
-        steps: integer steps per clip norm; None: the least with which rounding lengthens the bound by 1%
+        steps: integer steps per clip norm; None: the least number with which rounding lengthens the bound by at most 1%
         """
         noise = integer_noise(noise_multiplier, size=size, steps=steps)
         per_unit = scale_of(size, steps) / clip_norm
         fixed_point = FixedPoint(size=size, steps_per_unit=per_unit, rotate=False)
         return cls(noise=noise, fixed_point=fixed_point, clip_norm=clip_norm, randomness=randomness)
 
-    def encoded(self, clipped: Tensor, names: NDArray[np.int64], path: tuple[int, ...]) -> Tensor:
-        """Return clipped rows [b, size] as whole numbers int64 [b, size], each rounded with draws of its own name."""
+    def encode_rows(self, clipped: Tensor, names: NDArray[np.int64], path: tuple[int, ...]) -> Tensor:
+        """Return clipped rows [b, size] as int64 [b, size]; the draws that round a row are named by the row."""
         found = self.fixed_point.encode(
             clipped,
             clip_norm=self.clip_norm,
@@ -71,11 +71,11 @@ class IntegerRecords:
         )
         return found.integers.to(torch.int64)
 
-    def drawn(self, *path: int) -> Tensor:
+    def draw_noise(self, *path: int) -> Tensor:
         """Return the noise of one step, int64 [size]."""
         return torch.from_numpy(self.law.sample(self.noise.dimension, self.randomness, "local.noise", *path))
 
-    def decoded(self, total: Tensor) -> Tensor:
+    def decode_sum(self, total: Tensor) -> Tensor:
         """Return a noisy sum of integers in the units of the rows, float32."""
         return self.fixed_point.decode(total, rotation_seed=0)
 
@@ -97,7 +97,7 @@ class IntegerRecords:
 
 
 def scale_of(size: int, steps: float | None) -> float:
-    """Return the integer steps per clip norm."""
+    """Return the integer steps per clip norm: `steps`, or by default the least sufficient number."""
     return float(least_scale(size) if steps is None else steps)
 
 

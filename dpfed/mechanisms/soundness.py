@@ -1,4 +1,4 @@
-"""Soundness of chains: rows must be clipped right before the noise and summed unchanged after it."""
+"""Soundness of chains: rows must be clipped directly before the noise and summed unchanged after it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Private, Stage, Wire, is_private, part
+from dpfed.stages.stage import Private, Stage, Wire, is_private, stage_attribute
 from dpfed.stages.wires import MaskWire, Words
 
 
 def require_form(stages: object) -> Stages:
-    """Raise ConfigError for anything but a chain of stages: a map first, one wire, both halves in every stage."""
+    """Raise ConfigError unless `stages` is a chain: map first, one wire, and both halves in every stage."""
     if not isinstance(stages, Stages):
         raise ConfigError(f"a method's function gives {type(stages).__name__}; must be dpfed.stages.chain.Stages.")
     lacking = [type(one).__name__ for one in stages if not (hasattr(one, "client") and hasattr(one, "server"))]
     if lacking:
-        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} has not both halves, client and server.")
+        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} must have both halves, client and server.")
     wires = sum(isinstance(one, Wire) for one in stages)
     if not isinstance(next(iter(stages), None), Project) or wires != 1:
         raise ConfigError(f"the chain {stages!r}: {wires} stages have a wire; must begin with Project and have one.")
@@ -32,11 +32,10 @@ def require_form(stages: object) -> Stages:
 def require_sound(stages: Stages) -> None:
     """Raise ConfigError for a chain whose charge would not cover its release, or that charges nothing.
 
-    Claim: in an accepted chain, rows enter the private stage with the norm that it charges, and, unless each upload is
-    a
-    release, reach the sum unchanged: a stage behind it that changed rows would undo their bound. Unknown stages are
-    user-defined; they may be before the bound, or behind noised uploads. A user-defined bound or noise is trusted: no
-    inspection of a chain shows its behaviour (`is_user_defined`).
+    Claim: in an accepted chain, rows enter the private stage with the norm that it charges and, unless each upload is a
+    release, reach the sum unchanged. A stage after the private stage that changed rows would undo their bound. Unknown
+    stages are user-defined; they may be before the bound, or after noised uploads. A user-defined bound or noise is
+    trusted: no inspection of a chain shows its behaviour (`is_user_defined`).
     """
     order = tuple(stages)
     private = stages.private
@@ -44,7 +43,7 @@ def require_sound(stages: Stages) -> None:
         raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
     place = next(index for index, stage in enumerate(order) if stage is private)
     _require_noise_before_the_wire(stages, private, order[:place])
-    known = part(private, "rests_on")
+    known = stage_attribute(private, "rests_on")
     if not known:
         return
     ahead = order[max(0, place - len(known)) : place]
@@ -64,35 +63,35 @@ def require_sound(stages: Stages) -> None:
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
-    """Return True if the client half leaves rows unchanged; a stage derived from one of dpfed may not."""
+    """Return True if the client half leaves rows unchanged; False for a class derived from a stage of dpfed."""
     return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
 
 
 def _require_noise_before_the_wire(stages: Stages, private: Private, ahead: Sequence[Stage]) -> None:
-    """Raise ConfigError for noise of the clients behind the bytes that they send."""
+    """Raise ConfigError for noise of the clients after the wire, where their bytes are already sent."""
     if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in ahead):
         raise ConfigError(
-            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and is behind "
-            f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."
+            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, but is after "
+            f"{type(stages.wire).__name__}, by which their bytes are already sent. Put Clip and the noise before it."
         )
 
 
 def require_forgetful(stages: Stages, trainer: object) -> None:
     """Raise ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds.
 
-    Accepted if the private stage declares that its account covers it, or it is error feedback whose charge covers it.
+    Accepted if the private stage declares that its account covers it, or for error feedback that the charge covers.
     """
     for one in (*stages, trainer):
-        covered = part(stages.private, "covers_memory") or (one is stages.wire and stages.feeds_back)
-        if part(one, "remembers_clients") and not covered:
+        covered = stage_attribute(stages.private, "covers_memory") or (one is stages.wire and stages.has_error_feedback)
+        if stage_attribute(one, "remembers_clients") and not covered:
             raise ConfigError(
-                f"{type(one).__name__} with [privacy]: it remembers something of clients from round to round "
+                f"{type(one).__name__} with [privacy]: it remembers data of clients from round to round "
                 "(remembers_clients), and no account of this chain covers that. Remove it, or the [privacy] table."
             )
 
 
 def is_user_defined(stages: Stages) -> tuple[str, ...]:
-    """Return the names of user-defined bound and noise: the charge holds if they behave as declared."""
+    """Return the names of the user-defined bound and noise: the charge holds if they behave as declared."""
     return tuple(
         type(stage).__name__
         for stage in stages.own
@@ -106,7 +105,7 @@ def _moves_state(stage: Stage) -> bool:
 
 
 def _require_charged_alone(stages: Stages, private: Private) -> None:
-    """Raise ConfigError for a release, or a reduction, that the one charge does not cover."""
+    """Raise ConfigError for a release, or a modular reduction, that the one charge does not cover."""
     others = [stage for stage in stages if is_private(stage) and stage is not private]
     if others:
         raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
@@ -119,8 +118,8 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
     moving = [stage for stage in stages.own if _moves_state(stage) and not isinstance(stage, Clip)]
     if moving:
         raise ConfigError(
-            f"the chain {stages!r}: {type(moving[0]).__name__} changes what the next round starts from (next_state), "
-            "beside the sum that is charged: a release that no account has. Remove next_state."
+            f"the chain {stages!r}: {type(moving[0]).__name__} changes the state of the next round (next_state), "
+            "beside the sum that is charged: a release without a charge. Remove next_state."
         )
     if isinstance(private, GaussianNoise) and stages.bits is not None:
         raise ConfigError(
@@ -131,5 +130,5 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
     if isinstance(private, IntegerNoise) and len(rings) > 1:
         raise ConfigError(
             f"the chain {stages!r}: integers of {sorted(rings)} bits; a sum that is reduced in one ring and decoded in "
-            "another is not what is charged. Give all the same bits."
+            "another is not the charged sum. Give all the same bits."
         )

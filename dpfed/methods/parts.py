@@ -11,7 +11,7 @@ import torch
 
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import Forward, MaskTraining
-from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, factors_by_round, linear, step
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
@@ -21,7 +21,7 @@ from dpfed.methods.schemes import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, own_rule
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, custom_rule
 from dpfed.server.state import ServerRule
 
 
@@ -97,7 +97,9 @@ class TrainingParts:
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
         elif isinstance(local, ScheduledLocal):
             falls = {"cosine": cosine, "linear": linear}
-            chosen = falls[local.schedule](rounds) if isinstance(local.schedule, str) else listed(local.schedule)
+            chosen = (
+                falls[local.schedule](rounds) if isinstance(local.schedule, str) else factors_by_round(local.schedule)
+            )
         else:
             decay = local.learning_rate_decay
             return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
@@ -137,7 +139,7 @@ class ServerParts:
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
         if isinstance(server, StepServer):
             rate, momentum = server.learning_rate, server.momentum
-            own = own_rule(server.rule, learning_rate=rate, momentum=momentum)
+            own = custom_rule(server.rule, learning_rate=rate, momentum=momentum)
             return own or Averaging(learning_rate=rate, momentum=momentum, edge=edge, averaged=averaged)
         return AdaptiveRule(
             kind=server.rule,

@@ -37,7 +37,7 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.stage import Private, Stage, part
+from dpfed.stages.stage import Private, Stage, stage_attribute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class PrivacyTarget:
 
     @property
     def schedule(self) -> NoiseSchedule | None:
-        schedule: NoiseSchedule | None = part(self.private, "schedule")
+        schedule: NoiseSchedule | None = stage_attribute(self.private, "schedule")
         return schedule
 
     @property
@@ -100,12 +100,12 @@ class PrivacyTarget:
     def mechanism_of_round(self, number: int) -> SingleRelease:
         """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest
         uploads."""
-        released: SingleRelease = part(self.private, "in_round")(number, self.least_uploads)
+        released: SingleRelease = stage_attribute(self.private, "in_round")(number, self.least_uploads)
         return released
 
     def mechanism_of_run(self, rounds: int) -> Composed:
         """Return the composed mechanism of the first `rounds` rounds with their largest possible charge."""
-        released: Composed = part(self.private, "run")(rounds, self.least_uploads)
+        released: Composed = stage_attribute(self.private, "run")(rounds, self.least_uploads)
         return released
 
     def has_equal_rounds(self, other: PrivacyTarget) -> bool:

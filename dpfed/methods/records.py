@@ -13,7 +13,7 @@ from accounting.compose.accountant import Accountant
 from accounting.compose.histories import epsilon_of_worst
 from accounting.ledger import Planned
 from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
-from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
+from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
@@ -61,7 +61,7 @@ class RecordTarget:
         """
         batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
         most = [
-            Composed(parts=((step_of(self.noise, batches, int(size)), rounds * batches.count(int(size))),))
+            Composed(parts=((step_release(self.noise, batches, int(size)), rounds * batches.count(int(size))),))
             for size in sizes[sizes > 0]
         ]
         delta = None if self.budget is None else self.delta
@@ -118,7 +118,7 @@ def _integer_records(
 ) -> IntegerRecords | None:
     if table.noise == "gaussian":
         return None
-    return IntegerRecords.sized(
+    return IntegerRecords.for_rows(
         noise_multiplier, size=size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
     )
 
@@ -134,7 +134,7 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
 
     def epsilon_of_worst_client(z: float) -> float:
         noise = noise_of_step(table, z, local.course.size)
-        runs = (Composed(parts=((step_of(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
+        runs = (Composed(parts=((step_release(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
         return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
 
     return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")

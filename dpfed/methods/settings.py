@@ -166,7 +166,7 @@ class Settings:
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
         canaries, private = self.canaries(privacy_target), privacy_target.private
         assert isinstance(private, PrivateCoins)
-        present = None if canaries is None else canaries.present_in
+        present = None if canaries is None else canaries.present_count
         private = replace(private, canaries=present, bits=private.bits or bits)
         single = private.slots is None and trials == 1
         an_entry = private.bits or (None if single else (trials * (private.slots or 1)).bit_length())

@@ -123,7 +123,7 @@ def integer_encoding(config: Config, clip: float | None, sent: int, randomness: 
     steps = table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
     if table.steps is None and config.privacy is None and config.local.record is None:
         steps = max(steps, _steps_that_fit(table, padded, uploads))
-    return Integers.fitting(
+    return Integers.with_fitting_ring(
         table, size=sent, clip_norm=clip, scale=steps, uploads=uploads, seeds=seeds, randomness=randomness
     )
 

@@ -35,7 +35,7 @@ from dpfed.models.networks import (
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
-"""Most parameters of a built-in network: 4 GB."""
+"""Largest number of parameters of a built-in network: 4 GB."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -51,17 +51,18 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-8-bn": cnn_8_bn,
     "char-lstm": char_lstm,
 }
-"""Name -> function (input_shape, classes, **options) that makes the module."""
+"""Function (input_shape, classes, **options) that makes the module, by the network's name."""
 
 
 def register(name: str, maker: Callable[..., nn.Module]) -> None:
     """Register a custom network as model.name in this process.
 
     maker: function (input_shape, classes, **options) that makes the module with fresh random weights. Inputs are
-    float32 [b, *input_shape], or int64 where the data have integers and the module takes them. Outputs are logits
-    [b, classes], or [b, classes, ...] where a sample has several labels. Where targets are no classes, `classes` is how
-    many numbers a target has, and outputs are what the loss takes. `FlatModel` says which modules it cannot be. Raises
-    ConfigError for the name of a built-in network, or that another line of code has registered.
+    float32 [b, *input_shape], or int64 if the data have integers and the module accepts them. Outputs are logits
+    [b, classes], or [b, classes, ...] if a sample has several labels. If targets are not classes, `classes` is the
+    number of values in a target, and outputs are of the form that the loss accepts. `FlatModel` lists the modules
+    that it refuses. Raises ConfigError for the name of a built-in network, or a name that another line of code has
+    registered.
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
@@ -69,7 +70,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
 
 
 def check_name(name: str) -> None:
-    """ConfigError with the nearest name unless there is such a network."""
+    """Raise ConfigError with the nearest known name if there is no such network."""
     known = _known_models()
     if name not in known:
         raise ConfigError(
@@ -89,9 +90,9 @@ def build(
 ) -> FlatModel:
     """Build the model `name` for samples of `input_shape` in `classes` classes.
 
-    options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained; parts: of a sample,
-    which the module takes as arguments by name. Raises ConfigError
-    for an unknown name or option, and for a shape or a number of classes that is not made of whole numbers from 1.
+    options: the model's own options (`mlp`: hidden=(32,)); fixed_seed: seed of parameters that are not trained; parts:
+    parts of a sample, which the module takes as arguments by name. Raises ConfigError for an unknown name or option,
+    and for a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
     if not all(isinstance(side, int) and side >= 1 for side in (*input_shape, classes)):
@@ -99,16 +100,16 @@ def build(
             f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
         )
     maker = _known_models()[name]
-    made = partial(_made_module, name, partial(maker, input_shape, classes, **options))
+    made = partial(_make_module, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:
             raise ConfigError(
-                f"{option}={options[option]!r}: model {name!r} takes {', '.join(allowed) or 'no options'}. Remove it."
+                f"{option}={options[option]!r}: model {name!r} accepts {', '.join(allowed) or 'no options'}. Remove it."
             )
     if name in MODELS:
         _check_size(name, made)
-    return _flat(name, made, fixed_seed, parts)
+    return _flat_model(name, made, fixed_seed, parts)
 
 
 def build_own(
@@ -120,16 +121,16 @@ def build_own(
     fixed_seed: int = 0,
     parts: Sequence[Part] = (),
 ) -> FlatModel:
-    """Return the model that a custom maker makes, registered or not; ConfigError where there is none."""
-    return _flat(name, partial(_made_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
+    """Return the model that a custom maker makes, registered or not; raise ConfigError if it makes none."""
+    return _flat_model(name, partial(_make_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
 
 
-def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
+def _flat_model(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
     with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
-        return FlatModel(partial(_named, made, parts), seed=fixed_seed)
+        return FlatModel(partial(_make_with_parts, made, parts), seed=fixed_seed)
 
 
-def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
+def _make_with_parts(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
     return with_named_inputs(made(), parts)
 
 
@@ -138,22 +139,22 @@ def _known_models() -> dict[str, Callable[..., nn.Module]]:
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
-    """Return the network's outputs for `inputs` [n, ...], which are public; ConfigError unless they are floating, one
-    row a sample, and these logits of the given form (None: any)."""
+    """Return the network's outputs for public `inputs` [n, ...]. Raise ConfigError unless they are floating, one row
+    per sample, and logits of the given form (None: any)."""
     with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
-        outputs = model.try_on(inputs)
+        outputs = model.evaluate_as_made(inputs)
     found = type(outputs).__name__
     if isinstance(outputs, Tensor):
         floats = outputs.is_floating_point() and outputs.dim() > 0
         if floats and outputs.shape == (len(inputs), *(form or outputs.shape[1:])):
             return outputs
         found = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
-    wanted = "a row a sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
+    wanted = "one row per sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
     raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
 
 
-def _made_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
-    """Return the maker's module; ConfigError if it raises, or makes something else."""
+def _make_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+    """Return the maker's module; raise ConfigError if the maker raises, or returns no module."""
     with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()
     if not isinstance(module, nn.Module):
@@ -162,7 +163,7 @@ def _made_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_size(name: str, made: Callable[[], nn.Module]) -> None:
-    """ConfigError for a network of ours with too many weights, before there is memory for any."""
+    """Raise ConfigError for a built-in network with too many weights, before memory for them is allocated."""
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         size = sum(parameter.numel() for parameter in made().parameters())
     if size > MOST_PARAMETERS:

@@ -1,4 +1,4 @@
-"""BatchNorm's training step where part of the batch is padding: clients side by side have batches of unequal size."""
+"""BatchNorm's training step for batches with padding: clients side by side have batches of unequal size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class PaddedBatchNorm(nn.Module):
-    """BatchNorm in training, computed from the real samples alone (Ioffe, Szegedy 2015).
+    """BatchNorm in training, computed from the real samples only (Ioffe, Szegedy 2015).
 
     With shares r [b] (1/size for each real sample of the batch, 0 for padding) and x [b, channels, ...]:
         mean = sum_b r_b mean(x_b),   var = sum_b r_b mean((x_b - mean)^2)
         y = weight (x - mean) / sqrt(var + eps) + bias
         running = (1 - momentum) running + momentum (mean, or var n / (n - 1) with n values a channel)
-    as torch has it for the real samples. The running statistics and `shares` are buffers, updated in place: give them
-    by torch.func.functional_call.
+    as torch computes it for the real samples. The running statistics and `shares` are buffers, updated in place: pass
+    them by torch.func.functional_call.
     """
 
     def __init__(self, norm: nn.Module) -> None:
@@ -38,30 +38,30 @@ class PaddedBatchNorm(nn.Module):
         self.register_buffer("shares", None)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalised inputs, same shape."""
+        """Return normalised inputs in the shape of the inputs."""
         shape = (1, -1, *[1] * (inputs.dim() - 2))
-        mean = self._mean(inputs)
+        mean = self._sample_mean(inputs)
         centred = inputs - mean.view(shape)
-        variance = self._mean(centred.square())
+        variance = self._sample_mean(centred.square())
         count = (self.shares > 0).sum() * inputs[0, 0].numel()
-        self._remember(self.running_mean, mean.detach())
-        self._remember(self.running_var, variance.detach() * (count / (count - 1)))
+        self._update_running(self.running_mean, mean.detach())
+        self._update_running(self.running_var, variance.detach() * (count / (count - 1)))
         normal = centred * (variance + self.eps).rsqrt().view(shape)
         if self.weight is not None:
             normal = normal * self.weight.view(shape)
         return normal if self.bias is None else normal + self.bias.view(shape)
 
-    def _mean(self, values: Tensor) -> Tensor:
-        """[channels], of the real samples."""
+    def _sample_mean(self, values: Tensor) -> Tensor:
+        """Return the means [channels] over the real samples."""
         of_samples = values.flatten(2).mean(dim=2) if values.dim() > 2 else values
         return (of_samples * self.shares[:, None]).sum(dim=0)
 
-    def _remember(self, running: Tensor, seen: Tensor) -> None:
+    def _update_running(self, running: Tensor, seen: Tensor) -> None:
         running.mul_(1 - self.momentum).add_(self.momentum * seen)
 
 
 def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[str, nn.Module]]:
-    """Yield BatchNorm layers by name, except those named; raise ConfigError for one whose statistics cannot be
+    """Yield BatchNorm layers by name, except those in `but`; raise ConfigError for a layer whose statistics cannot be
     followed."""
     for name, part in module.named_modules():
         if not isinstance(part, _BatchNorm) or name in but:
@@ -75,7 +75,7 @@ def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[
 
 
 def with_padding(module: nn.Module, *, keep: Collection[str] = ()) -> nn.Module:
-    """Return the module itself, its BatchNorm layers replaced by PaddedBatchNorm, except those named."""
+    """Return the module itself, with its BatchNorm layers replaced by PaddedBatchNorm, except those in `keep`."""
     twins = {part: PaddedBatchNorm(part) for _, part in batch_norms(module, keep)}
     if module in twins:
         return twins[module]

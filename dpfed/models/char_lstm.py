@@ -1,4 +1,4 @@
-"""The recurrent network that predicts the next character of Shakespeare."""
+"""Recurrent network that predicts the next character of Shakespeare's plays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _EMBEDDING = 8
 
 
 def char_lstm(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (256, 256)) -> nn.Module:
-    """Embedding to 8 numbers, LSTM layers of 256 units, logits from the last state; 819,920 parameters for 80 letters.
+    """Return the network: embedding to 8 numbers, LSTM layers, logits from the last state; 819,920 parameters.
 
-    inputs are numbers 0 .. classes-1 of letters, [80]; hidden: units of the layers. The network of LEAF (Caldas et
-    al. 2018) and FedMRN, which has 817,872 parameters there: as in torch.nn.LSTM each layer has two biases here, which
-    only ever act as their sum, hence 2 · 4 · 256 more. Fed-SMP's bytes (46.02 MB, table III) fit this network in torch
-    with 90 letters, those of Reddi et al. (2021): 822,570. Raises ConfigError.
+    inputs are numbers 0 .. classes-1 of letters, [80]; hidden: units of the layers; the count is for 80 letters and two
+    layers of 256. The network of LEAF (Caldas et al. 2018) and FedMRN has 817,872 parameters. Here, as in
+    torch.nn.LSTM, each layer has two biases, of which only the sum has an effect, hence 2 · 4 · 256 more. Fed-SMP's
+    bytes (46.02 MB, table III) fit this network in torch with the 90 letters of Reddi et al. (2021): 822,570. Raises
+    ConfigError.
     """
     if len(input_shape) != 1:
         raise ConfigError(f"input_shape={input_shape}: char-lstm needs texts, numbers of letters [length].")
@@ -30,7 +31,7 @@ def char_lstm(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[in
 
 
 class CharLstm(nn.Module):
-    """Letters [b, length] to logits [b, letters]."""
+    """Network from letters [b, length] to logits [b, letters]."""
 
     def __init__(self, letters: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -49,8 +50,8 @@ class LstmLayer(nn.Module):
 
         i, f, g, o = input(x_t) + recurrent(h);   c = sigmoid(f) c + sigmoid(i) tanh(g);   h = sigmoid(o) tanh(c)
 
-    stepwise: whether to go step by step through two linear layers, which vmap and Opacus understand, instead of through
-    torch's fused kernel, which is some three times as fast on a CPU.
+    stepwise: True: compute step by step with two linear layers, which vmap and Opacus support; False: use torch's fused
+    kernel, which is about three times as fast on a CPU.
     """
 
     def __init__(self, entering: int, units: int) -> None:
@@ -64,10 +65,10 @@ class LstmLayer(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[b, length, entering] -> [b, length, units]."""
-        return self._by_steps(inputs) if self.stepwise else self._fused(inputs)
+        """Return states [b, length, units] of inputs [b, length, entering]."""
+        return self._run_by_steps(inputs) if self.stepwise else self._run_fused(inputs)
 
-    def _fused(self, inputs: Tensor) -> Tensor:
+    def _run_fused(self, inputs: Tensor) -> Tensor:
         start = inputs.new_zeros(1, len(inputs), self.units)
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
         states: Tensor = torch.lstm(
@@ -83,7 +84,7 @@ class LstmLayer(nn.Module):
         )[0]
         return states
 
-    def _by_steps(self, inputs: Tensor) -> Tensor:
+    def _run_by_steps(self, inputs: Tensor) -> Tensor:
         state = memory = inputs.new_zeros(len(inputs), self.units)
         states: list[Tensor] = []
         for entered in self.input(inputs).unbind(1):
@@ -94,8 +95,8 @@ class LstmLayer(nn.Module):
         return torch.stack(states, dim=1)
 
 
-def stepwise(module: nn.Module) -> nn.Module:
-    """Return the module itself, its LSTM layers computing step by step from now on."""
+def make_stepwise(module: nn.Module) -> nn.Module:
+    """Return the module itself, with its LSTM layers set to compute step by step."""
     for part in module.modules():
         if isinstance(part, LstmLayer):
             part.stepwise = True

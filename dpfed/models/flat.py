@@ -1,4 +1,4 @@
-"""A network whose state is one vector: what clients train, compress and send."""
+"""Network whose state is one flat vector, which clients train, compress and send."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from dpfed.errors import ConfigError
 from dpfed.models.batch_norm import STATISTICS, batch_norms, with_padding
-from dpfed.models.char_lstm import LstmLayer, stepwise
+from dpfed.models.char_lstm import LstmLayer, make_stepwise
 
 Kind = Literal["weight", "bias", "normalisation", "statistic"]
-"""A matrix or convolution, its bias, scales and shifts of a normalisation layer, running statistics of BatchNorm."""
+"""Kind of a block: a matrix or convolution, a bias, scale or shift of a normalisation layer, running statistics."""
 
 _NORMALISATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -34,61 +34,61 @@ class Block:
 
 
 class FlatModel:
-    """A module seen as a function of a flat vector of d entries: its parameters that are trained (requires_grad), then
-    BatchNorm's running statistics.
+    """A module as a function of a flat vector of d entries: its trained parameters (requires_grad), then BatchNorm's
+    running statistics.
 
-    Statistics are state like weights: broadcast, brought up to date by every training batch, and sent; each client has
-    its own. Parameters without requires_grad are `fixed`: public, the same everywhere, neither trained nor sent. So are
-    the statistics of a BatchNorm whose parameters are all fixed. A part that the factory leaves in eval(), in a module
-    that is not, stays so in training: its dropout is off, its BatchNorm fixed.
+    Statistics are state like weights: broadcast, updated by every training batch, and sent; each client has separate
+    ones. Parameters without requires_grad are `fixed`: public, equal for all clients, neither trained nor sent. So are
+    the statistics of a BatchNorm whose parameters are all fixed. A part that the factory leaves in eval(), inside a
+    module in training, stays in eval() during training: its dropout is off, its BatchNorm fixed.
 
     Buffers that a module does not save (`persistent=False`: positions, rotations) are constants. Raises ConfigError for
     other buffers: they would neither be sent nor noised.
     """
 
     def __init__(self, factory: Callable[[], nn.Module], *, seed: int = 0) -> None:
-        """Build modules by `factory`, with fresh random weights each time it is called; those of `seed` (as in
-        `initial`) are the fixed ones."""
+        """Build modules by `factory`, which makes fresh random weights at each call; fixed parameters have the
+        weights of `seed`, as in `initial`."""
         self._factory = factory
         module = _seeded_module(factory, seed)
         self._eval_modules = _eval_modules(module)
         self._module = self._set_mode(module, training=False)
-        statistics = _statistics(module, self._eval_modules)
+        statistics = _running_statistics(module, self._eval_modules)
         _refuse_hidden_state(module)
-        self.layout: tuple[Block, ...] = _layout(module, statistics)
+        self.layout: tuple[Block, ...] = _vector_layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
-        self.fixed: Mapping[str, Tensor] = _fixed(module, self.layout)
+        self.fixed: Mapping[str, Tensor] = _fixed_tensors(module, self.layout)
         """Tensors of the network that are neither trained nor sent, by name."""
-        self.constants: Mapping[str, Tensor] = _constants(module)
+        self.constants: Mapping[str, Tensor] = _unsaved_buffers(module)
         """Buffers that the module does not save, by name."""
         self.size: int = self.layout[-1].stop
-        """d, all entries."""
+        """Number d of all entries."""
         self.parameters_size: int = max(block.stop for block in self.layout if block.kind != "statistic")
-        """Number of entries that are parameters: the first ones."""
+        """Number of entries that are parameters; they are the first entries."""
         self.compressible: Tensor = self.indices("weight", "bias")
-        """int64, sorted: what masks and compressors may touch."""
+        """Entries that masks and compressors may change, int64, sorted."""
         self.dense: Tensor = self.indices("normalisation", "statistic")
-        """int64, sorted: all others, which bear no coarse numbers and travel as float32."""
+        """All other entries, int64, sorted; they need exact numbers and are sent as float32."""
         self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}
         self._lengths = [block.stop - block.start for block in self.layout]
         self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
-        """True if the network goes step by step through its input: with fused kernels a loop over clients is faster
-        then."""
+        """True if the network computes step by step along its input; a loop over clients with fused kernels is then
+        faster."""
         self._evaluated = copy.deepcopy(self._module)
-        """The module of `forward` and `try_on`: what a forward pass leaves in it reaches no module that is trained."""
-        in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
+        """Module of `forward` and `evaluate_as_made`; forward passes change it without effect on training."""
+        in_training = self._set_mode(make_stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._eval_modules)
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._eval_modules)]
 
     @property
     def has_statistics(self) -> bool:
-        """True if there is BatchNorm: samples of a batch then bear on each other in training."""
+        """True if there is BatchNorm: samples of a batch then affect each other in training."""
         return self.parameters_size < self.size
 
     @property
     def has_fused_layers(self) -> bool:
-        """True if there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients train in a
-        loop then, and records cannot be private. With `dpfed.models.char_lstm.LstmLayer` both work."""
+        """True if the network has torch's LSTM, GRU or RNN, which vmap and Opacus do not support: clients then train
+        in a loop, and records cannot be private. `dpfed.models.char_lstm.LstmLayer` supports both."""
         return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
     def indices(self, *kinds: Kind) -> Tensor:
@@ -97,35 +97,36 @@ class FlatModel:
         return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
 
     def initial(self, seed: int) -> Tensor:
-        """Fresh weights, float32 [d]: the same for the same seed. Leaves torch's global generators alone.
+        """Return fresh weights, float32 [d], a function of the seed. Torch's global generators are unchanged.
 
-        Torch keeps 32 bits of the seed, so one pair of seeds in 2^32 has the same weights. They are public.
+        Torch keeps 32 bits of the seed, so one pair of seeds in 2^32 has equal weights. Weights are public.
         """
         module = _seeded_module(self._factory, seed)
         state = dict([*module.named_parameters(), *module.named_buffers()])
         return torch.cat([state[block.name].detach().reshape(-1) for block in self.layout])
 
     def forward(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Logits [b, classes] of inputs [b, ...] under weights [d], with running statistics. Differentiable in both.
+        """Return logits [b, classes] of inputs [b, ...] under weights [d], with running statistics. Differentiable in
+        both.
 
-        Not for several threads at once: each takes a module of its own from `bind`.
+        Not for several threads at once: each thread needs its own module from `bind`.
         """
         logits: Tensor = functional_call(self._evaluated, self._state(weights), (inputs,))
         return logits
 
-    def try_on(self, inputs: Tensor) -> object:
-        """Return the module's outputs for inputs [b, ...] as the factory made it, whatever they are."""
+    def evaluate_as_made(self, inputs: Tensor) -> object:
+        """Return the outputs, of any type, of the module as the factory made it, for inputs [b, ...]."""
         with torch.no_grad():
             return self._evaluated(inputs)
 
-    def takes(self, inputs: Tensor) -> bool:
-        """Return true if a forward pass of these inputs [b, ...] raises nothing, in evaluation and in training."""
+    def accepts_inputs(self, inputs: Tensor) -> bool:
+        """Return True if forward passes of these inputs [b, ...] raise no error, in evaluation and in training."""
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 module = self.bind(self.initial(0))
                 module(inputs)
                 module.eval()(inputs)
-        except Exception:  # the network may be the user's, and raise anything
+        except Exception:  # a user's network may raise any exception
             return False
         return True
 
@@ -135,14 +136,15 @@ class FlatModel:
         """Return outputs [c, b, ...] in training mode, and the statistics [c, d - parameters_size] after the batch.
 
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
-        random: whether the module draws random numbers; else it must not
+        random: True if the module draws random numbers
         """
         one = torch.vmap(self._train_client, randomness="different" if random else "error")
         outputs, statistics = one(weights, inputs, shares)
         return outputs, statistics
 
     def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """`train_clients` for one client: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
+        """Return outputs [b, ...] and the statistics [d - parameters_size] after the batch, as `train_clients`, of a
+        client."""
         state = self._state(weights)
         if not self.has_statistics:
             outputs: Tensor = functional_call(self._training, state, (inputs,))
@@ -153,31 +155,31 @@ class FlatModel:
         return outputs, torch.cat(list(statistics.values()))
 
     def bind(self, weights: Tensor) -> nn.Module:
-        """Return a new module for training, whose parameters and statistics are views of weights [d]: changing either
-        in place changes the other."""
+        """Return a new module for training, whose parameters and statistics are views of weights [d]: a change in
+        place of either changes the other."""
         module = self._set_mode(copy.deepcopy(self._module), training=True).to(weights.device)
         self.rebind(module, weights)
         return module
 
     def rebind(self, module: nn.Module, weights: Tensor) -> None:
-        """Make the state of a module that came from `bind` views of other weights [d]."""
+        """Make the state of a module from `bind` views of other weights [d]."""
         state = dict([*module.named_parameters(), *module.named_buffers()])
         for block in self.layout:
             state[block.name].data = weights[block.start : block.stop].view(block.shape)
 
-    def shared(self, device: torch.device) -> list[object]:
+    def shared_objects(self, device: torch.device) -> list[object]:
         """Modules and fixed tensors that all clients share."""
         modules: list[object] = [self._module, self._training]
         return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
 
-    def trained(self, module: nn.Module) -> list[Tensor]:
+    def trained_tensors(self, module: nn.Module) -> list[Tensor]:
         """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""
         names = {block.name for block in self.layout}
         state = dict([*module.named_parameters(), *module.named_buffers()])
         return [one for name, one in state.items() if name in names or name.endswith("num_batches_tracked")]
 
     def trains_on_one(self, sample: Tensor) -> bool:
-        """Return True if a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a
+        """Return True if a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values per
         channel."""
         if not self.has_statistics:
             return True
@@ -210,14 +212,14 @@ class FlatModel:
 
 
 def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return the factory's module with weights of this seed, on the CPU. Torch's generators are left as they were."""
-    module = _made_where_it_will(factory, seed)
+    """Return the factory's module with weights of this seed, on the CPU. Torch's generators are restored."""
+    module = _make_with_seed(factory, seed)
     if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
-        module = _made_where_it_will(factory, seed)  # again: the generator of that device may be there only now
+        module = _make_with_seed(factory, seed)  # once more: the first call may have created the generator of a GPU
     return module.to("cpu")
 
 
-def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+def _make_with_seed(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=gpus), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
@@ -227,7 +229,8 @@ def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Modul
 
 
 def _eval_modules(module: nn.Module) -> frozenset[str]:
-    """Parts that stay in eval(): those that were made so, unless all were, and BatchNorm that is not trained."""
+    """Return the parts that stay in eval(): those made in eval(), unless all were, and BatchNorm that is not
+    trained."""
     parts = dict(module.named_modules())
     asleep = {name for name, part in parts.items() if module.training and not part.training}
     owned = {name: list(part.parameters()) for name, part in batch_norms(module)}
@@ -235,16 +238,17 @@ def _eval_modules(module: nn.Module) -> frozenset[str]:
     return frozenset(asleep | fixed)
 
 
-def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
-    """Return running statistics by name, as BatchNorm layers that are trained keep them."""
+def _running_statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
+    """Return running statistics by name, in the order of the trained BatchNorm layers."""
     live = {name for name, _ in batch_norms(module, resting)}
     kept = [(name, *name.rpartition("."), tensor) for name, tensor in module.named_buffers()]
     return {name: tensor for name, layer, _, kind, tensor in kept if kind in STATISTICS and layer in live}
 
 
-def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
-    """Parameters and statistics outside the layout, without the number of batches that a BatchNorm has seen."""
-    trained = {block.name for block in layout} | set(_constants(module))
+def _fixed_tensors(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
+    """Return parameters and statistics outside the layout, without the numbers of batches that BatchNorm has
+    counted."""
+    trained = {block.name for block in layout} | set(_unsaved_buffers(module))
     state = dict([*module.named_parameters(), *module.named_buffers()])
     return {
         name: tensor.detach()
@@ -253,12 +257,12 @@ def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
     }
 
 
-def _constants(module: nn.Module) -> dict[str, Tensor]:
+def _unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     saved = module.state_dict()
     return {name: tensor.detach() for name, tensor in module.named_buffers() if name not in saved}
 
 
-def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
+def _vector_layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
     everything = dict(module.named_parameters())
     parameters = {name: one for name, one in everything.items() if one.requires_grad}
     if not parameters:
@@ -268,15 +272,15 @@ def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ..
     blocks: list[Block] = []
     start = 0
     for name, tensor in (parameters | statistics).items():
-        kind: Kind = "statistic" if name in statistics else _kind(module, name, everything)
+        kind: Kind = "statistic" if name in statistics else _parameter_kind(module, name, everything)
         stop = start + tensor.numel()
         blocks.append(Block(name=name, shape=tuple(tensor.shape), kind=kind, start=start, stop=stop))
         start = stop
     return tuple(blocks)
 
 
-def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
-    """Return the kind of a parameter by its layer; a vector in a layer without a matrix scales or shifts."""
+def _parameter_kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
+    """Return the kind of a parameter by its layer; a vector in a layer without a matrix is a scale or a shift."""
     layer = name.rpartition(".")[0]
     if isinstance(module.get_submodule(layer), _NORMALISATIONS):
         return "normalisation"
@@ -293,7 +297,7 @@ def _refuse_hidden_state(module: nn.Module) -> None:
             "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
         )
     known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
-    known |= set(_constants(module))
+    known |= set(_unsaved_buffers(module))
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:
         raise ConfigError(

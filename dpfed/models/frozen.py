@@ -1,4 +1,4 @@
-"""A network whose weights come from a seed and never change: a mask chooses among them (FedPM, FedMask)."""
+"""Network with fixed weights from a seed; a mask selects among them (FedPM, FedMask)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Biases = Literal["masked", "absent"]
 class FrozenNetwork:
     """Weights +s or -s by the seed's random signs, s by the layer's fan-in; a mask in {0, 1}^n keeps some of them.
 
-    s = sqrt(2 / fan_in), the "kaiming" constant of Isik et al. 2023 (FedPM), or e sqrt(1 / fan_in), the "published"
-    one of its code, 1.92 times that. "even": one size for all layers, the geometric mean of theirs under "kaiming"; a
-    network of ReLUs is as large by it, and noise on a probability is as large in every layer. A bias is +s or -s of its
-    layer and masked like a weight, or "absent": zero and not sent. Scales and shifts of normalisation layers are 1
-    and 0, neither masked nor sent.
+    s is the "kaiming" constant sqrt(2 / fan_in) of Isik et al. 2023 (FedPM), or the "published" constant e sqrt(1 /
+    fan_in) of its code, 1.92 times as large. "even": one s for all layers, the geometric mean of their "kaiming"
+    constants. It keeps the output scale of a network of ReLUs, and gives noise on a probability an equal size in every
+    layer. A bias is +s or -s of its layer and masked like a weight, or "absent": zero and not sent. Scales and shifts
+    of normalisation layers are 1 and 0, neither masked nor sent.
 
-    constants: float32 [d], the weight each coordinate has where the mask is 1
+    constants: float32 [d], the weight of each coordinate if its mask is 1
     masked:    int64 [n], the coordinates that the mask covers; the others keep their constant
-    initial:   float32 [n], the probabilities that training starts from
+    initial:   float32 [n], the initial probabilities of training
     dice:      float64 [n], public uniforms from the seed: the mask of probabilities theta is 1[dice < theta]
-    layers:    int64 [n], the block of the model's layout that a masked coordinate belongs to
+    layers:    int64 [n], the block of the model's layout that each masked coordinate belongs to
     """
 
     model: FlatModel
@@ -46,7 +46,7 @@ class FrozenNetwork:
 
     @property
     def size(self) -> int:
-        """n, the length of a mask."""
+        """Length n of a mask."""
         return len(self.masked)
 
     def to(self, device: torch.device) -> FrozenNetwork:
@@ -55,7 +55,7 @@ class FrozenNetwork:
         return replace(self, **tensors)
 
     def weights(self, mask: Tensor, out: Tensor | None = None) -> Tensor:
-        """Weights [..., d] under masks (or probabilities) [..., n]."""
+        """Return weights [..., d] under masks (or probabilities) [..., n]."""
         if self.size == self.model.size:
             return torch.mul(mask, self.constants, out=out)
         weights = self.constants.repeat(*mask.shape[:-1], 1) if out is None else out.copy_(self.constants)
@@ -63,7 +63,7 @@ class FrozenNetwork:
         return weights
 
     def to_mask_gradient(self, gradient: Tensor) -> Tensor:
-        """d loss / d mask [..., n] from d loss / d weights [..., d], which it may overwrite."""
+        """Return d loss / d mask [..., n] from d loss / d weights [..., d], which may be overwritten."""
         if self.size == self.model.size:
             return gradient.mul_(self.constants)
         return gradient[..., self.masked].mul_(self.constants[self.masked])
@@ -80,14 +80,14 @@ def freeze(
 ) -> FrozenNetwork:
     """Return the frozen network of a seed, its constants times `scale`.
 
-    Initial scores are N(0, spread^2), so initial probabilities are their sigmoid.
+    Initial scores are N(0, spread^2), and initial probabilities their sigmoid.
 
-    Everything follows from integer hashes, not from a library's generator: the same on any machine and version. Raises
-    ConfigError, also for a network with BatchNorm: nothing that is sent would give its running statistics.
+    All values are computed from integer hashes, not from a library's generator: equal on any machine and version.
+    Raises ConfigError, also for a network with BatchNorm: its running statistics could not be computed from masks.
     """
     if model.has_statistics:
         raise ConfigError(
-            "model: has BatchNorm; with frozen weights nothing but the mask is sent, so the server would not learn "
+            "model: has BatchNorm; with frozen weights only the mask is sent, so the server would not receive "
             "its running statistics. Use GroupNorm, or a model without normalisation."
         )
     if constant not in get_args(Constant) or biases not in get_args(Biases):
@@ -108,8 +108,8 @@ def freeze(
         model=model,
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
-        initial=_initial(words, spread),
-        dice=torch.from_numpy(_uniform(_random_integers(seeds, "frozen.dice", model.size)[masked])),
+        initial=_initial_probabilities(words, spread),
+        dice=torch.from_numpy(_open_uniforms(_random_integers(seeds, "frozen.dice", model.size)[masked])),
         layers=layers,
     )
 
@@ -119,18 +119,18 @@ def _random_integers(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint6
     return words
 
 
-def _initial(words: NDArray[np.uint64], spread: float) -> Tensor:
-    return torch.from_numpy(expit(spread * ndtri(_uniform(words))).astype(np.float32))
+def _initial_probabilities(words: NDArray[np.uint64], spread: float) -> Tensor:
+    return torch.from_numpy(expit(spread * ndtri(_open_uniforms(words))).astype(np.float32))
 
 
-def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """In (0, 1), never at an end."""
+def _open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return uniforms in (0, 1), without the ends."""
     uniform: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
     return uniform
 
 
-def _weight_of(model: FlatModel, block: Block) -> Block | None:
-    """Return the layer's weight matrix: the block itself, or its neighbour of the same layer."""
+def _weight_block(model: FlatModel, block: Block) -> Block | None:
+    """Return the layer's weight matrix: the block itself, or another block of its layer."""
     layer = block.name.rpartition(".")[0]
     same = [b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1]
     return same[0] if same else None
@@ -142,7 +142,7 @@ def _covered_entries(block: Block, biases: Biases) -> NDArray[np.bool_]:
 
 
 def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
-    """s of every coordinate."""
+    """Return s of every coordinate."""
     fans = [_fan_in(model, block) for block in model.layout]
     if constant == "published":
         sizes = [math.e / math.sqrt(fan_in) for fan_in in fans]
@@ -156,5 +156,5 @@ def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
 
 
 def _fan_in(model: FlatModel, block: Block) -> int:
-    matrix = _weight_of(model, block)
+    matrix = _weight_block(model, block)
     return math.prod(matrix.shape[1:]) if matrix else 1

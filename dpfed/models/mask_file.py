@@ -1,9 +1,9 @@
-"""A trained mask as a file: a seed, a few names and less than one bit a weight are the whole network.
+"""File of a trained mask: a seed, a few names and less than one bit per weight are the whole network.
 
-safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the share of ones in each context, in 1/4096),
-and as metadata what rebuilds the frozen network. A context is a layer and what the seed says about a weight: its
-initial probability, and by how much the weight's public die falls below it. Of three ways to tell weights apart by
-these the file takes the shortest. A weight that training hardly moved takes next to no bytes.
+The format is safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the fraction of ones in each context,
+in 1/4096), and as metadata the values that rebuild the frozen network. A context is a layer and public information on a
+weight: its initial probability, and the distance of the weight's public die below it. Of three ways to form contexts
+the file uses the one with the shortest content. A weight that training hardly moved takes next to no bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = ("initial", "die", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Ingredients of the frozen network, besides code of this version."""
+    """Values from which this version's code rebuilds the frozen network."""
 
     model: str
     input_shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Recipe:
     spread: float
 
     def build(self) -> FrozenNetwork:
-        """Build the network; raise ConfigError for names that do not exist."""
+        """Return the frozen network; raise ConfigError for names that do not exist."""
         fixed_seed = Seeds(root=self.seed).integer("weights")
         model = models.build(
             self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), **self.options
@@ -65,12 +65,15 @@ class Recipe:
 def mask_file(recipe: Recipe, network: FrozenNetwork, mask: torch.Tensor) -> bytes:
     """Return the file's content for a mask [n], bool, over the recipe's network."""
     entries = mask.cpu().numpy()
-    facts = {"format": _FORMAT, "crc": str(_crc(entries)), "recipe": json.dumps(vars(recipe))}
-    files = [_coded(entries, _contexts(network, kind), _count(network), {**facts, "contexts": kind}) for kind in _KINDS]
+    facts = {"format": _FORMAT, "crc": str(_mask_checksum(entries)), "recipe": json.dumps(vars(recipe))}
+    files = [
+        _file_content(entries, _contexts(network, kind), _context_count(network), {**facts, "contexts": kind})
+        for kind in _KINDS
+    ]
     return min(files, key=len)
 
 
-def _coded(entries: NDArray[np.bool_], contexts: NDArray[np.int64], count: int, facts: dict[str, str]) -> bytes:
+def _file_content(entries: NDArray[np.bool_], contexts: NDArray[np.int64], count: int, facts: dict[str, str]) -> bytes:
     sizes = np.bincount(contexts, minlength=count)
     ones = np.bincount(contexts, weights=entries, minlength=count)
     steps = np.rint(PROBABILITY_STEPS * ones / np.maximum(sizes, 1)).astype(np.uint16)
@@ -89,38 +92,38 @@ def load_mask(path: Path) -> tuple[FlatModel, torch.Tensor]:
             content, steps = file.get_tensor("mask"), file.get_tensor("steps")
         fields = json.loads(facts["recipe"])
         network = Recipe(**{**fields, "input_shape": tuple(fields["input_shape"])}).build()
-        if content.dtype != np.uint8 or steps.dtype != np.uint16 or steps.shape != (_count(network),):
+        if content.dtype != np.uint8 or steps.dtype != np.uint16 or steps.shape != (_context_count(network),):
             raise ValueError("arrays of another form")
         mask = mask_from_bytes(content.tobytes(), _probabilities(_contexts(network, facts["contexts"]), steps))
-        if str(_crc(mask)) != facts["crc"]:
+        if str(_mask_checksum(mask)) != facts["crc"]:
             raise ValueError("the mask does not match its checksum")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not a mask file that can be read ({error}). Save it again.") from None
     return network.model, network.weights(torch.from_numpy(mask).float())
 
 
-def _count(network: FrozenNetwork) -> int:
+def _context_count(network: FrozenNetwork) -> int:
     return _BUCKETS * len(network.model.layout)
 
 
 def _contexts(network: FrozenNetwork, kind: str) -> NDArray[np.int64]:
-    """Return the coder's context of every weight, [n]: known from the seed alone."""
+    """Return the coder's context of every weight, [n], computed from the seed alone."""
     initial = network.initial.cpu().numpy().astype(np.float64)
     margin = (initial - network.dice.cpu().numpy() + 1) / 2
     match kind:
         case "initial":
-            buckets = _bucket(initial, _BUCKETS)
+            buckets = _bucket_numbers(initial, _BUCKETS)
         case "die":
-            buckets = _bucket(margin, _BUCKETS)
+            buckets = _bucket_numbers(margin, _BUCKETS)
         case "both":
-            buckets = 4 * _bucket(initial, 4) + _bucket(margin, 4)
+            buckets = 4 * _bucket_numbers(initial, 4) + _bucket_numbers(margin, 4)
         case _:
             raise ValueError(f"contexts {kind!r}, not one of {', '.join(_KINDS)}")
     contexts: NDArray[np.int64] = network.layers * _BUCKETS + buckets
     return contexts
 
 
-def _bucket(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def _bucket_numbers(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.minimum((shares * count).astype(np.int64), count - 1)
 
 
@@ -129,5 +132,5 @@ def _probabilities(contexts: NDArray[np.int64], steps: NDArray[np.uint16]) -> ND
     return shares
 
 
-def _crc(mask: NDArray[np.bool_]) -> int:
+def _mask_checksum(mask: NDArray[np.bool_]) -> int:
     return zlib.crc32(np.packbits(mask).tobytes())

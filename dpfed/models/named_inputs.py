@@ -1,4 +1,4 @@
-"""Networks that take named inputs, as those of transformers do: hooks between them and rows of numbers."""
+"""Networks with named inputs, such as those of transformers: hooks that convert rows of numbers to their inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NamedInputs:
 
 
 def logits_of(module: nn.Module, args: object, outputs: object) -> object:
-    """Forward hook: the logits of a network's outputs, [b, classes, ...]; transformers has classes at the end."""
+    """Forward hook that returns the logits of a network's outputs, [b, classes, ...]; transformers has classes last."""
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         return outputs
@@ -36,7 +36,7 @@ def logits_of(module: nn.Module, args: object, outputs: object) -> object:
 
 
 def with_named_inputs(module: nn.Module, parts: Sequence[Part]) -> nn.Module:
-    """Return the module with these hooks, once; its parameters keep their names."""
+    """Return the module itself with these hooks, added once; its parameters keep their names."""
     hooks = module._forward_pre_hooks.values()
     if parts and not any(isinstance(hook, NamedInputs) for hook in hooks):
         module.register_forward_pre_hook(NamedInputs(tuple(parts)), with_kwargs=True)

@@ -1,8 +1,8 @@
-"""Networks of the papers: convolutional ones and multilayer perceptrons.
+"""Networks of the papers: convolutional networks and multilayer perceptrons.
 
-Fed-SMP's: 5x5 convolutions, each followed by ReLU and 2x2 max-pooling, then dense. FedMRN's: BatchNorm after every
-convolution, and no biases, so every weight is masked. CONV-4, -6 and -10: the plain ones that FedPM trains. A small one
-without biases, for masks and for CPUs.
+Fed-SMP's networks: 5x5 convolutions, each followed by ReLU and 2x2 max-pooling, then dense layers. FedMRN's: BatchNorm
+after every convolution, and no biases, so every weight is masked. CONV-4, -6 and -10: the networks without BatchNorm
+that FedPM trains. `strided_cnn`: a small network without biases, for masks and for CPUs.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ from torch import nn
 from dpfed.errors import ConfigError
 
 _POOLINGS = 4
-_WEIGHT_STD = 0.01  # of the same size as the noise that masks choose from
+_WEIGHT_STD = 0.01  # equal to the size of the noise that masks select from
 
 
 def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Build the network for Fashion-MNIST of McMahan et al. (2017): 1,663,370 parameters on 28x28x1 images in 10
     classes.
 
-    5x5 convolution to 32 channels with padding 2, ReLU, 2x2 max-pooling; the same to 64; 512 hidden units;
-    logits. Raises ConfigError unless the input is [channels, height, width] and survives both poolings.
+    5x5 convolution to 32 channels with padding 2, ReLU, 2x2 max-pooling; then the same layers to 64 channels; 512
+    hidden units; logits. Raises ConfigError unless the input is [channels, height, width] and large enough for both
+    poolings.
     """
-    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
+    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
 
 
 def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build `fed_smp_cnn` without padding, as common benchmarks have it: 582,026 parameters on 28x28x1."""
-    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
+    """Build `fed_smp_cnn` without padding, as common benchmarks use it: 582,026 parameters on 28x28x1."""
+    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
 
 
 def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Build the network for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
 
     5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
-    dense upload of 180 rounds has the 41.18 MB of its table II to the last digit.
+    dense upload of 180 rounds has exactly the 41.18 MB of its table II.
     """
-    return _cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
+    return _two_layer_cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
 
 
-def _cnn(
+def _two_layer_cnn(
     input_shape: tuple[int, ...], classes: int, *, channels: Sequence[int], hidden: Sequence[int], padding: int
 ) -> nn.Module:
-    first, *sides = _image(input_shape)
-    pooled = [_pooled(_pooled(side, padding), padding) for side in sides]
+    first, *sides = _require_image(input_shape)
+    pooled = [_pooled_side(_pooled_side(side, padding), padding) for side in sides]
     if min(pooled) < 1:
         raise ConfigError(
             f"input_shape={input_shape}: too small, nothing is left after two 5x5 convolutions "
@@ -62,21 +63,23 @@ def _cnn(
     return nn.Sequential(*layers, nn.Linear(hidden[-1], classes))
 
 
-def _pooled(side: int, padding: int) -> int:
+def _pooled_side(side: int, padding: int) -> int:
     return (side + 2 * padding - 4) // 2
 
 
 def cnn_4_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """3x3 convolutions 32, 64, 128, 256, each with BatchNorm, ReLU and 2x2 max-pooling; logits.
+    """Build 3x3 convolutions 32, 64, 128, 256, each with BatchNorm, ReLU and 2x2 max-pooling; then logits.
 
-    390,880 parameters on 28x28x1 and 399,136 on 32x32x3, and 960 running statistics (Li et al., FedMRN, who name the
-    layers; widths and initial weights N(0, 0.01^2) as in the authors' code). Raises ConfigError for images below 16x16.
+    390,880 parameters on 28x28x1 and 399,136 on 32x32x3, and 960 running statistics. Li et al., FedMRN, name the
+    layers; widths and initial weights N(0, 0.01^2) are those of the authors' code. Raises ConfigError for images
+    below 16x16.
     """
     return _batch_norm_cnn(input_shape, classes, [(32,), (64,), (128,), (256,)])
 
 
 def cnn_8_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """3x3 convolutions 32, 32, 64, 64, 128, 128, 256, 256, each with BatchNorm and ReLU, pooled after pairs; logits.
+    """Build 3x3 convolutions 32, 32, 64, 64, 128, 128, 256, 256 with BatchNorm and ReLU, pooled after pairs; then
+    logits.
 
     1,183,456 parameters on 32x32x3 in 10 classes, and 1,920 running statistics; see `cnn_4_bn`.
     """
@@ -106,26 +109,27 @@ def _batch_norm_cnn(input_shape: tuple[int, ...], classes: int, stages: list[tup
 
 
 def conv4(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """Pairs of 3x3 convolutions to 64 and 128 channels, each pair pooled, then 256, 256 and logits.
+    """Build pairs of 3x3 convolutions to 64 and 128 channels, each pair pooled, then 256, 256 hidden units and logits.
 
     1,933,258 parameters on 28x28x1 in 10 classes, 1,942,767 in EMNIST's 47 (Frankle, Carbin 2019; Isik et al. 2023,
-    table 2). Convolutions are padded, after each and each hidden layer ReLU, pooling is 2x2 maxima. Raises ConfigError
-    unless the input is [channels, height, width] and survives the poolings.
+    table 2). Convolutions are padded; ReLU follows each convolution and hidden layer; pooling takes 2x2 maxima. Raises
+    ConfigError unless the input is [channels, height, width] and large enough for the poolings.
     """
-    return _pairs(input_shape, classes, (64, 128), bias)
+    return _convolution_pairs(input_shape, classes, (64, 128), bias)
 
 
 def conv6(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """`conv4` with a third pair, to 256 channels: 2,262,602 parameters on 32x32x3 in 10 classes (FedPM, CIFAR-10)."""
-    return _pairs(input_shape, classes, (64, 128, 256), bias)
+    """Build `conv4` with a third pair, to 256 channels: 2,262,602 parameters on 32x32x3 in 10 classes (FedPM,
+    CIFAR-10)."""
+    return _convolution_pairs(input_shape, classes, (64, 128, 256), bias)
 
 
 def conv10(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """`conv4` with pairs to 256, 512 and 1,024 channels: 19,197,092 parameters on 32x32x3 in 100 (FedPM, CIFAR-100)."""
-    return _pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
+    """Build `conv4` with pairs to 256, 512 and 1,024 channels: 19,197,092 parameters on 32x32x3 in 100 (CIFAR-100)."""
+    return _convolution_pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
 
 
-def _pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
+def _convolution_pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
     least = 2 ** len(widths)
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         raise ConfigError(
@@ -151,9 +155,9 @@ def _pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], 
 
 
 def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (32,)) -> nn.Module:
-    """Flatten, then linear layers with ReLU between: 64-32-10 on the 8x8 digits has 2,410 parameters.
+    """Build linear layers with ReLU between, on flattened inputs: 64-32-10 on the 8x8 digits has 2,410 parameters.
 
-    hidden: widths of the hidden layers; empty is multinomial logistic regression. Raises ConfigError.
+    hidden: widths of the hidden layers; without any it is multinomial logistic regression. Raises ConfigError.
     """
     if any(width < 1 for width in hidden):
         raise ConfigError(f"hidden={list(hidden)}: every layer of an mlp needs at least one unit. Raise the width.")
@@ -165,21 +169,21 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
 
 
 def fedscalar_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters on 64.
+    """Build FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters.
 
-    The paper counts 233, which no reading of its text gives: 64-3-3-3-10 has 259 parameters, 240 without biases;
-    64-3-3-10 has 247.
+    The paper counts 233 parameters on 64 inputs, which no reading of its text gives: 64-3-3-3-10 has 259 parameters,
+    240 without biases; 64-3-3-10 has 247.
     """
     return mlp(input_shape, classes, hidden=(3, 3, 3))
 
 
 def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """5x5 convolutions of stride 2 to 16 and 32 channels, 64 hidden units, logits: 114,192 weights on 28x28x1.
+    """Build 5x5 convolutions of stride 2 to 16 and 32 channels, 64 hidden units, logits: 114,192 weights on 28x28x1.
 
-    No biases, so that every entry is a weight a mask can choose. Raises ConfigError unless the input is
+    It has no biases, so that every entry is a weight that a mask can select. Raises ConfigError unless the input is
     [channels, height, width].
     """
-    channels, height, width = _image(input_shape)
+    channels, height, width = _require_image(input_shape)
     features = 32 * (-(-height // 4)) * (-(-width // 4))
     return nn.Sequential(
         nn.Conv2d(channels, 16, 5, stride=2, padding=2, bias=False),
@@ -193,7 +197,7 @@ def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-def _image(input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _require_image(input_shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(input_shape) != 3:
         raise ConfigError(
             f"input_shape={input_shape}: a convolutional network needs [channels, height, width]. Use the model 'mlp'."

@@ -1,7 +1,7 @@
-"""Draws that belong to client ids, made block by block: a large population needs no memory for all of it.
+"""Random draws for client ids, made block by block, so that memory does not grow with the population.
 
-A draw belongs to a client's id, never to a place in a cohort or a list: one client added or removed changes no other
-client's draw.
+A draw belongs to a client's id, never to a position in a cohort or a list: one client added or removed changes no
+other client's draw.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from dpfed.randomness import Randomness
 
 BLOCK = 1 << 17
-"""Clients that are drawn from at a time."""
+"""Number of clients in a block."""
 
 
-def in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """Sorted ids of those for whom `takes_part` (how many clients, the block's number) is true."""
+def clients_in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Return the sorted ids of the clients for which `takes_part(clients in the block, block number)` is true."""
     found = [
         block * BLOCK + np.flatnonzero(takes_part(min(BLOCK, clients - block * BLOCK), block))
         for block in range(-(-clients // BLOCK))
@@ -31,18 +31,18 @@ def uniforms_by_id(
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """Yield (first id, uniforms in [0, 1)) for each block of the ids 0 .. clients - 1 in a round.
 
-    Claim: a client's value depends on (randomness, purpose, round, its id) only, not on `clients` either, where draws
-    are repeatable.
+    Claim: if draws are repeatable, a client's value depends on (randomness, purpose, round, its id) only; it does not
+    depend on `clients`.
     """
     for block in range(-(-clients // BLOCK)):
         path = (number, block) if block else (number,)
         yield block * BLOCK, randomness.uniform(min(BLOCK, clients - block * BLOCK), purpose, *path)
 
 
-def uniforms_of(
+def uniforms_of_ids(
     ids: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
 ) -> NDArray[np.float64]:
-    """Return the values of `uniforms_by_id` for some ids [c] of 0 .. clients - 1, float64 [c]."""
+    """Return the values of `uniforms_by_id` for the ids [c], each in 0 .. clients - 1; float64 [c]."""
     values = np.full(len(ids), np.nan)
     for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
         here = (ids >= first) & (ids < first + len(drawn))
@@ -54,7 +54,7 @@ def uniforms_of(
 def smallest_of_others(
     count: int, but: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
 ) -> NDArray[np.int64]:
-    """Return the `count` ids of 0 .. clients - 1 outside `but` with the smallest values of `uniforms_by_id`."""
+    """Return the `count` ids of 0 .. clients - 1, outside the ids `but`, with the smallest `uniforms_by_id`."""
     ids, values, bound = np.zeros(0, dtype=np.int64), np.zeros(0), 1.0
     for first, drawn in uniforms_by_id(clients, randomness, purpose, number):
         free = drawn < bound

@@ -1,8 +1,8 @@
-"""Canaries of a run: the audit's own clients, with a random direction each, to be found in what a round releases.
+"""Canaries of a run: simulated clients of an audit with random directions, to be detected in a round's release.
 
-Every canary has a round of its own and a fair Bernoulli sample: on 1 the canary takes part in that round like a client,
-on 0 it stays away and its score is one of chance. Scores are products with the round's noisy sum, which any observer
-who knows the canary can compute; `dpfed.audit` makes them a test of the claim of one round, given participation.
+Every canary has one round and one fair Bernoulli sample: on 1 the canary takes part in its round like a client; on 0 it
+is absent, and its score is due to chance. Scores are products with the round's noisy sum, which any observer who knows
+the canary can compute. `dpfed.audit` tests the claim of one round, given participation, with these scores.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from dpfed.seeds import Seeds
 
 LOUD = 1e3
-"""The norm of a canary's update: far beyond any clip, so that the clip is under test."""
+"""Norm of a canary's update: far above any clip norm, so that the clip is tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """`count` canaries with the ids first, first + 1, ... after the clients', spread over the rounds at random."""
+    """`count` canaries with the ids first, first + 1, ... after the clients' ids, each in a uniformly random round."""
 
     count: int
     first: int
@@ -30,21 +30,21 @@ class Canaries:
     size: int
     seeds: Seeds
 
-    def of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ids that take part in this round, and those that might have and stay away."""
-        # Canaries alone are drawn by place: no draw here depends on clients, so none can tell who is a member.
+    def canaries_of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the canaries that take part in this round, and those assigned to this round that are absent."""
+        # Only canaries are drawn by position: no draw here depends on clients, so none can reveal who is a client.
         generator = self.seeds.generator("canaries")
         rounds = generator.permutation(np.arange(self.count) % self.rounds)
         heads = generator.random(self.count) < 0.5
         ids = self.first + np.arange(self.count)
         return ids[(rounds == number) & heads], ids[(rounds == number) & ~heads]
 
-    def present_in(self, number: int) -> int:
+    def present_count(self, number: int) -> int:
         """Return how many canaries take part in this round."""
-        return len(self.of_round(number)[0])
+        return len(self.canaries_of_round(number)[0])
 
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
-        """[c, size], uniform directions of norm LOUD."""
+        """Return uniformly random directions [c, size] of norm LOUD."""
         rows = [self.seeds.tensors("canaries.direction", int(one)).normal(self.size) for one in ids]
         if not rows:
             return torch.zeros(0, self.size, device=device)

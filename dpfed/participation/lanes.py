@@ -1,10 +1,10 @@
-"""Lanes of a run under balls-and-bins: their number, given, or derived from the bands, or searched.
+"""Number of lanes of a run under balls-and-bins: given, derived from the bands, or searched.
 
-A client's public lane is its id modulo the number of lanes; so is its turn in a public order (`cyclic`). Neither may
-depend on which other clients there are: under add-remove, one client more in a list would move all later ones to other
-lanes, and with them their rounds. So under add-remove lanes and turns follow from hashes of names, or of numbers that
-the caller gives (`dpfed.data.client_ids`). Secret lanes are drawn for each client by itself, so that ids may be places
-in a list.
+A client's public lane is its id modulo the number of lanes; its turn in a public order (`cyclic`) is its id modulo the
+period. Neither may depend on the other clients. Under add-remove, one client added to a list would move all later
+clients to other lanes, and so to other rounds. So lanes and turns then follow from hashes of names, or from numbers
+given by the caller (`dpfed.data.client_ids`). Secret lanes are drawn for each client separately, so that ids may be
+positions in a list.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 
 OWN_IDS = ("nodes", "resampled")
-"""data.partition of populations whose ids do not depend on which other clients there are."""
+"""Values of data.partition for populations in which a client's id does not depend on the other clients."""
 
 _MAY_HAVE_IDS = (*OWN_IDS, "natural")
-"""The same, with populations that have such ids if their data name them."""
+"""OWN_IDS, and the partitions whose populations have such ids if the data name the clients."""
 
 
 def period_of(config: Config) -> int:
-    """Return the rounds of an epoch: clients / cohort, rounded."""
+    """Return the rounds in an epoch: clients / cohort, rounded to an integer."""
     return max(round(config.federation.clients / config.federation.cohort), 1)
 
 
 def bands_of(config: Config) -> int:
-    """Return the bands of noise under balls-and-bins: privacy.bands, or the number of lanes; 1 without [privacy]."""
+    """Return the number of noise bands under balls-and-bins: privacy.bands, or the lanes; 1 without [privacy]."""
     table = config.privacy
     if table is None or table.bands is None:
         return lanes_of(config) if isinstance(table, GaussianPrivacy) else 1
@@ -44,7 +44,7 @@ def bands_of(config: Config) -> int:
 
 
 def lanes_of(config: Config) -> int:
-    """Return the number of lanes; 1 for other samplings. ConfigError for "search" before it has been searched."""
+    """Return the number of lanes; 1 for other samplings. Raise ConfigError if lanes are still to be searched."""
     federation, bands = config.federation, config.privacy.bands if config.privacy is not None else None
     if not isinstance(federation, BinsFederation):
         return 1
@@ -56,23 +56,23 @@ def lanes_of(config: Config) -> int:
     return next((one for one in divisors(period) if one >= (bands or 1)), period)
 
 
-def secret_lanes(config: Config) -> bool:
-    """Return True if lanes are drawn for the run, and secret."""
+def has_secret_lanes(config: Config) -> bool:
+    """Return True if lanes are drawn for the run and kept secret."""
     return isinstance(config.federation, BinsFederation) and config.federation.lane_secrecy == "secret"
 
 
 def turns_are_public(config: Config) -> bool:
-    """Return True if clients take turns by their ids: in public lanes, or one by one (cyclic)."""
+    """Return True if ids of clients decide their turns: in public lanes, or in the public order (cyclic)."""
     federation = config.federation
     if federation.sampling == "cyclic":
         return True
-    return isinstance(federation, BinsFederation) and not secret_lanes(config) and _lanes_or_two(config) > 1
+    return isinstance(federation, BinsFederation) and not has_secret_lanes(config) and _lanes_or_two(config) > 1
 
 
 def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
-    """Return the ids from which turns follow, or None if they follow from the numbers of clients.
+    """Return the ids that decide turns, or None if the numbers 0 .. clients - 1 decide them.
 
-    ids: those that the data name. ConfigError for add-remove neighbours if clients are places in a list.
+    ids: client ids named by the data. Raises ConfigError for add-remove neighbours if ids are positions in a list.
     """
     table = config.privacy
     if table is None or table.adjacency != "add-remove" or not turns_are_public(config):
@@ -80,38 +80,38 @@ def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
     if config.data.partition in OWN_IDS:
         return None
     if ids is None:
-        raise ConfigError(_places_in_a_list(config))
+        raise ConfigError(_list_positions_message(config))
     return ids
 
 
 def turn_problems(config: Config) -> Iterator[str]:
-    """Yield the message for turns by places in a list under add-remove, as far as no data are needed to see it."""
+    """Yield the message for turns by list positions under add-remove, if the configuration alone shows the fault."""
     table = config.privacy
     if table is None or table.adjacency != "add-remove" or config.data.partition in _MAY_HAVE_IDS:
         return
     if turns_are_public(config):
-        yield _places_in_a_list(config)
+        yield _list_positions_message(config)
 
 
-def _places_in_a_list(config: Config) -> str:
+def _list_positions_message(config: Config) -> str:
     in_order = config.federation.sampling == "cyclic"
     what, moved = ("turns", "turn") if in_order else ("lanes", "lane")
     other = "" if in_order else ", or federation.lane_secrecy 'secret'"
     return (
         f"privacy.adjacency='add-remove' with {what} and data.partition={config.data.partition!r}: ids of clients are "
-        f"places in a list here, and a {moved} follows from an id. One client more would move all later ones to other "
-        f"{what}. Use adjacency 'zero-out'{other}, or data.partition 'natural' with ids that are texts or whole "
-        "numbers: data.client, or `ids=` of dpfed.data.from_clients."
+        f"positions in a list here, and a {moved} follows from an id. One client added would move all later clients "
+        f"to other {what}. Use adjacency 'zero-out'{other}, or data.partition 'natural' with ids that are texts or "
+        "whole numbers: data.client, or `ids=` of dpfed.data.from_clients."
     )
 
 
-def with_lanes(config: Config) -> Config:
-    """Return the configuration with lanes and bands as numbers, searched if asked for; others as they are."""
+def resolve_lanes(config: Config) -> Config:
+    """Return the configuration with lanes and bands as numbers, searched if required; else return it unchanged."""
     federation, table = config.federation, config.privacy
     if not isinstance(federation, BinsFederation) or not isinstance(table, GaussianPrivacy):
         return config
     if federation.lanes == "search":
-        lanes = bands = _searched(config, table)
+        lanes = bands = _searched_lanes(config, table)
     else:
         lanes, bands = lanes_of(config), bands_of(config)
     if lanes == 1 and federation.lanes is None:
@@ -124,15 +124,15 @@ def with_lanes(config: Config) -> Config:
     )
 
 
-def _searched(config: Config, table: GaussianPrivacy) -> int:
-    """Return the lanes of least error of the model at privacy.epsilon. ConfigError if none meets it."""
+def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
+    """Return the number of lanes with the least model error at privacy.epsilon. Raise ConfigError if none meets it."""
     server, federation = config.server, config.federation
-    assert table.epsilon is not None  # `lane_problems` has been asked
+    assert table.epsilon is not None  # `lane_problems` has refused it
     momentum = server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0
     try:
         plan = Plan(
             clients=federation.clients,
-            sampling=BallsAndBins(cohort=federation.cohort, secret_lanes=secret_lanes(config)),
+            sampling=BallsAndBins(cohort=federation.cohort, secret_lanes=has_secret_lanes(config)),
             mechanism=BandedNoise(
                 factorisation=table.factorisation,
                 factorisation_power=table.factorisation_power,
@@ -149,12 +149,12 @@ def _searched(config: Config, table: GaussianPrivacy) -> int:
 
 
 def lane_problems(config: Config) -> Iterator[str]:
-    """Yield messages for lanes that have no account, or no use."""
+    """Yield messages for lanes without an account of privacy, or without effect."""
     federation, table = config.federation, config.privacy
     if not isinstance(federation, BinsFederation):
         return
     given = f"federation.lanes={federation.lanes!r}"
-    if secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):
+    if has_secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):
         yield (
             "federation.lane_secrecy='secret' without lanes: there is no lane to draw. Give federation.lanes of 2 or "
             "more, or privacy.bands, with privacy.noise='gaussian'."
@@ -162,8 +162,8 @@ def lane_problems(config: Config) -> Iterator[str]:
         return
     if federation.lanes not in (None, 1) and not isinstance(table, GaussianPrivacy):
         yield (
-            f"{given} without privacy.noise='gaussian': lanes are for noise that is taken back over rounds, which only "
-            "Gaussian noise is. Remove it."
+            f"{given} without privacy.noise='gaussian': lanes are for noise that is correlated over rounds, which only "
+            "Gaussian noise can be. Remove it."
         )
         return
     if not isinstance(table, GaussianPrivacy):
@@ -181,8 +181,8 @@ def lane_problems(config: Config) -> Iterator[str]:
     period = period_of(config)
     if federation.lanes != "search" and period % lanes:
         yield (
-            f"{given} with epochs of {period} rounds (federation.clients / federation.cohort): lanes must have equally "
-            f"many rounds of an epoch. Use one of {', '.join(map(str, divisors(period)))}."
+            f"{given} with epochs of {period} rounds (federation.clients / federation.cohort): every lane must have "
+            f"the same number of rounds in an epoch. Use one of {', '.join(map(str, divisors(period)))}."
         )
     if bands > min(lanes, period):
         yield (
@@ -192,6 +192,6 @@ def lane_problems(config: Config) -> Iterator[str]:
 
 
 def _lanes_or_two(config: Config) -> int:
-    """Return the number of lanes; 2 if they are to be searched, which are 2 or more where they are secret."""
+    """Return the number of lanes; 2 if lanes are to be searched, because searched secret lanes are at least 2."""
     federation = config.federation
     return 2 if isinstance(federation, BinsFederation) and federation.lanes == "search" else lanes_of(config)

@@ -1,6 +1,6 @@
-"""Members of a cohort as one string: for diagnostics.jsonl, which the operator keeps to itself.
+"""Members of a cohort as one string for diagnostics.jsonl, which only the operator may read.
 
-The sorted ids as the gaps between them, each of as many bytes as the widest needs: 10,000 of 10^6 clients are 27 kB.
+The string holds the gaps between sorted ids, all with the bytes of the widest gap: 10,000 of 10^6 clients are 27 kB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALL_CLIENTS = "all"
-"""Each of the clients, once."""
+"""String for a cohort of every client exactly once."""
 
 _MOST_AT_ONCE = 1 << 24
 
@@ -25,8 +25,8 @@ _WIDTHS: dict[str, np.dtype[Any]] = {
 }
 
 
-def written(ids: NDArray[np.int64], clients: int) -> str:
-    """Write the ids of a cohort, repeats included, of clients 0 .. clients - 1."""
+def members_text(ids: NDArray[np.int64], clients: int) -> str:
+    """Return the string of a cohort's ids, repeats included, for clients 0 .. clients - 1."""
     ordered = np.sort(ids)
     if len(ordered) == clients and np.array_equal(ordered, np.arange(clients)):
         return ALL_CLIENTS
@@ -36,11 +36,12 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
     return f"{width}:{base64.b64encode(gaps.astype(_WIDTHS[width]).tobytes()).decode()}"
 
 
-def read(text: str, clients: int) -> NDArray[np.int64]:
-    """Read sorted ids; raise ValueError for a text `written` did not make. Needs memory in proportion to the text."""
+def parse_members(text: str, clients: int) -> NDArray[np.int64]:
+    """Return the sorted ids from a string of `members_text`; raise ValueError for others. Memory: in proportion to the
+    text."""
     if text == ALL_CLIENTS:
         if clients > _MOST_AT_ONCE:
-            raise ValueError(f"members: all of {clients} clients are more than can be named here.")
+            raise ValueError(f"members: 'all' of {clients} clients: at most {_MOST_AT_ONCE} can be read at a time.")
         return np.arange(clients)
     width, _, content = text.partition(":")
     if width not in _WIDTHS:
@@ -48,7 +49,7 @@ def read(text: str, clients: int) -> NDArray[np.int64]:
     try:
         gaps = np.frombuffer(base64.b64decode(content, validate=True), dtype=_WIDTHS[width])
     except (binascii.Error, ValueError):
-        raise ValueError("members: must be gaps in base64.") from None
+        raise ValueError("members: the gaps must be base64 of integers of the stated width.") from None
     if (len(gaps) and int(gaps.max()) > clients) or float(gaps.sum(dtype=np.float64)) > clients:
         raise ValueError(f"members: name clients beyond the {clients} of the run.")
     return np.cumsum(gaps.astype(np.int64))

@@ -1,5 +1,5 @@
-"""Samplers of the clients of a round. The distribution is the accountant's own object, so what is charged is what is
-drawn."""
+"""Samplers of the clients of a round. Each sampler holds the accountant's distribution object, so the distribution that
+is charged is the distribution that is drawn from."""
 
 from __future__ import annotations
 
@@ -10,32 +10,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.mechanisms import (
-    CappedPoissonSampling,
-    FixedSizeSampling,
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-)
+from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from accounting.mechanisms.samplings import cap_of
 from dpfed import replayed
 from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
-from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
-from dpfed.participation.lanes import lanes_of, secret_lanes
-from dpfed.participation.schedules import (
-    AllocationCohorts,
-    BallsAndBinsCohorts,
-    CyclicCohorts,
-    MinSeparationCohorts,
-)
-from dpfed.randomness import Randomness, threshold
+from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of_ids
+from dpfed.participation.lanes import has_secret_lanes, lanes_of
+from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
+from dpfed.randomness import Randomness, uniform_threshold
 
 
 class Sampler(Protocol):
-    """Draws the cohort of a round; `expected` is the public cohort size that sums are divided by."""
+    """Sampler of a round's cohort; `expected` is the public cohort size that sums are divided by."""
 
     @property
     def clients(self) -> int: ...
@@ -47,14 +36,14 @@ class Sampler(Protocol):
     def expected(self) -> float: ...
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        """Sorted client ids, without repeats; may be empty under Poisson sampling."""
+        """Return sorted client ids without repeats; empty cohorts are possible under Poisson sampling."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonCohorts:
     """Poisson sampling: every client is drawn independently with probability cohort / clients.
 
-    cap: the most clients that take part (`draw_cohort`); clients that are left out do not learn that they were drawn
+    cap: the largest number of clients that take part (`draw_cohort`); the others do not learn that they were drawn
     Claim: cohorts have the distribution of `accounting.PoissonSampling`, with a cap of `CappedPoissonSampling`.
     Source: docs/theory.md, Theorems 3, 4 and 9. Adjacency: any.
 
@@ -78,7 +67,10 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        values, bound = uniforms_by_id(self.clients, randomness, "cohort", number), threshold(self.law.probability)
+        values, bound = (
+            uniforms_by_id(self.clients, randomness, "cohort", number),
+            uniform_threshold(self.law.probability),
+        )
         return np.concatenate([first + np.flatnonzero(drawn < bound) for first, drawn in values])
 
 
@@ -86,7 +78,7 @@ class PoissonCohorts:
 class FixedSizeCohorts:
     """Fixed-size sampling: exactly `cohort` clients, uniformly without replacement.
 
-    The draw is of ids from a population whose size is equal for all neighbours.
+    Ids are drawn from a population whose size is equal for all neighbours.
     Claim: cohorts have the distribution of `accounting.FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
     Adjacency: replace-one or zero-out.
 
@@ -149,34 +141,34 @@ def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> 
 
 
 def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np.int64]:
-    """Return the clients of a round: the sampler's, under a cap those of them that are within it."""
-    cohort, replay, cap = who.sample(randomness, number), replayed.current(), cap_of(who.law)
+    """Return the clients of a round: the sampler's cohort or, under a cap, at most `cap` of its clients."""
+    cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), cap_of(who.law)
     if replay is not None:
         cohort = replay.drawn(cohort)
-    return cohort if cap is None else within_cap(cohort, cap, who.clients, randomness, number)
+    return cohort if cap is None else cap_cohort(cohort, cap, who.clients, randomness, number)
 
 
-def within_cap(
+def cap_cohort(
     cohort: NDArray[np.int64], cap: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
-    """Return the drawn clients, at most `cap` of them: those with the smallest secret values.
+    """Return at most `cap` of the drawn clients: those with the smallest secret values.
 
-    Claim: given who was drawn, every subset of `cap` clients is equally likely; one client less in an overfull cohort
-    lets one other client in and changes nothing else.
+    Claim: given the drawn clients, every subset of `cap` of them is equally likely. Removing one client of an overfull
+    cohort admits one other client and changes nothing else.
     """
     if len(cohort) <= cap:
         return cohort
-    values = uniforms_of(cohort, clients, randomness, "cohort.slots", number)
+    values = uniforms_of_ids(cohort, clients, randomness, "cohort.slots", number)
     return np.sort(cohort[np.argsort(values, kind="stable")[:cap]])
 
 
-def with_others(
+def fill_cohort(
     cohort: NDArray[np.int64], fill: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
-    """Return the cohort and, up to `fill` clients in all, those others that have the smallest secret values.
+    """Return the cohort and, up to `fill` clients in total, the other clients with the smallest secret values.
 
-    Claim: given the cohort, every subset of its size among the others is equally likely; one client less in the cohort
-    adds one other client and changes nothing else. Ids of canaries, from `clients` on, are kept and not counted.
+    Claim: given the cohort, every subset of the others of that size is equally likely. Removing one client of the
+    cohort adds one other client and changes nothing else. Ids of canaries, from `clients` on, are kept and not counted.
     """
     missing = fill - int((cohort < clients).sum())
     if missing <= 0:
@@ -188,8 +180,8 @@ def with_others(
 def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
     """Return the sampler of every round, or the schedule of all rounds. Raise ConfigError for contradicting numbers.
 
-    ids: of clients, if their turns follow from these (`lanes.ids_of_turns`). The stream of a schedule is named by the
-    seed that it is drawn from, so that a ledger distinguishes two runs.
+    ids: client ids that decide turns (`lanes.ids_of_turns`); None if client numbers do. The stream of a schedule is
+    named by its seed, so that a ledger distinguishes two runs.
     """
     federation = config.federation
     clients, cohort, stream = federation.clients, federation.cohort, stream_of(config)
@@ -204,32 +196,32 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
             clients=clients,
             bins=period,
             lanes=lanes_of(config),
-            secret_lanes=secret_lanes(config),
+            secret_lanes=has_secret_lanes(config),
             stream=stream,
             ids=ids,
         )
     if name == "cyclic":
         return CyclicCohorts(clients=clients, period=period, stream=stream, ids=ids)
     if name == "allocation":
-        times = allocated(clients, cohort, federation.rounds)
+        times = rounds_per_client(clients, cohort, federation.rounds)
         return AllocationCohorts(clients=clients, participations=times, rounds=federation.rounds, stream=stream)
     assert isinstance(federation, SeparatedFederation)
     separation = federation.separation
     if separation * cohort > clients:
         raise ConfigError(
             f"federation.separation={separation} with federation.sampling='min-separation': must be from 1 to clients "
-            f"/ cohort = {clients / cohort:g}, the rounds from one participation to the next on average."
+            f"/ cohort = {clients / cohort:g}, the mean number of rounds from one participation to the next."
         )
     return MinSeparationCohorts(clients=clients, cohort=cohort, separation=separation, stream=stream)
 
 
 def stream_of(config: Config) -> str:
-    """Return the name of the randomness from which a run's schedule, or its correlated noise, is drawn."""
+    """Return the name of the random stream for a run's schedule or its correlated noise."""
     return f"seed {config.run.seed}"
 
 
-def allocated(clients: int, cohort: int, rounds: int) -> int:
-    """In how many rounds each client takes part under 'allocation'. ConfigError where rounds are not whole ones."""
+def rounds_per_client(clients: int, cohort: int, rounds: int) -> int:
+    """Return the rounds in which each client takes part under 'allocation'. Raise ConfigError if not an integer."""
     times = max(round(rounds * cohort / clients), 1)
     due = round(times * clients / cohort)
     if due != rounds:

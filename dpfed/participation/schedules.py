@@ -1,8 +1,8 @@
-"""Cohorts of schedules over many rounds, each client's drawn by itself from counter streams.
+"""Cohorts of schedules over many rounds; each client's rounds are drawn from a counter stream of that client.
 
-Who takes part in a round is computed anew from the streams, block by block of clients: no table of all clients is kept
-nor saved, a run resumes at any round, and every process and engine draws the same. Memory: one block.
-Whole numbers below n come from 53-bit uniforms: a draw has its distribution to n 2^-53 in total variation.
+The cohort of a round is recomputed from the streams, block by block of clients. No table of all clients is kept or
+saved, a run resumes at any round, and every process and engine draws equal cohorts. Memory: one block.
+Whole numbers below n come from 53-bit uniforms: their distribution is exact to n 2^-53 in total variation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dpfed.randomness import Randomness
 class BallsAndBinsCohorts:
     """Balls-and-bins: every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
 
-    In lanes: in one of the rounds of its lane, which is round modulo lanes from the run's start. The lane is public, id
-    modulo lanes, or secret: drawn for the client's id once, and kept for the run. ids: names of the clients; then the
-    public lane, and the round in it, follow from a client's name and not from its number.
+    With lanes, a client's round is one of the rounds of its lane: those with round modulo lanes, from the run's start,
+    equal to the lane. A public lane is id modulo lanes. A secret lane is drawn once for the client's id and kept for
+    the run. ids: names of the clients; public lanes, and rounds in them, then follow from names and not from numbers.
     Claim: cohorts have the distribution of `accounting.mechanisms.BallsAndBins`. Source: Chua et al. 2025;
     docs/theory-participation.md, Theorems 1 and 5. Adjacency: zero-out or add-remove.
 
@@ -49,7 +49,7 @@ class BallsAndBinsCohorts:
         return self.clients / self.bins
 
     @cached_property
-    def lane_of(self) -> NDArray[np.int64]:
+    def public_lanes(self) -> NDArray[np.int64]:
         """Public lane of each client."""
         return np.arange(self.clients) % self.lanes if self.ids is None else self.ids.lanes(self.lanes)
 
@@ -57,7 +57,7 @@ class BallsAndBinsCohorts:
         epoch, place = divmod(number, self.bins)
         lane, turn = number % self.lanes, place // self.lanes
         if self.ids is not None:
-            mine = np.flatnonzero(self.lane_of == lane)
+            mine = np.flatnonzero(self.public_lanes == lane)
             names = self.ids.hashes[mine].tolist()
             drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
             return np.asarray(
@@ -73,7 +73,7 @@ class BallsAndBinsCohorts:
                 lanes = _uniform_integers(randomness.uniform(count, "participation.lane", block), self.lanes)
             return np.asarray((drawn == turn) & (lanes == lane))
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,15 +108,15 @@ class AllocationCohorts:
                 chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
             return np.asarray((chosen == number).any(axis=0))
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparationCohorts:
-    """Rests: after a participation a client skips `separation` - 1 rounds, then each round is random; stationary.
+    """Minimum separation: after a participation a client skips `separation` - 1 rounds, then each round is random.
 
-    Claim: cohorts have the distribution of `accounting.mechanisms.MinSeparation`. Source: docs/theory-participation.md,
-    Theorem 3. Adjacency: zero-out or add-remove.
+    Cohorts are stationary. Claim: they have the distribution of `accounting.mechanisms.MinSeparation`.
+    Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove.
 
     >>> MinSeparationCohorts(clients=600, cohort=10, separation=20, stream="").expected
     10.0
@@ -142,23 +142,23 @@ class MinSeparationCohorts:
             begun = randomness.uniform(count, "participation.rest", block)
             resting = begun < rate * (self.separation - 1)
             at = np.where(resting, np.floor(begun / rate) + 1, 0.0)
-            at += _failures(randomness.uniform(count, "participation.gap", 0, block), coin)
+            at += _geometric(randomness.uniform(count, "participation.gap", 0, block), coin)
             times = 1
             while (at < number).any():
-                gap = self.separation + _failures(randomness.uniform(count, "participation.gap", times, block), coin)
+                gap = self.separation + _geometric(randomness.uniform(count, "participation.gap", times, block), coin)
                 at, times = np.where(at < number, at + gap, at), times + 1
             return np.asarray(at == number)
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicCohorts:
     """Public order: client i takes part in the rounds i, i + period, i + 2 period, ...
 
-    ids: names of the clients; then i follows from a client's name and not from its number.
-    Claim: no amplification; everyone can compute the order. Source: docs/theory-participation.md, Theorem 5.
-    Adjacency: any; add-remove where i depends on no other client.
+    ids: names of the clients; i then follows from a client's name and not from its number.
+    Claim: no amplification; anyone can compute the order. Source: docs/theory-participation.md, Theorem 5.
+    Adjacency: any; add-remove only if i does not depend on other clients.
 
     >>> from dpfed.randomness import Secure
     >>> CyclicCohorts(clients=6, period=3, stream="").sample(Secure(), 1).tolist()
@@ -184,17 +184,17 @@ class CyclicCohorts:
         return np.arange(number % self.period, self.clients, self.period)
 
 
-InTurns = BallsAndBinsCohorts | CyclicCohorts
-"""Cohorts whose clients may take turns by their ids."""
+TurnSchedule = BallsAndBinsCohorts | CyclicCohorts
+"""Schedules in which ids of clients may decide their turns."""
 
 
 def _uniform_integers(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
-    """Uniform whole numbers from 0 to below - 1."""
+    """Return uniform whole numbers from 0 to below - 1."""
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
 
 
-def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
-    """Return the failures before the first success of Bernoulli trials: geometric, by inversion."""
+def _geometric(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
+    """Return the number of failures before the first success of Bernoulli trials, `coin` their probability."""
     if coin >= 1:
         return np.zeros(len(uniforms))
     return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

@@ -16,7 +16,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
 from dpfed.runs.experiment import Experiment
-from dpfed.server.readout import network_of
+from dpfed.server.readout import frozen_network_of
 
 FORMAT = "dpfed-run-2"
 """Version of the random streams and steps of a run; it changes whenever dpfed would continue a run differently."""
@@ -119,7 +119,7 @@ def population_fingerprint(experiment: Experiment, key: bytes) -> str:
 
 def start_hash_of_run(experiment: Experiment) -> str:
     """Return the hash of the initial model and of all constant tensors of the run."""
-    frozen = network_of(experiment.readout)
+    frozen = frozen_network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
     return hash_of_tensors(
         [experiment.start.broadcast, *constants, *experiment.model.fixed.values(), *experiment.model.constants.values()]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpfed import models
-from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, check_loss, loss_named, own_loss
+from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, check_loss, custom_loss, loss_named
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
 from dpfed.config.did_you_mean import did_you_mean
@@ -197,7 +197,7 @@ def objective_of(
     Raises ConfigError if the shapes or types of network outputs, loss and targets do not match.
     """
     check_metric_names(metrics)
-    chosen = own_loss(loss) if loss is not None else _configured_loss(config, dataset)
+    chosen = custom_loss(loss) if loss is not None else _configured_loss(config, dataset)
     of_classes = dataset.classes is not None and chosen.name in (CROSS_ENTROPY.name, OWN)
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
     inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))

@@ -10,10 +10,10 @@ import torch
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models, replayed
-from dpfed.aggregation.ranks import Alone, Ranks
+from dpfed.aggregation.ranks import Ranks, SingleProcess
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
-from dpfed.clients.task import Start
+from dpfed.clients.task import InitialState
 from dpfed.config import registered
 from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code
 from dpfed.config.server_tables import PosteriorServer
@@ -43,7 +43,7 @@ from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
-from dpfed.participation.lanes import ids_of_turns, with_lanes
+from dpfed.participation.lanes import ids_of_turns, resolve_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
@@ -106,7 +106,7 @@ def check_configuration(
 ) -> MethodSpecification:
     """Return the method's specification after all checks that need no data. Raises ConfigError, as `build` does."""
     load_own_code()
-    refuse_ranks(config, ranks or Alone())
+    refuse_ranks(config, ranks or SingleProcess())
     chosen = method_specification(config.method.name)
     if own is None or own.data is None:
         data.check_name(config.data.name)
@@ -120,7 +120,7 @@ def check_configuration(
 
 def with_derived_defaults(config: Config) -> Config:
     """Return the configuration with derived defaults filled in: privacy.delta, cohort_cap, lanes and bands."""
-    config = with_lanes(config)
+    config = resolve_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
     return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)
@@ -132,8 +132,8 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     Raises ConfigError for settings that are invalid or cannot be combined, AccountingError for settings that no privacy
     account covers.
     """
-    ranks, own = Alone() if ranks is None else ranks, CustomObjects() if own is None else own
-    if (replay := replayed.current()) is not None:
+    ranks, own = SingleProcess() if ranks is None else ranks, CustomObjects() if own is None else own
+    if (replay := replayed.current_replay()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)
@@ -144,15 +144,15 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _load_samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
-    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
-    if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
+    unused = State(*(("model", one) for one in model.shared_objects(device))) if is_custom(config, own) else None
+    if dataset.has_integers and not model.accepts_inputs(torch.from_numpy(dataset.test_inputs[:2])):
         dataset = dataset.as_floats()
         public = public and replace(public, inputs=public.inputs.float())
         validation = validation and replace(validation, inputs=validation.inputs.float())
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     if unused is not None:
         unused.restore()
-    start = None if unused is None else Start(model, objective.loss, device)
+    start = None if unused is None else InitialState(model, objective.loss, device)
     refuse_network(config, specification, model)
     network = frozen_network(config, model, seeds, device) if specification.sends_masks else None
     randomness = randomness_of(config.run.randomness, seeds)

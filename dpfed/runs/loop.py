@@ -23,7 +23,7 @@ from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import AnyTarget
-from dpfed.participation.schedules import InTurns
+from dpfed.participation.schedules import TurnSchedule
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord
@@ -32,10 +32,10 @@ from dpfed.round import (
     NO_RESULT,
     RoundResult,
     Source,
-    cohort_of,
-    left_out,
+    draw_round_cohort,
     run_round,
-    share_of_round,
+    run_share_of_round,
+    skipped_round,
 )
 from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_key
 from dpfed.runs.book import LedgerBook
@@ -47,7 +47,7 @@ from dpfed.runs.resuming import require_same_rounds
 from dpfed.runs.scores import Scores, majority_accuracy, scores_of_summary, scores_on_test_half, scores_on_validation
 from dpfed.runs.spending import over_budget_text, over_project_budget_text, spending_account
 from dpfed.runs.summary import summary_of, uplink_megabytes
-from dpfed.sources import InProcess, Trained, training_errors
+from dpfed.sources import InProcessClients, TrainedClients, training_errors
 from dpfed.version import __version__
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -96,7 +96,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.run_all_rounds(InProcess(seeds=experiment.seeds), stop)
+        outcome = opened.run_all_rounds(InProcessClients(seeds=experiment.seeds), stop)
     except (
         TrainingFailed
     ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
@@ -115,8 +115,8 @@ def train_share_of_rounds(experiment: Experiment) -> None:
     """Train this process's share of the clients in every round that process 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
-        for task in method.ranks.follow(experiment.start):
-            share_of_round(task, method, Trained(seeds=seeds), seeds)
+        for task in method.ranks.received_tasks(experiment.start):
+            run_share_of_round(task, method, TrainedClients(seeds=seeds), seeds)
 
 
 def _stop_other_processes(experiment: Experiment) -> None:
@@ -179,7 +179,7 @@ class Run:
         try:
             folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
-            folder.record_client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
+            folder.record_client_ids(who.ids if isinstance(who, TurnSchedule) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(
@@ -223,7 +223,7 @@ class Run:
         """Run one round: check the budgets, charge the round, save its result, report it. Do nothing if a budget is
         spent."""
         experiment, state = self.experiment, self.state
-        cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
+        cohort, started = draw_round_cohort(experiment.method, state.round), time.monotonic()
         if not self._is_affordable(cohort):
             self._stopped_by = "budget"
             return
@@ -252,7 +252,7 @@ class Run:
 
         A round of a participation schedule is not repeated with new noise; it remains charged.
         """
-        self._save_round(left_out(self.state, self.experiment.method), 0.0)
+        self._save_round(skipped_round(self.state, self.experiment.method), 0.0)
 
     def _mask_entropy_with(self, record: RoundRecord) -> int | None:
         """Return the bits of the uploads of all rounds by FedPM's measure; None if a round was not measured."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpfed.records.metrics import MetricsLine
 from dpfed.runs.evaluate import TestResult, evaluate
 from dpfed.runs.experiment import Experiment
-from dpfed.server.readout import Averaged, Readout
+from dpfed.server.readout import AveragedReadout, Readout
 from dpfed.server.state import ServerState
 
 Scores = dict[str, float | None]
@@ -26,7 +26,7 @@ def scores_on_test_half(experiment: Experiment, state: ServerState) -> Scores:
     inputs = torch.from_numpy(dataset.test_inputs).to(device)
     targets = torch.from_numpy(dataset.test_labels).to(device)
     scores = _evaluate_readout(experiment, experiment.readout, state, inputs, targets).to_record("test")
-    if isinstance(experiment.readout, Averaged):
+    if isinstance(experiment.readout, AveragedReadout):
         scores |= _evaluate_readout(experiment, experiment.readout.last, state, inputs, targets).to_record("last_test")
     return scores
 

@@ -16,9 +16,9 @@ from torch import nn
 from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
-from dpfed.clients.task import Course, Start
+from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
-from dpfed.clients.trial import SECONDS, tried, tried_together
+from dpfed.clients.trial import SECONDS, training_after_trial, training_after_vmap_trial
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
 from dpfed.data.dataset import Dataset
@@ -29,7 +29,7 @@ from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.models.mask_file import Recipe
 from dpfed.runs.evaluate import Metric
 from dpfed.seeds import Seeds
-from dpfed.server.readout import Averaged, Masked, Readout, Weights
+from dpfed.server.readout import AveragedReadout, MaskedReadout, Readout, WeightsReadout
 
 TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
@@ -142,7 +142,7 @@ def local_training(
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
     )
-    replay = replayed.current()
+    replay = replayed.current_replay()
     return training if replay is None else replay.training(training)
 
 
@@ -153,7 +153,7 @@ def is_custom(config: Config, own: CustomObjects) -> bool:
 
 
 def training_after_trial(
-    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
+    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: InitialState
 ) -> LocalTraining:
     """Return the local training of a custom network or loss, after a trial on test samples.
 
@@ -161,8 +161,8 @@ def training_after_trial(
     """
     samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
     if config.privacy is None and config.local.record is None:
-        return tried_together(clients, broadcast, samples, start)
-    return tried(clients, broadcast, samples, start, cohort=config.federation.cohort)
+        return training_after_vmap_trial(clients, broadcast, samples, start)
+    return training_after_trial(clients, broadcast, samples, start, cohort=config.federation.cohort)
 
 
 def start_of_rounds(
@@ -171,10 +171,10 @@ def start_of_rounds(
     """Return the first broadcast, and the readout, which maps the server's state to weights."""
     readout: Readout
     if network is None:
-        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+        broadcast, readout = model.initial(seeds.integer("weights")), WeightsReadout(model=model)
     else:
         broadcast, readout = _start_of_masks(config, network, dataset, seeds)
-    return broadcast, readout if config.server.average is None else Averaged(last=readout)
+    return broadcast, readout if config.server.average is None else AveragedReadout(last=readout)
 
 
 def _start_of_masks(
@@ -193,7 +193,7 @@ def _start_of_masks(
         spread=table.spread,
     )
     start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, Masked(network=network, recipe=recipe, how=table.readout)
+    return start, MaskedReadout(network=network, recipe=recipe, how=table.readout)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:

@@ -1,5 +1,5 @@
-"""Network that is evaluated and saved, from the server's state: its weights, those under a mask, or an average over the
-models of past rounds."""
+"""Network that is evaluated and saved, computed from the server's state: its weights, the weights under a mask, or the
+average of past rounds' models."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dpfed.models.mask_file import Recipe, mask_file
 from dpfed.server.state import ServerRule, ServerState
 
 NAME = "average"
-"""Name of the average in a state's memory."""
+"""Key of the moving average in a state's memory."""
 
 
 class Readout(Protocol):
-    """Post-processing of the released state."""
+    """Computation of the network from the released state, which is post-processing."""
 
     def weights(self, state: ServerState) -> Tensor:
         """Return the network's weights [d]."""
 
     def file(self, state: ServerState) -> bytes | None:
-        """Return a mask file that holds exactly these weights; None if no mask does."""
+        """Return a mask file with exactly these weights; None if no mask gives them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class WeightsReadout:
     """Readout of a server that broadcasts the network's weights."""
 
     model: FlatModel
@@ -42,9 +42,9 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Masked:
-    """Readout of mask probabilities theta: frozen weights times a mask drawn from them with the seed's public
-    dice, the mask 1[theta >= 1/2], or theta itself, the mean of all masks (then no mask is the network)."""
+class MaskedReadout:
+    """Readout of mask probabilities theta: frozen weights times a mask. The mask is drawn from theta with the seed's
+    public dice, or 1[theta >= 1/2], or theta itself, the mean of all masks (which no mask file can hold)."""
 
     network: FrozenNetwork
     recipe: Recipe
@@ -73,7 +73,7 @@ class MovingAverage:
 
         a = w after the first round, then a = decay a + (1 - decay) w
 
-    Rounds go on from w, as without. Post-processing of released models. Raises ConfigError.
+    Rounds continue from w, as without the average. Post-processing of released models. Raises ConfigError.
     """
 
     rule: ServerRule
@@ -92,24 +92,24 @@ class MovingAverage:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Averaged:
-    """The network of `last`, made from the average in place of what is broadcast."""
+class AveragedReadout:
+    """Readout `last`, applied to the moving average in place of the broadcast."""
 
     last: Readout
 
     def weights(self, state: ServerState) -> Tensor:
-        return self.last.weights(_averaged(state))
+        return self.last.weights(_averaged_state(state))
 
     def file(self, state: ServerState) -> bytes | None:
-        return self.last.file(_averaged(state))
+        return self.last.file(_averaged_state(state))
 
 
-def network_of(readout: Readout) -> FrozenNetwork | None:
+def frozen_network_of(readout: Readout) -> FrozenNetwork | None:
     """Return the frozen network under the masks, if masks are trained; else None."""
-    last = readout.last if isinstance(readout, Averaged) else readout
-    return last.network if isinstance(last, Masked) else None
+    last = readout.last if isinstance(readout, AveragedReadout) else readout
+    return last.network if isinstance(last, MaskedReadout) else None
 
 
-def _averaged(state: ServerState) -> ServerState:
-    """Before the first round there is only the start."""
+def _averaged_state(state: ServerState) -> ServerState:
+    """Return the state with the moving average as its broadcast; before the first round there is only the broadcast."""
     return replace(state, broadcast=state.memory.get(NAME, state.broadcast))

@@ -1,8 +1,8 @@
-"""Server rules: what a server does with the released mean. Those that come with dpfed, and user-defined ones by name.
+"""Server rules, which compute the next model from the released mean: built-in rules, and custom rules by name.
 
 FedAvg and FedAvgM add the mean update times a server step size, with optional momentum. FedAdagrad, FedAdam and FedYogi
-take an adaptive step along it. FedPM keeps the Beta posterior of mask probabilities. FedSparsify purges the smallest
-weights after a rule.
+step adaptively along the mean update. FedPM keeps the Beta posterior of mask probabilities. FedSparsify sets the
+smallest weights to zero after another rule's step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpfed.errors import ConfigError
 from dpfed.server.state import ServerRule, ServerState
 
 RULES = ("step", "adam", "yogi", "adagrad", "posterior")
-"""Names of the rules that come with dpfed."""
+"""Names of the built-in rules."""
 
 MakesRule = Callable[..., ServerRule]
 Given = TypeVar("Given", bound=MakesRule)
@@ -31,13 +31,13 @@ Kind = Literal["adagrad", "adam", "yogi"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Averaging:
-    """v = momentum v + mean move; w = w + learning_rate v, kept inside [edge, 1 - edge] where there is an edge.
+    """v = momentum v + mean move; w = w + learning_rate v, kept inside [edge, 1 - edge] if `edge` is set.
 
-    Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
-    mean whatever the step size.
+    The entries `averaged` (running statistics of normalisation) are not a direction to step along: they are set to the
+    clients' mean whatever the step size.
 
-    With probabilities and Bernoulli noise (private FedPM) this is a noisy step from theta: replacing theta by the mean
-    mask instead would let the sampling noise accumulate. Post-processing of the released sum.
+    With probabilities and Bernoulli noise (private FedPM) the rule is a noisy step from theta. Replacing theta by the
+    mean mask instead would let the sampling noise accumulate. Post-processing of the released sum.
     """
 
     learning_rate: float = 1.0
@@ -77,8 +77,8 @@ class AdaptiveRule:
             v - (1 - beta2) D^2 sign(v - D^2)          yogi,   from v = tau^2
         w = w + learning_rate m / (sqrt(v) + tau)
 
-    Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
-    mean. Where a sum is noised, v holds the noise's variance, too. Post-processing of the released sum. Raises
+    The entries `averaged` (running statistics of normalisation) are not a direction to step along: they are set to the
+    clients' mean. If a sum is noised, v includes the noise's variance. Post-processing of the released sum. Raises
     ConfigError.
     """
 
@@ -104,13 +104,13 @@ class AdaptiveRule:
         first = state.memory.get("first", torch.zeros_like(mean_move))
         second = state.memory.get("second", torch.full_like(mean_move, self.tau**2))
         first = first * self.beta1 + mean_move * (1 - self.beta1)
-        second = self._second(second, mean_move.square())
+        second = self._second_moment(second, mean_move.square())
         moved = state.broadcast + self.learning_rate * first / (second.sqrt() + self.tau)
         if self.averaged is not None:
             moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
         return replace(state, round=state.round + 1, broadcast=moved, memory={"first": first, "second": second})
 
-    def _second(self, before: Tensor, squares: Tensor) -> Tensor:
+    def _second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
         if self.kind == "adagrad":
             return before + squares
         if self.kind == "adam":
@@ -122,11 +122,12 @@ class AdaptiveRule:
 class BetaPosterior:
     """Masks are draws of Bernoulli(theta) for an unknown theta with prior Beta(prior, prior) on each coordinate.
 
-    A round in which `count` masks came with sum S updates (Isik et al. 2023, Algorithm 2)
+    A round with `count` received masks and their sum S updates (Isik et al. 2023, Algorithm 2)
         alpha = alpha + S,   beta = beta + count - S,   theta = (alpha - 1) / (alpha + beta - 2),
-    the posterior's mode; alpha = beta = prior again every `reset_every` rounds (0: never; 1: each round, which with
-    prior 1 is the plain mean). Where the mode is undefined (no masks yet, prior 1) theta stays; a prior below 1 could
-    push it out of [0, 1] and is refused. theta is kept in [edge, 1 - edge]. Post-processing of the released sum.
+    the posterior's mode. Every `reset_every` rounds alpha = beta = prior again (0: never; 1: each round, which with
+    prior 1 is the plain mean). If the mode is undefined (no masks yet, prior 1), theta is unchanged. A prior below 1
+    could move theta out of [0, 1] and is refused. theta is kept in [edge, 1 - edge]. Post-processing of the released
+    sum.
     """
 
     prior: float = 1.0
@@ -160,10 +161,10 @@ class BetaPosterior:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Purging:
-    """The state after `rule`, its model purged to sparsity(rounds done) among the entries `prunable` [m].
+    """Rule whose model, after a step of `rule`, is purged to sparsity(rounds done) among the entries `prunable` [m].
 
-    Global variant of Stripelis, Gupta, Ver Steeg, Ambite 2022: the next round's clients keep these zeros, and so does
-    the rule, whatever momentum or noise would make of them. Post-processing of the released sum.
+    Global variant of Stripelis, Gupta, Ver Steeg, Ambite 2022: purged entries are zero for the next round's clients.
+    Momentum or noise cannot make them nonzero. Post-processing of the released sum.
     """
 
     rule: ServerRule
@@ -181,33 +182,33 @@ class Purging:
 def register(name: str) -> Callable[[Given], Given]:
     """Register the decorated function, or class, as server.rule `name` of this process.
 
-    It is called with learning_rate and momentum (server.learning_rate, server.momentum) and gives a
-    `dpfed.server.state.ServerRule`: state and mean update in, the next state out, with `round` one higher; what it
-    remembers is in `state.memory`, nowhere else, so that a run can go on. It sees released numbers alone, so whatever
-    it does is post-processing. ConfigError for a name that is taken.
+    The function is called with learning_rate and momentum (server.learning_rate, server.momentum) and returns a
+    `dpfed.server.state.ServerRule`: a step from state and mean update to the next state, whose `round` is one higher.
+    Memory of the rule must be in `state.memory` only, so that a run can resume. A rule receives released numbers only,
+    so its step is post-processing. Raises ConfigError for a name that is already registered.
     """
 
-    def known(makes: Given) -> Given:
+    def add_rule(makes: Given) -> Given:
         if not callable(makes):
             raise ConfigError(f"server rule {name!r}: is {type(makes).__name__}; must be a function that makes a rule.")
         registered.register_object("server rule", name, makes, taken=RULES)
         return makes
 
-    return known
+    return add_rule
 
 
 def check_name(name: str) -> None:
-    """ConfigError with the nearest name unless there is such a rule."""
-    known = (*RULES, *registered.objects_of_kind("server rule"))
-    if name not in known:
+    """Raise ConfigError with the nearest known name if no rule has this name."""
+    add_rule = (*RULES, *registered.objects_of_kind("server rule"))
+    if name not in add_rule:
         raise ConfigError(
-            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
+            f"server.rule={name!r}: known are {', '.join(add_rule)}.{did_you_mean(name, add_rule)} "
             "A custom one must be in a file that --load names."
         )
 
 
-def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
-    """Return the rule of this name, if it is custom; ConfigError, with its line, where it cannot be made."""
+def custom_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
+    """Return the custom rule of this name, else None; raise ConfigError, with its line, if it cannot be made."""
     makes = registered.objects_of_kind("server rule").get(name)
     if makes is None:
         return None

@@ -13,10 +13,10 @@ from torch import Tensor
 class ServerState:
     """State from which a round starts.
 
-    broadcast: [n], what clients start from: weights, or the probabilities of a mask
-    memory:    what the server's rule keeps from round to round, by name (velocity, alpha, beta), each [n]
-    stages:    what the method's stages remember from round to round, by name (errors, a row a client)
-    clip_norm: the bound of the next round; infinite where nothing is clipped
+    broadcast: [n], vector from which clients start: weights, or the probabilities of a mask
+    memory:    vectors that the server's rule keeps from round to round, by name (velocity, alpha, beta), each [n]
+    stages:    tensors that the method's stages keep from round to round, by name (errors: one row per client)
+    clip_norm: the clip norm of the next round; infinite if nothing is clipped
     """
 
     round: int
@@ -27,7 +27,7 @@ class ServerState:
 
 
 class ServerRule(Protocol):
-    """State in, state out: post-processing of the sum that the round released."""
+    """Computation of the next state from the state and the released sum: post-processing."""
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """Return the state after a round whose (noisy) mean over `count` clients was mean_move [n]."""

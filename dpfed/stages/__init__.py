@@ -1,4 +1,4 @@
-"""Stages of a method: one a file, each with the half of a client and the half of the sum. Loaded when asked for."""
+"""Stages of a method, one per file, each with a client half and a half at the sum; loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chain of stages: the steps of a method in their order, and what the chain knows of itself."""
+"""Chain of stages: the steps of a method in order, and the properties of the whole chain."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, part
+from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, stage_attribute
 
 Kind = TypeVar("Kind")
 
 
 class Stages:
-    """Stages in the order in which a client's update goes through them; the halves at the sum run backwards.
+    """Stages in the order in which a client's update passes them; the halves at the sum run in reverse order.
 
-    A chain begins with `Project`, has one `Wire` and at most one stage that makes private (`Private`). ConfigError for
-    a chain whose private stage rests on a bound that no stage before it keeps.
+    A chain begins with `Project`, has one `Wire` and at most one private stage (`Private`). Raises ConfigError for a
+    chain whose private stage needs a bound that no stage before it ensures.
     """
 
     def __init__(self, *stages: Stage) -> None:
         self._stages = stages
         if self.private is not None:
-            part(self.private, "require_bound")(stages)
+            stage_attribute(self.private, "require_bound")(stages)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self._stages)
@@ -67,12 +67,12 @@ class Stages:
 
     @property
     def before_wire(self) -> tuple[Stage, ...]:
-        """Stages whose client halves run on a node, ahead of its bytes."""
+        """Stages whose client halves run on a node, before its bytes are sent."""
         return self._stages[: self._wire_at]
 
     @property
     def after_wire(self) -> tuple[Stage, ...]:
-        """Stages whose client halves run where uploads are read."""
+        """Stages whose client halves run at the server, after uploads are read."""
         return self._stages[self._wire_at + 1 :]
 
     @cached_property
@@ -87,13 +87,13 @@ class Stages:
 
     @property
     def own(self) -> tuple[Stage, ...]:
-        """Custom stages, which do not come with dpfed."""
+        """Custom stages, which are not part of dpfed."""
         return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
-    def feeds_back(self) -> bool:
-        """True if a private chain remembers each client's own compression error, nothing else, and its charge covers
-        that (docs/theory-participation.md, Theorem 4). Custom stages could put other clients into that memory."""
+    def has_error_feedback(self) -> bool:
+        """True if a private chain remembers only each client's compression error, and its charge covers that
+        (docs/theory-participation.md, Theorem 4). Custom stages could put other clients into that memory."""
         wire = self.wire
         remembers = type(wire) is Encode and wire.remembers_clients
         return remembers and not self.own and bool(getattr(self.private, "covers_feedback", False))
@@ -113,14 +113,14 @@ class Stages:
 
     @property
     def lossless(self) -> bool:
-        """True if rows arrive as they were before the wire, as floats."""
+        """True if rows arrive unchanged, as floats."""
         wire = self.wire
         return isinstance(wire, Encode) and wire.lossless
 
     @cached_property
     def summed_as(self) -> torch.dtype:
-        """Type of rows when they are summed."""
-        kinds = [kind for stage in self if (kind := part(stage, "summed_as")) is not None]
+        """Type of rows in the sum."""
+        kinds = [kind for stage in self if (kind := stage_attribute(stage, "summed_as")) is not None]
         return kinds[-1] if kinds else torch.float32
 
     @cached_property
@@ -128,35 +128,35 @@ class Stages:
         """Number of values in an upload."""
         size = self.project.sent
         for stage in self:
-            size = part(stage, "width")(size)
+            size = stage_attribute(stage, "width")(size)
         return size
 
     @property
     def fixed_bits(self) -> int | None:
-        """Bits that an upload is counted with; None if they depend on its content."""
+        """Number of bits that an upload is counted with; None if they depend on its content."""
         return self.wire.fixed_bits(self.project.sent)
 
     @property
     def bits(self) -> int | None:
-        """Bits of the ring that sums are taken in; None without one."""
-        return next((bits for stage in self if (bits := part(stage, "ring_bits")) is not None), None)
+        """Bits of the ring of sums; None without a ring."""
+        return next((bits for stage in self if (bits := stage_attribute(stage, "ring_bits")) is not None), None)
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:
-        """Return the state that the next round starts from, given the one after the server's step."""
+        """Return the state that the next round starts from, given the state after the server's step."""
         for stage in self:
-            state = part(stage, "next_state")(state, now)
+            state = stage_attribute(stage, "next_state")(state, now)
         return replace(state, stages=now.memory)
 
     def memory(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the memory of a round's stages, closed where something is private and its charge covers none."""
-        open_for = self.private is None or part(self.private, "covers_memory") or self.feeds_back
+        """Return the memory of a round's stages; it refuses entries in a private chain whose charge covers none."""
+        open_for = self.private is None or stage_attribute(self.private, "covers_memory") or self.has_error_feedback
         return dict(kept) if open_for else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:
         """Return the chain without the stages of these kinds."""
         return Stages(*(stage for stage in self if not isinstance(stage, kinds)))
 
-    def replaced(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
+    def replace_stage(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
         """Return the chain with `made(stage)` in place of the stage of this kind."""
         if self.find(kind) is None:
             raise ConfigError(f"{self!r}: has no {kind.__name__} that could be replaced.")
@@ -164,13 +164,13 @@ class Stages:
 
 
 class NoMemory(dict[str, Tensor]):
-    """`Round.memory` of a private round whose account covers none: nothing can be put in."""
+    """`Round.memory` of a private round whose account covers no memory: any assignment raises ConfigError."""
 
     def _refuse(self, *given: object, **more: object) -> NoReturn:
         raise ConfigError(
             f"memory of round to round with [privacy] ({', '.join(map(str, given[:1]))}): no account of single rounds "
-            "covers what a stage remembers of clients. Let the stage say remembers_clients = True and run it without "
-            "[privacy], or let it forget."
+            "covers data of clients that a stage remembers. Set remembers_clients = True in the stage and run it "
+            "without [privacy], or remove its memory."
         )
 
     __setitem__ = setdefault = update = __ior__ = _refuse
@@ -184,8 +184,8 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
         rows = stage.client(rows, ids, now)
         if now.observer is not None:
             now.observer.left(stage, rows, ids)
-        if (replay := replayed.current()) is not None:
-            rows = replay.rounds.made_private(stage, rows, ids)
+        if (replay := replayed.current_replay()) is not None:
+            rows = replay.rounds.private_rows(stage, rows, ids)
     return rows
 
 
@@ -195,9 +195,9 @@ def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
     for stage in reversed(stages):
         if now.observer is not None:
             now.observer.summed(stage, total)
-        if stage is stages.private and (replay := replayed.current()) is not None:
+        if stage is stages.private and (replay := replayed.current_replay()) is not None:
             kept = total.clone()
-            total = replay.rounds.noised(stage, kept, stage.server(total, now), now)
+            total = replay.rounds.compare_noise(stage, kept, stage.server(total, now), now)
         else:
             total = stage.server(total, now)
     return total

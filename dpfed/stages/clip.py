@@ -1,4 +1,5 @@
-"""The bound on what one client can add to a sum: THE sensitivity; fixed, or adaptive (Andrew et al. 2021)."""
+"""Clip: the bound on the row that one client adds to a sum, its sensitivity; fixed, or adaptive (Andrew et al.
+2021)."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ from dpfed.randomness import Randomness
 from dpfed.server.state import ServerState
 from dpfed.stages.stage import Round, Stage
 
-# What the bound is lowered by, so that the exact norm of a row of floats keeps to it. Relative errors: of the factor
-# and of each scaled entry 2^-24, twice over where it is scaled by a root twice, 2.4e-7 in all; of the norm, summed in
-# float64 over d entries, d 2^-54, 6e-7 for d = 10^10. Absolute: 2^-150 an entry where it ends as a denormal number,
-# 7e-41 in norm for as many, below 1e-25 of the smallest clip norm that is allowed.
+# Relative reduction of the bound, so that the exact norm of a row of floats obeys it. Relative errors: 2^-24 for the
+# factor and for each scaled entry, twice if a row is scaled by a root twice, 2.4e-7 in total; for the norm, summed in
+# float64 over d entries, d 2^-54, 6e-7 for d = 10^10. Absolute error: 2^-150 for an entry that becomes a denormal
+# number, 7e-41 in norm for 10^10 entries, below 1e-25 of the smallest clip norm that is allowed.
 ROOM_FOR_ROUNDING = 1e-6
-# A smaller factor would come near float32's denormal numbers, whose rounding that room does not cover; its root is
+# A smaller factor would come near float32's denormal numbers, whose rounding the reduction does not cover. Its root is
 # above 1e-31 for any clip norm that is allowed and any row of floats.
 _SMALLEST_FACTOR = 1e-30
 
 
 _LONG = 1 << 14
-"""Shortest row whose largest magnitude is computed by itself."""
+"""Shortest row whose largest magnitude is computed separately from other rows."""
 
 _FARTHEST = 100.0
 """Largest exponent of one step: a factor e^100 leads from any clip norm to the largest one."""
@@ -40,11 +41,11 @@ class AdaptiveClip:
 
     Every client adds b_i - 1/2 (b_i = 1 if its norm is within C) to a second sum. A row of zeros (of a client without
     samples) and a row that is not finite add 0 instead, so that a zeroed client adds 0 to both sums. So one client
-    moves the count by 1/2 under add-remove and zero-out and by 1 under replace-one: half of what a vector of norm 1
-    does. With Gaussian noise of standard
-    deviation `count_noise_std` that sum is a Gaussian release of noise multiplier 2 count_noise_std, about the same
-    cohort as the update sum. Both together must have the epsilon of one release of `noise_multiplier`, so the update
-    sum gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.
+    moves the count by 1/2 under add-remove and zero-out and by 1 under replace-one: half as much as a vector of norm 1.
+    With Gaussian noise of standard deviation `count_noise_std` that sum is a Gaussian release of noise multiplier
+    2 count_noise_std, on the cohort of the update sum. Both together must have the epsilon of one release of
+    `noise_multiplier`, so the update sum gets the larger multiplier `update_noise_multiplier`. `cohort`: the expected
+    number of clients of a round.
     """
 
     quantile: float
@@ -62,11 +63,11 @@ class AdaptiveClip:
 
     @property
     def count_noise_multiplier(self) -> float:
-        """Noise of the count in units of what one client can change."""
+        """Standard deviation of the count's noise, in units of the change by one client."""
         return 2 * self.count_noise_std
 
     def update_noise_multiplier(self, noise_multiplier: float) -> float:
-        """z_u with 1/z^2 = 1/z_u^2 + 1/(2 count_noise_std)^2 (Andrew et al. 2021, Theorem 1).
+        """Return z_u with 1/z^2 = 1/z_u^2 + 1/(2 count_noise_std)^2 (Andrew et al. 2021, Theorem 1).
 
         Raises ConfigError if the count alone uses up the epsilon of the whole release.
         """
@@ -74,24 +75,23 @@ class AdaptiveClip:
             raise ConfigError(
                 f"privacy.adaptive.count_noise_std={self.count_noise_std} with privacy.noise_multiplier="
                 f"{noise_multiplier}: must be above half of it, or the count alone would spend the budget. Andrew et "
-                "al. take a twentieth of the cohort."
+                "al. use a twentieth of the cohort."
             )
         return float((noise_multiplier**-2 - self.count_noise_multiplier**-2) ** -0.5)
 
     def next_norm(self, norm: float, centred_count: float, number: int) -> float:
         """Return the next round's clip norm, from the sum of (b_i - 1/2) and the noise of round `number`."""
-        return self.moved(norm, self.noisy(centred_count, number))
+        return self.moved_norm(norm, self.noisy_count(centred_count, number))
 
-    def noisy(self, centred_count: float, number: int) -> float:
+    def noisy_count(self, centred_count: float, number: int) -> float:
         """Return the count of round `number` with its noise."""
         noisy = centred_count + self.count_noise_std * self._draw(number)
-        if (replay := replayed.current()) is not None:
+        if (replay := replayed.current_replay()) is not None:
             return replay.mechanism("count of clients within the clip norm", centred_count, noisy, sensitivity=0.5)
         return noisy
 
-    def moved(self, norm: float, noisy_count: float) -> float:
-        """Return the clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy
-        count, like the rest."""
+    def moved_norm(self, norm: float, noisy_count: float) -> float:
+        """Return the clip norm after `norm`, limited to the range of float32: post-processing of the noisy count."""
         fraction = noisy_count / self.cohort + 0.5
         power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
         return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)
@@ -103,9 +103,9 @@ class AdaptiveClip:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Stage):
-    """Every row has L2 norm at most the round's clip norm C: the sensitivity of the sum (`clip_rows` has the claim).
+    """Clip of every row to L2 norm at most the round's clip norm C: the sensitivity of the sum (see `clip_rows`).
 
-    adaptive: C moves from round to round by a noisy count of the rows inside it, which is part of what is charged
+    adaptive: C changes from round to round by a noisy count of the rows inside it, and the count is part of the charge
               (`dpfed.mechanisms.gaussian`)
     """
 
@@ -114,8 +114,8 @@ class Clip(Stage):
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         clipped = clip_rows(rows, now.clip_norm)
         if now.observer is not None:
-            now.observer.before_clip(clipped.lengths)
-        return counted(clipped, now)
+            now.observer.norms_before_clip(clipped.lengths)
+        return count_clipped(clipped, now)
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         if self.adaptive is None:
@@ -126,27 +126,27 @@ class Clip(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedClip(Stage):
-    """Every row has L2 norm at most `norm`: what integers have room for where nothing is private."""
+    """Clip of every row to L2 norm at most `norm`, so that rows fit integers in runs without privacy."""
 
     norm: float
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return counted(clip_rows(rows, self.norm), now)
+        return count_clipped(clip_rows(rows, self.norm), now)
 
 
 @dataclass(frozen=True)
 class DropNotFinite(Stage):
-    """Filter without a bound: a row holding NaN or infinity becomes zero, so that no client can stop a round."""
+    """Filter without a bound: a row with NaN or infinity becomes zero, so that no client can end a round."""
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return counted(drop_not_finite(rows), now)
+        return count_clipped(drop_not_finite(rows), now)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Clipped:
+class ClippedRows:
     """Bounded rows [c, k], masks [c] of rows inside and outside the bound, and the number of rows that were not finite.
 
-    lengths: norms [c] of the rows before, where the bound is one on norms
+    lengths: norms [c] of the rows before the clip, if the bound is on norms
     Rows of zeros and rows that were not finite are neither inside nor outside.
     """
 
@@ -157,7 +157,7 @@ class Clipped:
     lengths: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-def counted(clipped: Clipped, now: Round) -> Tensor:
+def count_clipped(clipped: ClippedRows, now: Round) -> Tensor:
     """Count clipped rows in the tally of the round, and return them."""
     now.tally.inside += int(clipped.inside.sum())
     now.tally.outside += int(clipped.outside.sum())
@@ -165,16 +165,15 @@ def counted(clipped: Clipped, now: Round) -> Tensor:
     return clipped.rows
 
 
-def clip_rows(rows: Tensor, norm: float) -> Clipped:
+def clip_rows(rows: Tensor, norm: float) -> ClippedRows:
     """Scale every row of [c, k], float32, to L2 norm at most `norm`; in place.
 
-    Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, whatever came in, for k up to 10^10: the
-    norm is taken in float64 (a client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a
-    row counts as neither inside nor outside, and neither does a row of zeros. Rows are scaled to, and left alone up to,
-    norm (1 - ROOM_FOR_ROUNDING), so that rounding stays below the bound. This is the sensitivity of a sum of rows: norm
-    under add-remove and zero-out, 2 norm under replace-one. A returned row depends on its own row alone, in bits.
-    ConfigError for a norm that float32 does not hold
-    (`accounting.require.SMALLEST_CLIP`).
+    Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, for any input and k up to 10^10. The norm
+    is computed in float64 (a client at 1e30 does not overflow) and a row with NaN or infinity becomes zero. Such a row,
+    and a row of zeros, count as neither inside nor outside. Rows longer than norm (1 - ROOM_FOR_ROUNDING) are scaled to
+    that length, so that rounding stays below the bound. `norm` is the sensitivity of a sum of rows under add-remove and
+    zero-out, 2 norm under replace-one. A returned row depends bitwise on its own row alone. Raises ConfigError for a
+    norm outside the range of float32 (`accounting.require.SMALLEST_CLIP`).
     """
     if not SMALLEST_CLIP <= norm <= LARGEST_CLIP:
         raise ConfigError(f"a clip norm of {norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
@@ -183,13 +182,13 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     within, largest = lengths <= norm, norm * (1 - ROOM_FOR_ROUNDING)
     factors = torch.where(finite & (lengths <= largest), 1.0, largest / lengths)
     if not bool((factors == 1).all()):
-        small = finite & (factors < _SMALLEST_FACTOR)  # these rows alone are scaled by the root, twice
+        small = finite & (factors < _SMALLEST_FACTOR)  # only these rows are scaled by the root, twice
         rows.mul_(torch.where(small, factors.sqrt(), factors).to(rows.dtype)[:, None])
         if bool(small.any()):
             rows.mul_(torch.where(small, factors.sqrt(), 1.0).to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0
-    return Clipped(
+    return ClippedRows(
         rows=rows,
         inside=within & (lengths > 0),
         outside=finite & ~within,
@@ -198,14 +197,14 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     )
 
 
-def drop_not_finite(rows: Tensor) -> Clipped:
-    """Set rows that hold NaN or infinity to zero, in place, without a bound: for runs without privacy."""
+def drop_not_finite(rows: Tensor) -> ClippedRows:
+    """Set rows with NaN or infinity to zero, in place, without a bound: for runs without privacy."""
     largest = largest_magnitudes(rows)
     finite = torch.isfinite(largest)
     if not bool(finite.all()):
         rows[~finite] = 0.0
     nowhere = torch.zeros_like(finite)
-    return Clipped(rows=rows, inside=finite & (largest > 0), outside=nowhere, not_finite=int((~finite).sum()))
+    return ClippedRows(rows=rows, inside=finite & (largest > 0), outside=nowhere, not_finite=int((~finite).sum()))
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -217,10 +216,10 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def largest_magnitudes(rows: Tensor) -> Tensor:
-    """Return the largest magnitude [c] in each of rows [c, k]: NaN if a row holds NaN, 0 if k = 0."""
+    """Return the largest magnitude [c] in each of rows [c, k]: NaN if a row has NaN, 0 if k = 0."""
     if not rows.shape[1] or not len(rows):
         return rows.new_zeros(len(rows))
-    if rows.device.type == "cpu" and rows.shape[1] >= _LONG:  # by rows and without a copy of them: half the time
+    if rows.device.type == "cpu" and rows.shape[1] >= _LONG:  # row by row, without a copy: half the time
         ends = [torch.aminmax(row) for row in rows]
         return torch.stack([torch.maximum(least.abs(), most.abs()) for least, most in ends])
     return rows.abs().amax(dim=1)

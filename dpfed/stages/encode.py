@@ -1,4 +1,4 @@
-"""Encode: every row goes through a scheme of `dpfed.compress`, in bytes where there is a wire."""
+"""Encode: every row is encoded by a scheme of `dpfed.compress`, in bytes if there is a wire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpfed.compress import from_bytes
 from dpfed.compress.levels import Dense
-from dpfed.compress.payload import Payload, Payloads, Scheme, encoded_with_feedback, largest_entry, most_bytes
+from dpfed.compress.payload import Payload, Payloads, Scheme, encode_with_feedback, largest_entry, most_bytes
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
@@ -21,30 +21,33 @@ from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round, Stage
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
-"""Messages of a row that is not finite, and of a row of zeros (a client without samples)."""
+"""Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""
 
 _MOST_ERRORS = 250_000_000
-"""Numbers that error feedback may remember: a gigabyte."""
+"""Largest number of values that error feedback may remember: a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encode(Stage):
-    """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
+    """Encoding: rows are encoded, written to bytes and decoded; the sum of decoded rows needs no decoding.
 
-    `read` decodes the bytes of `messages`. In one process `client` decodes what it has encoded, which is the same, as
-    bytes lose nothing; they are written there for their number only, and not where that is fixed beforehand.
+    `read` decodes the bytes of `messages`. In one process `client` decodes the payloads directly, with equal results,
+    since bytes are lossless. Bytes are then written only to count them, and not if their number is fixed beforehand.
 
-    A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
+    A row of zeros arrives as zeros whatever the scheme's encoding of zeros: a client without samples sends no update.
 
-    seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round where the scheme
+    seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round if the scheme
                   has a `shared_seed`
-    dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
-    scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
-    model:        what travels is reference + row, the client's model, not its move (FedSparsify)
-    majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
-    sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
-    feedback:     error feedback (`dpfed.compress.payload.encoded_with_feedback`) over `feedback` clients, whose errors
-                  are what this stage remembers: memory["errors"], [feedback, k]
+    dense:        entries [k] that are sent outside the scheme as float32 (statistics and scales of normalisation
+                  layers)
+    scheme_of:    function from the round to its scheme, if it changes (FedSparsify's sparsity); `scheme` is that of
+                  round 0
+    model:        True: reference + row is sent, the client's model, not its move (FedSparsify)
+    majority:     True: an entry that is nonzero in fewer than half of the models becomes 0 (FedSparsify's local
+                  variant)
+    sizes_secret: True: a payload's length would reveal private data, so it is counted with its largest possible length
+    feedback:     number of clients with error feedback (`dpfed.compress.payload.encode_with_feedback`). Their errors
+                  are the memory of this stage: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme
@@ -65,7 +68,7 @@ class Encode(Stage):
 
     @property
     def lossless(self) -> bool:
-        """True if the row itself arrives."""
+        """True if rows arrive unchanged."""
         as_it_is = type(self.scheme) is Dense and self.scheme.bits == 32
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
 
@@ -75,21 +78,21 @@ class Encode(Stage):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.lossless:
-            return self._as_it_is(rows, now)
+            return self._send_unchanged(rows, now)
         with one_thread():
-            wrong, comes = self._sorted_out(rows)
-            made = self._encoded(rows, wrong, ids, now)
+            wrong, comes = self._wrong_and_sent(rows)
+            made = self._encode(rows, wrong, ids, now)
             size = 0 if self.sizes_secret else made.size(comes)
-            rows = self._moves(made.decoded(comes), comes, now)
-        self._count(size + int((~comes).sum()), int(wrong.sum()), now)
+            rows = self._arrived_rows(made.decode_rows(comes), comes, now)
+        self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
 
-    def _as_it_is(self, rows: Tensor, now: Round) -> Tensor:
-        """Return rows of floats, which lose nothing in bytes."""
-        wrong, comes = self._sorted_out(rows)
+    def _send_unchanged(self, rows: Tensor, now: Round) -> Tensor:
+        """Return rows of floats unchanged, since their bytes are lossless."""
+        wrong, comes = self._wrong_and_sent(rows)
         sent = int(comes.sum())
         size = 0 if self.sizes_secret else sent * most_bytes(self.scheme, rows.shape[1])
-        self._count(size + len(rows) - sent, int(wrong.sum()), now)
+        self._count_rows(size + len(rows) - sent, int(wrong.sum()), now)
         return rows if sent == len(rows) else torch.where(comes[:, None], rows, 0.0)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -98,11 +101,11 @@ class Encode(Stage):
         return torch.where(2 * now.votes[0] < now.uploads, -now.uploads * now.reference, total)
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
-        """Return a payload for each row, exempt entries first; one byte in place of a row that cannot be sent or is
-        zero."""
+        """Return a payload for each row, exempt entries first; the message is one byte for a row that cannot be sent
+        or is zero."""
         with one_thread():
-            wrong, comes = self._sorted_out(rows)
-            made = self._encoded(rows, wrong, ids, now)
+            wrong, comes = self._wrong_and_sent(rows)
+            made = self._encode(rows, wrong, ids, now)
             verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
             return [
                 made.message(place) if sent else (NOT_SENT if lost else ZEROS)
@@ -114,49 +117,50 @@ class Encode(Stage):
         rows = torch.zeros(len(messages), len(now.reference), device=now.reference.device)
         if came:
             with one_thread():
-                decoded = self._parsed([messages[place] for place in came], ids[came], now)
+                decoded = self._decode_messages([messages[place] for place in came], ids[came], now)
                 comes = torch.zeros(len(messages), dtype=torch.bool, device=rows.device)
                 comes[came] = True
-                rows = self._moves(decoded, comes, now)
-        self._count(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
+                rows = self._arrived_rows(decoded, comes, now)
+        self._count_rows(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
         return rows
 
-    def _count(self, size: int, not_finite: int, now: Round) -> None:
+    def _count_rows(self, size: int, not_finite: int, now: Round) -> None:
         now.tally.not_finite += not_finite
         if not self.sizes_secret:
             now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + size
 
     @cached_property
-    def _largest(self) -> float:
-        """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
+    def _largest_entry(self) -> float:
+        """Largest entry that the scheme encodes. Larger updates have diverged and count as zero, like those with
+        NaN."""
         return largest_entry(self.scheme)
 
-    def _for_round(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
+    def _scheme_and_seeds(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
         seeds = [self.seeds.integer(self.seed_purpose, number, int(client)) for client in clients]
         if self.scheme_of is not None:
             return self.scheme_of(number), seeds
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme, seeds
         shared = self.seeds.integer(self.seed_purpose, number)
-        # Schemes are dataclasses, which a Protocol cannot say.
+        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
-    def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return masks [c] of rows that cannot be sent, and of rows that are sent: all others that are not zero, or all
-        other models."""
+    def _wrong_and_sent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return masks [c] of rows that cannot be sent, and of rows that are sent: the other rows except zeros or, for
+        models, all others."""
         largest = largest_magnitudes(rows)
-        fits = largest <= self._largest
+        fits = largest <= self._largest_entry
         return ~fits, fits if self.model else fits & (largest > 0)
 
-    def _encoded(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _Encoded:
+    def _encode(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _EncodedRows:
         if bool(wrong.any()):
             rows = torch.where(wrong[:, None], 0.0, rows)
         rows = rows + now.reference if self.model else rows
-        scheme, seeds = self._for_round(now.number, ids)
+        scheme, seeds = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _Encoded(rest=self._payloads(scheme, rows, ids, seeds, now))
+            return _EncodedRows(rest=self._payloads(scheme, rows, ids, seeds, now))
         between = _stretches_between(self.dense, rows.shape[1])
-        return _Encoded(
+        return _EncodedRows(
             rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
             between=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
@@ -166,14 +170,14 @@ class Encode(Stage):
     def _payloads(self, scheme: Scheme, rows: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round) -> Payloads:
         if self.feedback is None:
             return scheme.encode(rows, seed=seeds)
-        errors = self._remembered(rows, now)
+        errors = self._client_errors(rows, now)
         places = torch.from_numpy(ids).to(rows.device)
-        payloads, error = encoded_with_feedback(scheme, rows, errors[places], seed=seeds)
+        payloads, error = encode_with_feedback(scheme, rows, errors[places], seed=seeds)
         errors[places] = error
         return payloads
 
-    def _moves(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
-        """Return rows [c, k] of all clients from the rows that arrived; zeros for the others."""
+    def _arrived_rows(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
+        """Return rows [c, k] of all clients from the rows that arrived, with zeros for the other clients."""
         if self.majority:
             votes = (decoded != 0).sum(dim=0)
             now.votes[:] = [now.votes[0] + votes] if now.votes else [votes]
@@ -184,19 +188,23 @@ class Encode(Stage):
         rows[comes] = moves
         return rows
 
-    def _parsed(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+    def _decode_messages(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
         origin = now.reference
-        scheme, _ = self._for_round(now.number, ids)
+        scheme, _ = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _parsed(scheme, messages, len(origin)).to(origin.device)
+            return _decode_messages(scheme, messages, len(origin)).to(origin.device)
         exempt = most_bytes(Dense(), len(self.dense))
         rows = torch.empty(len(messages), len(origin), device=origin.device)
-        rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
-        rest = _parsed(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(rows)
-        _put(rest, rows, _stretches_between(self.dense, len(origin)))
+        rows[:, self.dense] = _decode_messages(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(
+            rows
+        )
+        rest = _decode_messages(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(
+            rows
+        )
+        _write_slices(rest, rows, _stretches_between(self.dense, len(origin)))
         return rows
 
-    def _remembered(self, rows: Tensor, now: Round) -> Tensor:
+    def _client_errors(self, rows: Tensor, now: Round) -> Tensor:
         assert self.feedback is not None
         if "errors" not in now.memory:
             count = self.feedback * rows.shape[1]
@@ -210,8 +218,9 @@ class Encode(Stage):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Encoded:
-    """Payloads of a scheme; where entries are exempt, of those `between` them, and of them as floats."""
+class _EncodedRows:
+    """Payloads of a scheme. If entries are exempt: payloads of the entries `between` them, and exempt ones as
+    floats."""
 
     rest: Payloads
     between: Sequence[slice] = ()
@@ -219,29 +228,29 @@ class _Encoded:
     dense_places: Tensor | None = None
 
     def message(self, place: int) -> bytes:
-        """Return the message of the client in this place."""
+        """Return the message of the client at this position."""
         exempt = b"" if self.dense is None else self.dense[place].to_bytes()
         return exempt + self.rest[place].to_bytes()
 
     def size(self, comes: Tensor) -> int:
-        """Return the total length of the messages of clients that send one."""
+        """Return the total length in bytes of the messages of clients that send one."""
         parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
         return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
 
-    def decoded(self, comes: Tensor) -> Tensor:
+    def decode_rows(self, comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""
-        rest = _some(self.rest, comes)
+        rest = _select_payloads(self.rest, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
         if self.dense is None or self.dense_places is None:
             return rows
         whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
-        _put(rows, whole, self.between)
+        _write_slices(rows, whole, self.between)
         whole[:, self.dense_places] = self.dense.fields["values"][comes]
         return whole
 
 
 def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
-    """Return the entries that the scheme encodes, as the stretches between exempt ones: faster than by index."""
+    """Return the entries that the scheme encodes, as slices between exempt entries: faster than by index."""
     edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
     wide = (edges.diff() > 1).nonzero()[:, 0]
     return [
@@ -249,22 +258,22 @@ def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
     ]
 
 
-def _put(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
-    """Rows [c, k] into these stretches, together k long, of whole rows [c, d]."""
+def _write_slices(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
+    """Write rows [c, k] into these slices, of total length k, of whole rows [c, d]."""
     lengths = [place.stop - place.start for place in stretches]
     for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
         whole[:, place] = part
 
 
-def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
+def _select_payloads(payloads: Payloads, chosen: Tensor) -> Payloads:
     if bool(chosen.all()):
         return payloads
     fields = {name: content[chosen] for name, content in payloads.fields.items()}
     return replace(payloads, seeds=payloads.seeds[chosen], fields=fields)
 
 
-def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
-    """Return rows [c, size], decoded from payloads of this very scheme."""
+def _decode_messages(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
+    """Return rows [c, size], decoded from payloads of the given scheme."""
     received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
     rows = scheme.decode(received)
     if not bool(largest_magnitudes(rows).isfinite().all()):

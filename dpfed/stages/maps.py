@@ -1,7 +1,7 @@
-"""Public linear maps: from a client's update in R^d to what is sent, and back.
+"""Public linear maps from a client's update in R^d to the values that are sent, with their adjoints.
 
-A map is fixed for a round before any client trains. Its adjoint turns the (noisy) sum of what was sent into a vector
-of R^d; the server divides that by the cohort size.
+A map is fixed for a round before any client trains. Its adjoint maps the (noisy) sum of sent values to a vector of
+R^d; the server divides that by the cohort size.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ SEED_BITS = 64
 
 
 class Map(Protocol):
-    """One round's map. `sent` is the number of values in what `forward` returns."""
+    """Linear map of one round. `sent` is the number of values that `forward` returns for a client."""
 
     @property
     def sent(self) -> int: ...
 
     @property
     def description(self) -> dict[str, Any] | None:
-        """Record of a map that public data chose; None for any other."""
+        """Record of a map that was chosen from public data; None for any other map."""
         return None
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        """[c, d] -> [c, sent]; may write into its argument."""
+        """Return the values to send [c, sent] of updates [c, d]; may overwrite its argument."""
 
     def adjoint(self, total: Tensor) -> Tensor:
-        """[sent] -> [d]."""
+        """Return the adjoint's vector [d] of a sum [sent]."""
 
     def restrict(self, broadcast: Tensor) -> Tensor:
-        """[d] -> [sent]: the broadcast entries at the sent coordinates, without scaling."""
+        """Return the entries [sent] of the broadcast [d] at the sent coordinates, without scaling."""
 
 
 class MapChoice(Protocol):
-    """Fixes the map of a round from public things only: the broadcast weights, seeds, public data.
+    """Choice of a round's map from public things only: the broadcast weights, seeds, public data.
 
-    `sent` is how many values a client sends, `downlink_bits` what it gets: the weights and the mask.
+    `sent` is the number of values that a client sends; `downlink_bits` counts the bits that it receives: weights and
+    mask.
     """
 
     @property
@@ -57,7 +58,7 @@ class MapChoice(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Map):
-    """Everything is sent."""
+    """Map that sends every entry unchanged."""
 
     size: int
 

@@ -1,4 +1,4 @@
-"""Project: a client sends the k values that the round's public linear map makes of its update."""
+"""Project: a client sends the k values to which the round's public linear map takes its update."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dpfed.stages.stage import Round, Stage
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Project(Stage):
-    """[c, d] -> [c, k] by the map that `choice` fixes before any client trains; its adjoint takes the sum back to R^d.
+    """Map [c, d] -> [c, k] that `choice` fixes before any client trains; its adjoint maps the sum back to R^d.
 
-    Linear and public, so post-processing at the sum; what is clipped after it is what is sent.
+    The map is linear and public, so it is post-processing at the sum; the mapped rows are clipped and sent.
     """
 
     choice: MapChoice

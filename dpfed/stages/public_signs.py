@@ -1,4 +1,4 @@
-"""Numbers as Bernoulli samples of a public size: stochastic signs, FedMRNS with shared noise, moves of a mask."""
+"""Values as Bernoulli samples of a public size: stochastic signs, FedMRNS with shared noise, moves of a mask."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dpfed.stages.maps import SEED_BITS, Map, MapChoice
 class SignedProbabilities:
     """Values x as moves of Bernoulli probabilities from 1/2: x signs / (2 bound).
 
-    A Bernoulli sample of that mean, read as ±bound times its sign, has the mean x.
+    A Bernoulli sample with this probability, read as ±bound times its sign, has mean x.
 
-    Stochastic signs with a public bound (signs 1), FedMRNS with noise ±bound that all clients share, and private FedPM
-    whose samples estimate how far its probabilities have moved.
+    Used by stochastic signs with a public bound (signs 1), FedMRNS with noise ±bound shared by all clients, and private
+    FedPM whose samples estimate the moves of its probabilities.
     """
 
     inside: Map

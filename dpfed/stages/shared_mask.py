@@ -1,4 +1,4 @@
-"""Fed-SMP's masks: all clients of a round send the same k coordinates, drawn or chosen by public data."""
+"""Fed-SMP's masks: all clients of a round send the same k coordinates, drawn at random or chosen by public data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 4096
 
 
 class Trainer(Protocol):
-    """Trains on samples that are given (`dpfed.clients.LocalTraining`)."""
+    """Training on given samples (`dpfed.clients.LocalTraining`)."""
 
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
@@ -31,12 +31,12 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedMask:
-    """The same coordinates for every client of the round, times `scale` (Fed-SMP, Algorithm 2).
+    """Map to coordinates that are equal for all clients of the round, times `scale` (Fed-SMP, Algorithm 2).
 
-    With uniformly random indices and scale d/k the sent vector, scattered back, has the update as its mean over the
-    mask; with chosen indices (top-k of a public update) scale is 1. Clipping happens after the scale, in the k
-    values that are sent, so that their norm is the sensitivity. `chosen_by`: the fingerprint of the public samples that
-    chose the indices, if any did.
+    With uniformly random indices and scale d/k, the sent vector scattered back to R^d has the update as its mean over
+    masks. With chosen indices (top-k of a public update) scale is 1. Rows are clipped after scaling, in the k values
+    that are sent, so that their norm is the sensitivity. `chosen_by`: the fingerprint of the public samples that
+    chose the indices, else None.
     """
 
     size: int
@@ -52,7 +52,7 @@ class SharedMask:
     def description(self) -> dict[str, object] | None:
         if self.chosen_by is None:
             return None
-        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}
+        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": sampled_bits(self.indices, self.size)}
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates.index_select(1, self.indices).mul_(self.scale)
@@ -66,9 +66,10 @@ class SharedMask:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSharedMask:
-    """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k. stays: those of the first round.
+    """Fed-SMP rand-k: k coordinates drawn from the round's public seed, times d/k.
 
-    scaled: without it the factor is left out, as for Bernoulli samples, whose values are public.
+    stays:  True: the coordinates of the first round are used in every round
+    scaled: False: without the factor d/k, as for Bernoulli samples, whose values are public
     """
 
     size: int
@@ -118,7 +119,7 @@ class PublicTopMask:
         return SharedMask(size=self.size, indices=indices, scale=1.0, chosen_by=used)
 
 
-def shown(indices: Tensor, size: int) -> str:
+def sampled_bits(indices: Tensor, size: int) -> str:
     """Return one bit for each of the coordinates 0, s, 2s, ... (at most 8,191), set if it is among the indices, in
     hexadecimal."""
     kept = torch.zeros(size, dtype=torch.bool)
@@ -127,7 +128,7 @@ def shown(indices: Tensor, size: int) -> str:
 
 
 def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int) -> Tensor:
-    """`kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
+    """Return `kept` of `size` coordinates, uniformly without replacement, sorted, int64."""
     drawn = seeds.generator(purpose, *path).choice(size, kept, replace=False, shuffle=False)
     return torch.from_numpy(np.sort(drawn).astype(np.int64))
 
@@ -135,7 +136,7 @@ def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int)
 def top_indices(updates: Tensor, kept: int) -> Tensor:
     """Return indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
 
-    Ties go to the lower index and NaN counts as zero: a stable sort, since torch.topk promises neither.
+    Ties go to the lower index and NaN counts as zero: by a stable sort, since torch.topk guarantees neither.
     """
     magnitudes = updates.abs().nan_to_num_(nan=0.0)
     order = torch.sort(magnitudes, dim=1, descending=True, stable=True).indices
@@ -143,12 +144,12 @@ def top_indices(updates: Tensor, kept: int) -> Tensor:
 
 
 def index_bits(size: int) -> int:
-    """Return the bits that name one of `size` coordinates."""
+    """Return the bits of an index of `size` coordinates."""
     return math.ceil(math.log2(size)) if size > 1 else 0
 
 
 def fingerprint(inputs: Tensor, labels: Tensor) -> str:
-    """SHA-256 of samples in their order, the same of integers and of equal floats."""
+    """Return the SHA-256 of samples in their order; integers and equal floats have equal digests."""
     if not inputs.is_floating_point() and floats_hold(inputs.cpu().numpy()):
         inputs = inputs.float()
     found = hashlib.sha256(f"{list(inputs.shape)} {inputs.dtype} {labels.dtype}".encode())
@@ -158,7 +159,7 @@ def fingerprint(inputs: Tensor, labels: Tensor) -> str:
 
 
 def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:
-    """k, or the fraction `keep` of d coordinates; ConfigError unless 1 <= k <= d and exactly one is given."""
+    """Return k, or the fraction `keep` of d coordinates; raise ConfigError unless one is given and 1 <= k <= d."""
     if (keep is None) == (k is None):
         raise ConfigError(f"method.keep={keep}, method.k={k}: give exactly one, a fraction or a number of coordinates.")
     if keep is not None and not 0 < keep <= 1:

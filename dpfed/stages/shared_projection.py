@@ -1,4 +1,4 @@
-"""FedScalar with one public direction set a round: p numbers that can be summed before they are decoded."""
+"""FedScalar with one set of public directions per round: p numbers that can be summed before they are decoded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dpfed.stages.maps import FLOAT_BITS, SEED_BITS, Map
 
 @dataclass(frozen=True, kw_only=True)
 class SharedProjection:
-    """r_k = <x, v_k> for the round's p public directions v_k; the adjoint of a sum r is (1/p) Σ_k r_k v_k.
+    """Map r_k = <x, v_k> for the round's p public directions v_k; its adjoint of a sum r is (1/p) Σ_k r_k v_k.
 
-    ||x|| <= C does not bound r (only C √(p d) does), so privacy clips r itself: THE sensitivity is in the p numbers
-    that are sent, and noise is added to their sum. About C_x √p for x of norm C_x and random directions. stays: the
-    directions of the first round in all.
+    ||x|| <= C does not bound r (only C √(p d) does), so privacy clips r itself: the sensitivity is the norm of the p
+    sent numbers, and noise is added to their sum. For x of norm C_x and random directions that norm is about C_x √p.
+    stays: True: the directions of the first round are used in every round.
     """
 
     size: int
@@ -54,8 +54,8 @@ class _Directions(Map):
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         wrong = ~largest_magnitudes(updates).isfinite()
         if not bool(wrong.any()):
-            return self.scheme.products(updates)
-        products = self.scheme.products(updates.masked_fill(wrong[:, None], 0.0))
+            return self.scheme.inner_products(updates)
+        products = self.scheme.inner_products(updates.masked_fill(wrong[:, None], 0.0))
         return products.masked_fill(wrong[:, None], float("nan"))
 
     def adjoint(self, total: Tensor) -> Tensor:

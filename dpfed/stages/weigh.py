@@ -1,4 +1,4 @@
-"""Weigh: clients count by their number of examples, where nothing is private."""
+"""Weigh: clients are weighted by their number of examples, in runs without privacy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dpfed.stages.stage import Round, Stage
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weigh(Stage):
-    """Row i times weights[i]; the sum of those is the divisor. Public weights: they depend on how many examples clients
-    hold, so no private chain has this stage.
+    """Row i is multiplied by weights[i]; the sum of the weights is the divisor. Weights are public but depend on
+    clients' numbers of examples, so no private chain has this stage.
 
     weights: [clients], float64
     """

@@ -9,7 +9,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 import dpfed
-from dpfed.data.shakespeare import VOCABULARY, codes, lines_by_role
+from dpfed.data.shakespeare import VOCABULARY, character_codes, lines_by_role
 from dpfed.errors import ConfigError, DataError
 
 LENGTH = 32
@@ -85,7 +85,7 @@ def roles(half):
 
 def windows(lines):
     """Pieces of LENGTH characters [n, LENGTH], and the same one character later; the rest of the text is left out."""
-    text = codes(" ".join(lines))
+    text = character_codes(" ".join(lines))
     count = max(0, (len(text) - 1) // LENGTH)
     seen, following = text[: count * LENGTH], text[1 : count * LENGTH + 1]
     return seen.reshape(count, LENGTH).astype(np.float32), following.reshape(count, LENGTH).astype(np.int64)

@@ -31,7 +31,7 @@ from dpfed.round import Method, run_round
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import Experiment, build
 from dpfed.server.state import ServerState
-from dpfed.sources import Trained
+from dpfed.sources import TrainedClients
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
@@ -186,7 +186,7 @@ def main() -> None:
                     for layer in layers_of(experiment, state, chosen.clients):
                         lines.append({"row": name, "round": number, **vars(layer)})
                         print(name, number, layer, flush=True)
-                source = Trained(seeds=experiment.seeds)
+                source = TrainedClients(seeds=experiment.seeds)
                 state = run_round(state, method, source, seeds=experiment.seeds, ledger=None).state
             reached = accuracy(experiment, state)
             lines.append({"row": name, "round": chosen.rounds, "name": way, "accuracy": reached})

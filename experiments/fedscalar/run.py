@@ -29,7 +29,7 @@ from dpfed.report.figures.figure import figure
 from dpfed.round import run_round
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import Experiment, build
-from dpfed.sources import Trained
+from dpfed.sources import TrainedClients
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent
@@ -108,7 +108,7 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
             }
         if state.round == config.federation.rounds:
             return
-        source = Trained(seeds=experiment.seeds)
+        source = TrainedClients(seeds=experiment.seeds)
         state = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=None).state
 
 

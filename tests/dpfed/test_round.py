@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accounting.errors import LedgerError
-from dpfed.data.partition import of_lists
+from dpfed.data.partition import partition_of_lists
 from dpfed.runs.experiment import build
 from dpfed.stages.clip import Clip
 
@@ -188,7 +188,7 @@ def without_samples(experiment, client):
     """The experiment in which this client has no samples, and all others have their own."""
     partition = experiment.method.clients.partition
     rows = [partition.of(one) if one != client else partition.of(one)[:0] for one in range(partition.clients)]
-    clients = replace(experiment.method.clients, partition=of_lists(rows))
+    clients = replace(experiment.method.clients, partition=partition_of_lists(rows))
     return replace(experiment, method=replace(experiment.method, clients=clients))
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfed.seeds import Seeds, _absorb
+from dpfed.seeds import Seeds, _splitmix_outputs
 
 IDS = np.arange(50)
 
@@ -46,7 +46,7 @@ def test_streams_are_frozen_across_releases() -> None:
 
 
 def test_absorb_matches_published_splitmix64() -> None:
-    outputs = _absorb(np.array([1234567], dtype=np.uint64), np.arange(5, dtype=np.uint64))[0]
+    outputs = _splitmix_outputs(np.array([1234567], dtype=np.uint64), np.arange(5, dtype=np.uint64))[0]
     assert outputs.tolist() == [
         6457827717110365317,
         3203168211198807973,

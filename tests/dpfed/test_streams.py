@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from dpfed.randomness import SHARE, Simulated
-from dpfed.seeds import _BLOCK, OnCuda, OnTheHost, Seeds, _fill_with_pairs
+from dpfed.seeds import _BLOCK, CudaStream, HostStream, Seeds, _fill_with_pairs
 
 ALPHA = 1e-6
 """Chance that a test of statistics fails at a random seed; these seeds are fixed, so it passes or fails for ever."""
@@ -61,14 +61,14 @@ def test_streams_of_32_bits_are_found():
 
 
 def test_every_bit_of_a_key_changes_the_stream():
-    rows = [OnTheHost("cpu", key=(1 << 127) - 1 ^ (1 << bit)).normal(4).numpy().tobytes() for bit in range(128)]
+    rows = [HostStream("cpu", key=(1 << 127) - 1 ^ (1 << bit)).normal(4).numpy().tobytes() for bit in range(128)]
     assert len(set(rows)) == 128
 
 
 def test_a_key_for_cuda_is_the_whole_seed():
     """Of 64 bits, which is the key of its Philox; here read back from the generator, as there is no GPU needed."""
     for key in (0, 1, 1 << 63, (1 << 64) - 1):
-        assert OnCuda("cpu", key=key)._generator.initial_seed() % (1 << 64) == key
+        assert CudaStream("cpu", key=key)._generator.initial_seed() % (1 << 64) == key
 
 
 def changed_names(purpose="noise.share", path=(521, 26, 3)):
@@ -102,7 +102,7 @@ def test_a_stream_repeats_and_goes_on():
 
 @pytest.mark.parametrize("counts", [(1,), (_BLOCK,), (_BLOCK - 1, 3), (2 * _BLOCK + 5, _BLOCK), (0, 7)])
 def test_normals_in_blocks_are_those_of_one_call(counts):
-    blocks, whole = OnTheHost("cpu", key=1 << 77), np.random.Generator(np.random.Philox(key=1 << 77))
+    blocks, whole = HostStream("cpu", key=1 << 77), np.random.Generator(np.random.Philox(key=1 << 77))
     for count in counts:
         assert np.array_equal(blocks.normal(count).numpy(), whole.standard_normal(count).astype(np.float32))
 
@@ -165,14 +165,14 @@ def test_any_number_of_pairs_is_drawn(count):
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_stream_that_ignores_part_of_its_path_is_found(monkeypatch, kind, ignored):
     """The planted faults: the round, the client, the step, or all of them are left out of the key."""
-    whole = Seeds._bits
+    whole = Seeds._key_bits
 
     def short(self, count, of, purpose, path):
         kept = list(path)
         kept[ignored] = [0 for _ in kept[ignored]]
         return whole(self, count, of, purpose, tuple(kept))
 
-    monkeypatch.setattr(Seeds, "_bits", short)
+    monkeypatch.setattr(Seeds, "_key_bits", short)
     assert same_as_another(DRAWS[kind]) != []
 
 
@@ -237,4 +237,4 @@ def test_streams_that_are_not_are_found(fault):
 def test_names_are_written_so_that_no_two_are_one():
     """("a", 1, 23) is not ("a", 12, 3), nor ("a1", 23)."""
     names = [("a", (1, 23)), ("a", (12, 3)), ("a1", (23,)), ('a", 1', (23,)), ("a", ())]
-    assert len({Seeds(root=0)._bits(128, "tensors", purpose, path) for purpose, path in names}) == len(names)
+    assert len({Seeds(root=0)._key_bits(128, "tensors", purpose, path) for purpose, path in names}) == len(names)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpfed.seeds import OnTheHost
+from dpfed.seeds import HostStream
 
 GPU = torch.device("cuda", 0)
 _DEVICE = Tensor.device.__get__
@@ -93,6 +93,6 @@ def fake_gpu(free: int = 60 << 30, total: int = 80 << 30) -> Iterator[torch.devi
         "mem_get_info": lambda device=None: (free, total),
         "get_device_properties": lambda device=None: properties,
     }
-    draws = mock.patch("dpfed.seeds.OnCuda", OnTheHost)
+    draws = mock.patch("dpfed.seeds.CudaStream", HostStream)
     with mock.patch.multiple(torch.cuda, **cuda), draws, _OfDevice():
         yield GPU

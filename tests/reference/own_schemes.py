@@ -219,9 +219,9 @@ class TakesNan:
         return Payloads.of(self, x.shape[1], values=x.nan_to_num(0.0))
 
     def decode(self, payloads):
-        from dpfed.compress.payload import batched
+        from dpfed.compress.payload import batch
 
-        return batched(payloads, self)["values"].float()
+        return batch(payloads, self)["values"].float()
 
     def mean(self, payloads):
         return self.decode(payloads).mean(dim=0)
@@ -247,14 +247,14 @@ class UnsortedIndices(Honest):
 
 LIARS = {
     "more symbols than stated": ("bits", "3 symbols are from 0 to 2", TooManySymbols),
-    "more bytes than stated": ("bits", "its layout says at most 257", UnderstatedBits),
+    "more bytes than stated": ("bits", "its layout states at most 257", UnderstatedBits),
     "indices that no parser takes": ("bits", "distinct coordinates below 257, sorted", UnsortedIndices),
-    "bytes hold less than the tensor": ("inverse", "bytes come back as other values", LosesSigns),
-    "decodes what was encoded last": ("inverse", "decodes to something else", Remembers),
-    "makes up what was cut": ("reading", "cut short is read as a payload", ReadsWhatIsNotThere),
+    "bytes hold less than the tensor": ("inverse", "parsed bytes differ in values", LosesSigns),
+    "decodes what was encoded last": ("inverse", "decodes to another update", Remembers),
+    "makes up what was cut": ("reading", "truncated is read as a payload", ReadsWhatIsNotThere),
     "reads its neighbour's bytes": ("reading", "raises error: unpack_from requires a buffer", ReadsBeyond),
-    "a scale of the batch": ("batch", "sends something else alone", SharesAScale),
-    "decodes with the batch": ("batch", "decodes to something else alone", DecodesTheBatch),
+    "a scale of the batch": ("batch", "sends another payload alone", SharesAScale),
+    "decodes with the batch": ("batch", "decodes to another update alone", DecodesTheBatch),
     "draws from torch": ("seed", "other payloads the second time", DrawsAnywhere),
     "rounds to nearest": ("unbiased", "claims to be unbiased", Biased),
     "zero over zero": ("edges", "zeros: decodes to", DividesByZero),

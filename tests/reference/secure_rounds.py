@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.server import Server
 
@@ -27,7 +27,7 @@ class SecureRound:
 
     def __post_init__(self):
         self.ids = np.arange(self.clients) * 3
-        self.terms = agree(
+        self.terms = agree_on_terms(
             self.ids,
             size=self.size,
             bits=self.bits,
@@ -56,7 +56,7 @@ class SecureRound:
             said = {one: client.share(self.told["advertise"][one]) for one, client in self.client.items()}
         elif step == "upload":
             for one, client in self.client.items():
-                client.hold(self.told["share"][one])
+                client.store_shares(self.told["share"][one])
             places = {int(one): place for place, one in enumerate(self.ids)}
             said = {one: client.upload(self.rows[places[one]]) for one, client in self.client.items()}
         else:

@@ -98,7 +98,7 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
     """Check that canaries.jsonl has, for every round with a result, the canaries and the coin flips of run.seed."""
     schedule, expected = canaries_of(files.config), set()
     for one in files.results:
-        present, absent = schedule.of_round(one.round - 1)
+        present, absent = schedule.canaries_of_round(one.round - 1)
         expected |= {(one.round, int(canary), True) for canary in present}
         expected |= {(one.round, int(canary), False) for canary in absent}
     found = [(one.round, one.canary, one.present) for one in files.canaries]

@@ -27,7 +27,7 @@ from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort
-from dpfed.participation.schedules import InTurns
+from dpfed.participation.schedules import TurnSchedule
 from dpfed.randomness import Simulated
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
@@ -94,7 +94,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
 
 def _ids(who: Sampler) -> ClientIds | None:
-    return who.ids if isinstance(who, InTurns) else None
+    return who.ids if isinstance(who, TurnSchedule) else None
 
 
 def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
@@ -206,7 +206,7 @@ def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
                 "write who was drawn."
             )
         try:
-            yield one, members.read(one.members, clients)
+            yield one, members.parse_members(one.members, clients)
         except ValueError as error:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
 

@@ -21,7 +21,7 @@ from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_steps
 from dpfed.records.reading import Unavailable
 from dpfed.seeds import Seeds
-from dpfed.stages.shared_mask import fingerprint, shown, top_indices
+from dpfed.stages.shared_mask import fingerprint, sampled_bits, top_indices
 
 _ALIKE = 0.99
 """Part of the recorded coordinates that may differ: processors round differently, and near the deciding threshold."""
@@ -88,7 +88,7 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
         seeds=experiment.seeds,
         purpose="public.shuffle",
     )
-    again = shown(top_indices(update[None], chosen.kept)[0], len(update))
+    again = sampled_bits(top_indices(update[None], chosen.kept)[0], len(update))
     try:
         ours, theirs = (np.unpackbits(np.frombuffer(bytes.fromhex(one), np.uint8)) for one in (again, chosen.shown))
     except ValueError:

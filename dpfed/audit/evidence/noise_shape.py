@@ -13,7 +13,7 @@ from scipy.stats import skellam
 from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_text, rounds_text
-from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bins
+from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bin_count
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4
@@ -84,7 +84,7 @@ def repeats(entries: int, correlation: float) -> float:
     and all lags: 2 (m - 1) times that. Sums of integers are nearly Gaussian. The correlation may be too large by
     CORRELATION_ERROR.
     """
-    m, correlation = bins(entries), correlation - CORRELATION_ERROR
+    m, correlation = bin_count(entries), correlation - CORRELATION_ERROR
     if m < 2 or correlation <= 0:
         return 1.0
     if correlation >= 1:
@@ -94,7 +94,7 @@ def repeats(entries: int, correlation: float) -> float:
 
 def noticed_correlation(entries: int, alpha: float) -> float:
     """Return the correlation at which `repeats` is alpha; 1 where there is none."""
-    m = bins(entries)
+    m = bin_count(entries)
     if m < 2:
         return 1.0
     return CORRELATION_ERROR + math.sqrt(-math.expm1(2 / m * math.log(alpha / (2 * (m - 1)))))

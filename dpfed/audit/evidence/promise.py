@@ -146,4 +146,4 @@ def canaries_of(config: Config) -> Canaries:
 
 def canaries_present(config: Config, number: int) -> int:
     """Count the canaries that take part in a round (counted from 1)."""
-    return len(canaries_of(config).of_round(number - 1)[0]) if config.audit.canaries else 0
+    return len(canaries_of(config).canaries_of_round(number - 1)[0]) if config.audit.canaries else 0

@@ -47,7 +47,7 @@ class Neighbour:
 
     def __call__(self, clients: Any) -> Any:
         """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run."""
-        world = replayed.current()
+        world = replayed.current_replay()
         if isinstance(world, World) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
             world.seen.units = len(clients)
             world.seen.rows += 0 if self.pair is None else len(self.pair.clients)
@@ -231,7 +231,7 @@ def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> 
     if os.environ.get(VARIABLE) == "":  # no cache of the user's: the runs of this audit share one
         os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
-    replayed.enter(world)
+    replayed.enter_replay(world)
     seen = world.seen
     try:
         with _quiet(runs.folder), _repeatable(runs.seed):

@@ -118,8 +118,8 @@ class _WatchedLoss(Loss):
         of_loss = super().__getattribute__("values").of_loss
         return lambda outputs, targets: of_loss(found(outputs, targets))
 
-    def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.values.of_loss(super().of_clients(outputs, targets))
+    def client_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.values.of_loss(super().client_losses(outputs, targets))
 
 
 def made_by(value: str) -> str:

@@ -108,14 +108,14 @@ class Held:
     def of(self, client: int) -> Ids:
         return self.others.get(client, self.base.of(client))
 
-    def at(self, clients: Ids, places: Ids) -> Ids:
+    def rows_at(self, clients: Ids, places: Ids) -> Ids:
         rows = [
             self.others[int(client)][place]
             if int(client) in self.others
-            else self.base.at(np.array([client]), place[None])[0]
+            else self.base.rows_at(np.array([client]), place[None])[0]
             for client, place in zip(clients, places, strict=True)
         ]
-        return np.stack(rows) if rows else self.base.at(clients, places)
+        return np.stack(rows) if rows else self.base.rows_at(clients, places)
 
     def label_counts(self, labels: Ids, classes: int) -> Ids:
         counts = self.base.label_counts(labels, classes)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dpfed import replayed
-from dpfed.aggregation.ranks import Ranks, from_environment
+from dpfed.aggregation.ranks import Ranks, ranks_from_environment
 from dpfed.audit.replays.world import World
 
 Part = Callable[[Ranks], None]
@@ -22,7 +22,7 @@ def run_ranks(count: int, part: Part) -> None:
 
     A client's values are recorded and compared by the rank that trains it, which may be another one in the second run.
     """
-    world = replayed.current()
+    world = replayed.current_replay()
     assert isinstance(world, World)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def _as_rank(rank: int, address: dict[str, str], part: Part) -> None:
     kept = dict(os.environ)
     os.environ.update(address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     try:
-        with from_environment() as among:
+        with ranks_from_environment() as among:
             part(among)
     finally:
         os.environ.clear()

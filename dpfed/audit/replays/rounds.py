@@ -74,7 +74,7 @@ class RowDigests:
 
 
 class RoundsWorld(World):
-    """One run of the audit, with the comparison of its rounds (`dpfed.round.Compared`, an observer as well).
+    """One run of the audit, with the comparison of its rounds (`dpfed.round.RoundComparison`, an observer as well).
 
     loop: clients are trained one after the other, so that no client's size affects the rounding of others
     most: number of rounds after which the run ends
@@ -140,7 +140,7 @@ class RoundsWorld(World):
 
     # ---- a round
 
-    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> RoundsWorld:
+    def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> RoundsWorld:
         self.stop_if_found()
         self.round, self._method, self._now = now.number, method, now
         self._sum, self._added, self._in_rows = None, 0, None
@@ -228,7 +228,7 @@ class RoundsWorld(World):
 
     # ---- rows: an observer
 
-    def of_node(self, method: Method) -> RoundsWorld:
+    def node_observer(self, method: Method) -> RoundsWorld:
         self._chains = [*self._chains[:1], method.stages]
         return self
 
@@ -244,7 +244,7 @@ class RoundsWorld(World):
             assert stages.private is not None
             self._row_beyond_bound(stages.private, rows, ids)
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         pass
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
@@ -292,7 +292,7 @@ class RoundsWorld(World):
         moves = self._method.stages.find(ClipMoves)
         for row, client in zip(rows, ids, strict=True):
             if moves is not None:
-                part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
+                part = moves.largest_bound_fraction(row[None], self._now.reference, self._now.clip_norm)
             else:
                 part = float(torch.linalg.vector_norm(row.double())) / _bound(private, self._now)
             if not part <= _IN_BOUND:
@@ -315,7 +315,7 @@ class RoundsWorld(World):
         assert self._held is not None
         return int(np.flatnonzero(self._held.of(client) == record)[0])
 
-    def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+    def private_rows(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         assert self._method is not None
         if not self._is_private(stage) or not self._method.stages.every_upload_is_a_release or not len(rows):
             return rows
@@ -355,8 +355,8 @@ class RoundsWorld(World):
         if self._sum is None:
             floating = self._method.stages.summed_as.is_floating_point
             self._sum = np.zeros(self._method.stages.width, dtype=np.float64 if floating else np.int64)
-        self._sum = ranks.total(torch.from_numpy(self._sum)).numpy()
-        self._added = int(ranks.total(torch.tensor([self._added])))
+        self._sum = ranks.sum_over_ranks(torch.from_numpy(self._sum)).numpy()
+        self._added = int(ranks.sum_over_ranks(torch.tensor([self._added])))
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
@@ -373,7 +373,7 @@ class RoundsWorld(World):
 
     # ---- the sum
 
-    def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
+    def compare_noise(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         name = f"sum that {type(stage).__name__} makes private"
         entered = total.cpu().numpy()
         self._adds_up(name, entered, now.uploads)
@@ -405,7 +405,7 @@ class RoundsWorld(World):
         half = 0.0 if bits is None else 2.0 ** (bits - 1)
         return apart if bits is None else (apart + half) % (2 * half) - half
 
-    def closes(self, done: RoundResult) -> None:
+    def compare_result(self, done: RoundResult) -> None:
         state = done.state
         if done.mean is not None:
             after = f", after {self._halves[-1]} and the division" if self._halves else ""

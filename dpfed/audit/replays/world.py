@@ -324,7 +324,7 @@ class World:
             return True
         return self.pair.change == SAME or (self.pair.change == "far" and len(self.changed) > 1)
 
-    def keeps(self, path: Path) -> bool:
+    def is_temporary_path(self, path: Path) -> bool:
         return self.recording.folder.parent.resolve() in path.resolve().parents
 
     def randomness(self, made: Part) -> Part:

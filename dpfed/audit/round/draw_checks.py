@@ -20,7 +20,7 @@ from dpfed.audit.evidence.cohort_distribution import poisson_finding, size_distr
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.participation.sampling import Sampler, sampler
 from dpfed.randomness import Randomness, Secure, Simulated
-from dpfed.round import Method, cohort_of
+from dpfed.round import Method, draw_round_cohort
 from dpfed.seeds import Seeds
 
 _CLIENTS, _COHORT = 20, 1
@@ -56,7 +56,7 @@ class _AsDrawn:
         self.clients, self.expected, self.law = who.clients, who.expected, who.law
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        return cohort_of(self._method, number)
+        return draw_round_cohort(self._method, number)
 
 
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:

@@ -18,7 +18,7 @@ from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.compress.ring import centred
+from dpfed.compress.ring import centre_residues
 
 _ROUNDS = 10
 _SAME = 0.9
@@ -76,7 +76,7 @@ def _noise_of_round(
 
 def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
     bits = one.method.stages.bits
-    return (done.total if bits is None else centred(done.total, bits)).double()
+    return (done.total if bits is None else centre_residues(done.total, bits)).double()
 
 
 def size_check(noise: NoiseDraws) -> Check:

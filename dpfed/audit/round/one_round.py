@@ -124,10 +124,10 @@ class OneRound:
         noised."""
         stages = self.method.stages
         if stages.find(DitheredNoise) is not None:
-            stages = stages.replaced(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
+            stages = stages.replace_stage(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
         stages = stages.without(GaussianNoise, IntegerNoise)
         if stages.find(Clip) is not None:
-            stages = stages.replaced(Clip, _with_exact_count)
+            stages = stages.replace_stage(Clip, _with_exact_count)
         return replace(self, method=replace(self.method, stages=stages))
 
     def with_randomness(self, randomness: Randomness) -> OneRound:

@@ -20,7 +20,7 @@ from dpfed.audit.round.two_worlds import Trials, TwoWorlds
 from dpfed.audit.round.whole_round import ByClient, WholeRounds
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.ring import centred
+from dpfed.compress.ring import centre_residues
 from dpfed.mechanisms.integers import Integers
 from dpfed.round import run_round
 from dpfed.stages.public_signs import PublicSigns
@@ -89,7 +89,7 @@ def sum_check(one: OneRound, size: int) -> Check:
     rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
     plain = rows.sum(dim=0)
     if bits is not None and not torch.is_floating_point(rows):
-        total, plain = centred(total, bits), centred(plain, bits)
+        total, plain = centre_residues(total, bits), centre_residues(plain, bits)
     off = float((total.double() - plain.double()).abs().max())
     room = _ROUNDING * float(rows.abs().max()) if torch.is_floating_point(rows) else 0.0
     return Check(name="sum", passed=off <= room, detail=f"of {clients} uploads; largest difference {off:.2g}")

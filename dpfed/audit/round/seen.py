@@ -62,7 +62,7 @@ class SeenRows:
             self._rows["given"].append(rows.clone())
             self._ids.append(ids)
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         pass
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:

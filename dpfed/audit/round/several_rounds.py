@@ -24,7 +24,7 @@ from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.randomness import Simulated
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.seeds import Seeds
 
 PILOT = 40
@@ -96,7 +96,7 @@ class Stream:
         direction, std = self._direction
         for number in range(self.rounds):
             rounds = WholeRounds(one=replace(one, state=replace(one.state, round=number)))
-            cohort = cohort_of(one.method, number)
+            cohort = draw_round_cohort(one.method, number)
             if one.method.stages.every_upload_is_a_release:
                 cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
             shown = rounds.released(rounds.run(self._moves(rounds, world), cohort))
@@ -165,7 +165,7 @@ def _order_check(one: OneRound, schedule: Schedule) -> Check:
     rounds = 3 * schedule.period
     came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
     for number in range(rounds):
-        came[number, cohort_of(one.method, number)] = 1
+        came[number, draw_round_cohort(one.method, number)] = 1
     together = np.lib.stride_tricks.sliding_window_view(came, schedule.period, axis=0).sum(axis=-1)
     return Check(
         name="public order",

@@ -19,7 +19,7 @@ from accounting.ledger import Entry
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.seen import KeptEntries, LastState, RecordedRule, SeenRows
 from dpfed.participation.sampling import Sampler
-from dpfed.round import OpenRound, cohort_of, groups, run_round
+from dpfed.round import OpenRound, client_groups, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging
 from dpfed.server.state import ServerRule, ServerState
@@ -60,10 +60,10 @@ class ByClient:
         cohort, senders = opened.now.task.cohort, opened.total.senders
         trained, fill = np.intersect1d(senders, cohort), np.setdiff1d(senders, cohort)
         opened.now.tally.trained += len(trained)
-        for some in groups(trained, opened.method.group):
-            opened.halves(self.moves[torch.from_numpy(some)].clone(), some)
-        for some in groups(fill, opened.method.group):
-            opened.halves(torch.zeros(len(some), self.moves.shape[1]), some, counted=False)
+        for some in client_groups(trained, opened.method.group):
+            opened.add_updates(self.moves[torch.from_numpy(some)].clone(), some)
+        for some in client_groups(fill, opened.method.group):
+            opened.add_updates(torch.zeros(len(some), self.moves.shape[1]), some, counted=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,8 +100,8 @@ class WholeRounds:
             return self.together()[1:] if absent else self.together()
         method = self.one.method
         if not absent:
-            return cohort_of(method, self.one.state.round)
-        return 1 + cohort_of(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
+            return draw_round_cohort(method, self.one.state.round)
+        return 1 + draw_round_cohort(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
         """Return the clients' updates [clients, d]."""
@@ -133,7 +133,7 @@ class WholeRounds:
     def _recorded(self) -> tuple[Stages, LastState]:
         """Chain with one more stage that records, and with the map made once: it is public and always equal."""
         one, last = self.one, LastState()
-        stages = one.method.stages.replaced(
+        stages = one.method.stages.replace_stage(
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
         )
         return Stages(*stages, last), last

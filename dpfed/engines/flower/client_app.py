@@ -135,8 +135,8 @@ def received_announcement(experiment: Experiment, client: int, instruction: Inst
     state = replace(instruction.state, stages=_client_memory(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
     now = experiment.method.announce(task, experiment.seeds)
-    replay = replayed.current()
-    return now if replay is None else replace(now, observer=replay.rounds.of_node(experiment.method))
+    replay = replayed.current_replay()
+    return now if replay is None else replace(now, observer=replay.rounds.node_observer(experiment.method))
 
 
 def upload_of_client(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:

@@ -72,7 +72,7 @@ class RoundInbox:
 
     def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients dropped out."""
-        self._opened.total.lose(clients)
+        self._opened.total.record_dropouts(clients)
 
     def _accept_reply(self, client: int, reply: Message) -> bool:
         opened, stages, ids = self._opened, self._opened.method.stages, np.array([client], dtype=np.int64)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.secure import SecureSums
-from dpfed.compress.ring import unpack
+from dpfed.compress.ring import unpack_row
 from dpfed.errors import WireError
 from dpfed.runs.experiment import Experiment
 
@@ -53,9 +53,9 @@ def send_masked_row(
 ) -> bytes:
     """Run step 2 of the protocol: send the masked row of integers."""
     one, terms = _recall_client(experiment, client, number, context)
-    one.hold(message)
+    one.store_shares(message)
     agreement = _agreement_of_round(experiment, number, terms)
-    words = unpack(memoryview(payload), agreement.size, agreement.bits)
+    words = unpack_row(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
     _keep_client(context, one, number, terms)
     return upload
@@ -75,7 +75,7 @@ def _agreement_of_round(experiment: Experiment, number: int, terms: bytes) -> Ag
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
     _require_clients_of(experiment, participants)
-    agreement = method.aggregation.agreed(participants, size=method.stages.width, number=number)
+    agreement = method.aggregation.agreed_terms(participants, size=method.stages.width, number=number)
     return replace(agreement, session=terms[-_SESSION:])
 
 

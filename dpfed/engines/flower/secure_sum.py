@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, Turns
+from dpfed.aggregation.agreement import Agreement, StepPlan
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.sums import Summed, require_enough
+from dpfed.aggregation.sums import SumResult, require_enough_uploads
 from dpfed.engines.flower.conversation import log_dropout
 from dpfed.errors import SecureSumAborted, WireError
 
@@ -38,9 +38,9 @@ class NodeSums:
     terms: SecureSums
 
     def open(self, task: Task, *, size: int, dtype: torch.dtype) -> NodeSum:
-        agreement = self.terms.agreed(task.participants, size=size, number=task.state.round)
+        agreement = self.terms.agreed_terms(task.participants, size=size, number=task.state.round)
         device = task.state.broadcast.device
-        return NodeSum(agreement, Turns(agreement, task.dropouts), tolerance=self.terms.tolerance, device=device)
+        return NodeSum(agreement, StepPlan(agreement, task.dropouts), tolerance=self.terms.tolerance, device=device)
 
     def overhead_bits(self, participants: int) -> int:
         return self.terms.overhead_bits(participants)
@@ -53,7 +53,7 @@ class NodeSum:
     asked from its step on.
     """
 
-    def __init__(self, agreement: Agreement, turns: Turns, *, tolerance: float | None, device: torch.device) -> None:
+    def __init__(self, agreement: Agreement, turns: StepPlan, *, tolerance: float | None, device: torch.device) -> None:
         self.agreement, self._turns, self._tolerance, self._device = agreement, turns, tolerance, device
         self._server = Server(agreement)
         self._aborted: SecureSumAborted | None = None
@@ -66,13 +66,15 @@ class NodeSum:
         """Run steps 0 and 1: collect the clients' keys, and the shares of secrets that clients send each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
-            self._run_step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
+            self._run_step("advertise", ask, dict.fromkeys(self._turns.clients_at(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
             self._run_step(
-                "share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys}
+                "share",
+                ask,
+                {one: keys[one] for one in self._turns.clients_at(ProtocolStep.SHARE) if one in keys},
             )
             self.forwarded = self._server.close_step()
-            upload = self._turns.reach(ProtocolStep.UPLOAD)
+            upload = self._turns.clients_at(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
         except SecureSumAborted as aborted:
             self._aborted = aborted
@@ -92,15 +94,17 @@ class NodeSum:
         if self._aborted is not None:
             return
         try:
-            require_enough(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
+            require_enough_uploads(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
             requests = self._server.close_step()
             self._run_step(
-                "unmask", ask, {one: requests[one] for one in self._turns.reach(ProtocolStep.UNMASK) if one in requests}
+                "unmask",
+                ask,
+                {one: requests[one] for one in self._turns.clients_at(ProtocolStep.UNMASK) if one in requests},
             )
         except SecureSumAborted as aborted:
             self._aborted = aborted
 
-    def close(self) -> Summed:
+    def close(self) -> SumResult:
         if self._aborted is not None:
             raise self._aborted
         try:
@@ -108,9 +112,9 @@ class NodeSum:
         except WireError as error:
             raise SecureSumAborted(f"the secure sum ended at step unmask: {error} Nothing of it is released.") from None
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
-        return Summed(total=total, included=summed.included)
+        return SumResult(total=total, included=summed.included)
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Do nothing: the protocol itself records which clients arrive."""
 
     def _run_step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:

@@ -90,7 +90,7 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
     logger.addFilter(_drop_command_advice)
     try:
         # In a replay audit, nodes run in this process (`dpfed.audit.replays.flower_rounds`).
-        with _flower_home(), start_quiet_ray() if replayed.current() is None else nullcontext():
+        with _flower_home(), start_quiet_ray() if replayed.current_replay() is None else nullcontext():
             share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,

@@ -33,7 +33,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
 from dpfed.stages.maps import SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Stage, part
+from dpfed.stages.stage import Stage, stage_attribute
 from dpfed.stages.wires import Words
 
 Noise = Literal["gaussian", "discrete-gaussian", "skellam"]
@@ -124,7 +124,7 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
             f"{kind} in a custom loop: Bernoulli samples require that the server announces probabilities, which a "
             "custom loop does not have. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
-    if part(private, "charged"):
+    if stage_attribute(private, "charged"):
         raise ConfigError(
             f"{kind} with charged=True: no upload drops out in a custom loop, so the charge does not depend on "
             "missing shares. Leave it out."

@@ -26,7 +26,7 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort
-from dpfed.participation.schedules import InTurns
+from dpfed.participation.schedules import TurnSchedule
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
 from dpfed.runs.client_level.plan import LoopMethod, Noise, StagesOf, loop_method_of, plan_parts_of, planned_method
@@ -34,7 +34,7 @@ from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, upd
 from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.spending import EqualRounds, over_budget_text
 from dpfed.server.state import ServerState
-from dpfed.sources import Given
+from dpfed.sources import GivenRows
 from dpfed.version import __version__
 
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
@@ -157,7 +157,7 @@ class ClientLevel:
         self._spent: EqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._open_book(ledger, plan)
-        drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, InTurns) else None
+        drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, TurnSchedule) else None
         if drawn_by is not None:
             self._book.note_ids(drawn_by)
 
@@ -244,7 +244,7 @@ class ClientLevel:
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
-            Given(rows=updates_in_groups(rows, form, len(step.cohort), at_once=at_once)),
+            GivenRows(rows=updates_in_groups(rows, form, len(step.cohort), at_once=at_once)),
             seeds=self._parts.seeds,
             ledger=self._book,
             cohort=step.cohort,

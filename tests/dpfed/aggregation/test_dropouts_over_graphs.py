@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
@@ -26,7 +26,7 @@ REACHES = {
 
 def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
     terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(agree(ids, **terms), dropouts=lost)
+    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
     one.add(ids[: len(ids) // 2], rows[: len(ids) // 2])
     one.add(ids[len(ids) // 2 :], rows[len(ids) // 2 :])
     return one.close()
@@ -80,7 +80,7 @@ def test_exact_or_over_by_the_rule(kind, data):
         assert result.included.tolist() == ids[inside].tolist()
         assert result.total.tolist() == (rows[inside].sum(axis=0, dtype=np.uint64) % (1 << bits)).tolist()
     else:
-        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+        with pytest.raises(SecureSumAborted, match=r"answered.* needed"):
             play(kind, ids, rows, lost, **terms)
 
 
@@ -93,7 +93,9 @@ def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
     ids, rows = np.arange(count), draw_rows(count, 17)
     needed = max(math.ceil(threshold * count - 1e-9), count // 2 + 1)
     play(kind, ids, rows, dict.fromkeys(range(count - needed), step), threshold=threshold)
-    with pytest.raises(SecureSumAborted, match=f"at step {ended}: {needed - 1} of {count} clients came, {needed} are"):
+    with pytest.raises(
+        SecureSumAborted, match=f"at step {ended}: {needed - 1} of {count} clients answered, {needed} are"
+    ):
         play(kind, ids, rows, dict.fromkeys(range(count - needed + 1), step), threshold=threshold)
 
 
@@ -104,7 +106,7 @@ def test_one_neighbour_too_few(kind):
     near = random_circle(ids, 4, 7).neighbours(5)
     play(kind, ids, rows, dict.fromkeys(near[:2], ProtocolStep.UNMASK), neighbours=4)
     with pytest.raises(
-        SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 came, 3 are needed"
+        SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 answered, 3 are needed"
     ):
         play(kind, ids, rows, dict.fromkeys(near[:3], ProtocolStep.UNMASK), neighbours=4)
 
@@ -125,7 +127,9 @@ def test_a_sum_in_two_parts_is_not_given(kind):
 def test_a_client_that_shared_its_keys_and_left_must_be_recovered(kind):
     """Its masks are in its neighbours' rows. Two of its five holders of shares are left where three are needed."""
     ids = np.arange(7) * 11
-    circle = agree(ids, size=5, bits=1, threshold=0.51, neighbours=4, graph_seed=7).graph.circle
+    circle = agree_on_terms(ids, size=5, bits=1, threshold=0.51, neighbours=4, graph_seed=7).graph.circle
     lost = {circle[2]: ProtocolStep.UPLOAD, circle[3]: ProtocolStep.ADVERTISE, circle[4]: ProtocolStep.ADVERTISE}
-    with pytest.raises(SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 came, 3 are needed"):
+    with pytest.raises(
+        SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 answered, 3 are needed"
+    ):
         play(kind, ids, draw_rows(7, 1), lost, bits=1, threshold=0.51, neighbours=4)

@@ -6,7 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from dpfed.aggregation.graph import Graph, complete, default_neighbours, graph_risk, least_neighbours, random_circle
+from dpfed.aggregation.graph import (
+    Graph,
+    complete_graph,
+    default_neighbours,
+    graph_risk,
+    least_neighbours,
+    random_circle,
+)
 from dpfed.errors import ConfigError
 
 
@@ -31,12 +38,12 @@ def test_regular_and_mutual(clients, neighbours):
         assert len(set(near)) == len(near) == min(neighbours, clients - 1)
         assert client not in near
         assert all(client in graph.neighbours(other) for other in near)
-        assert graph.group(client) == tuple(sorted((*near, client)))
+        assert graph.neighbourhood(client) == tuple(sorted((*near, client)))
 
 
 def test_complete():
     for clients in range(8):
-        graph = complete(np.arange(clients))
+        graph = complete_graph(np.arange(clients))
         assert all(set(graph.neighbours(one)) == set(range(clients)) - {one} for one in range(clients))
 
 
@@ -51,7 +58,7 @@ def test_connected_is_what_a_search_finds(clients, reach):
     graph = Graph(tuple(np.random.default_rng(1).permutation(clients).tolist()), reach)
     for count in range(clients + 1):
         for survivors in itertools.combinations(range(clients), count):
-            assert graph.connected(set(survivors)) == reached(graph, set(survivors))
+            assert graph.is_connected(set(survivors)) == reached(graph, set(survivors))
 
 
 @pytest.mark.parametrize("neighbours", [-2, 0, 1, 3, 21, 4, 6])
@@ -71,7 +78,7 @@ def worst(circle_size, reach, bad, gone, needed):
     graph = Graph(tuple(range(circle_size)), reach)
     honest, survivors = set(range(circle_size)) - bad, set(range(circle_size)) - gone
     overheard = any(len(bad & set(graph.neighbours(one))) >= needed for one in honest)
-    stuck = any(len(survivors & set(graph.group(one))) < needed for one in range(circle_size))
+    stuck = any(len(survivors & set(graph.neighbourhood(one))) < needed for one in range(circle_size))
     return overheard, not reached(graph, honest & survivors), stuck
 
 
@@ -91,7 +98,7 @@ def test_risk_against_enumeration(clients, neighbours, bad, gone):
             single[0] += sum(
                 len(set(corrupt) & set(graph.neighbours(one))) >= needed for one in range(clients) if one not in corrupt
             )
-            single[1] += sum(len(set(graph.group(one)) - set(dropped)) < needed for one in range(clients))
+            single[1] += sum(len(set(graph.neighbourhood(one)) - set(dropped)) < needed for one in range(clients))
     risk = graph_risk(
         clients=clients, neighbours=neighbours, threshold=threshold, corrupt=bad / clients, dropout=gone / clients
     )
@@ -131,7 +138,7 @@ def test_least_neighbours_are_enough_and_least(clients):
 def test_no_graph_will_do():
     with pytest.raises(ConfigError, match=r"threshold=0\.6 with 70% of 50 clients corrupt"):
         least_neighbours(clients=50, threshold=0.6, corrupt=0.7, dropout=0)
-    with pytest.raises(ConfigError, match="and 50% lost"):
+    with pytest.raises(ConfigError, match="and 50% dropped"):
         least_neighbours(clients=50, threshold=0.6, corrupt=0, dropout=0.5)
 
 

@@ -69,7 +69,7 @@ def test_a_client_goes_on_or_refuses(step):
     for _ in range(100):
         round_ = SecureRound(clients=3).run_to(step)
         client = round_.client[3]
-        act = {"share": client.share, "upload": client.hold, "unmask": client.unmask}[step]
+        act = {"share": client.share, "upload": client.store_shares, "unmask": client.unmask}[step]
         with contextlib.suppress(WireError, SecureSumAborted):
             act(tampered(round_.told[said_before][3], generator))
 
@@ -165,7 +165,7 @@ def test_a_second_request_for_the_other_share_is_refused():
     round_ = SecureRound().run_to("unmask")
     round_.client[3].unmask(round_.told["upload"][3])
     other = request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\0"})
-    with pytest.raises(WireError, match="asked to unmask, but it is time to nothing"):
+    with pytest.raises(WireError, match="asked to unmask, but the next step is nothing"):
         round_.client[3].unmask(other)
 
 
@@ -186,7 +186,7 @@ def test_requests_that_cannot_be(rows, why):
 
 def test_a_client_reveals_nothing_for_too_few_survivors():
     round_ = SecureRound().run_to("unmask")
-    with pytest.raises(SecureSumAborted, match="2 came, 3 are needed"):
+    with pytest.raises(SecureSumAborted, match="2 answered, 3 are needed"):
         round_.client[3].unmask(request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\1"}))
 
 
@@ -209,7 +209,7 @@ def test_a_wrong_share_gives_no_total(owner):
     wrong[HEADER + 75 * (0 if owner == 0 else 3) + 40] ^= 1
     replies[0] = bytes(wrong)
     round_.deliver("unmask")
-    with pytest.raises(WireError, match="wrong one"):
+    with pytest.raises(WireError, match="wrong share"):
         round_.server.close()
 
 
@@ -217,29 +217,29 @@ def test_shares_of_another_round_are_refused():
     old, new = (SecureRound().run_to("upload") for _ in range(2))
     message = old.told["share"][3]
     with pytest.raises(WireError, match="another round"):
-        new.client[3].hold(message)
+        new.client[3].store_shares(message)
     new = SecureRound().run_to("upload")
     relabelled = message[:5] + new.terms.session + message[21:]
     with pytest.raises(WireError, match="do not open"):
-        new.client[3].hold(relabelled)
+        new.client[3].store_shares(relabelled)
 
 
 def test_shares_for_another_client_are_refused():
     round_ = SecureRound().run_to("upload")
     with pytest.raises(WireError, match="for another client"):
-        round_.client[3].hold(round_.told["share"][0])
+        round_.client[3].store_shares(round_.told["share"][0])
     round_ = SecureRound().run_to("upload")
     theirs = read_table(round_.told["share"][0], MessageKind.FORWARD, round_.terms.session, most=3)
     swapped = write_table(MessageKind.FORWARD, round_.terms.session, 3, {0: theirs[6], 6: theirs[6], 9: theirs[9]})
     with pytest.raises(WireError, match="do not open"):
-        round_.client[3].hold(swapped)
+        round_.client[3].store_shares(swapped)
 
 
 def test_another_key_or_direction_does_not_open():
     one, two, three = (X25519PrivateKey.generate() for _ in range(3))
     public = {key: key.public_key().public_bytes_raw() for key in (one, two, three)}
-    sealed = cryptography.encrypt(b"shares", cryptography.exchange(one, public[two]), b"s" * 16, 4, 5)
-    assert cryptography.decrypt(sealed, cryptography.exchange(two, public[one]), b"s" * 16, 4, 5) == b"shares"
+    sealed = cryptography.encrypt(b"shares", cryptography.exchange_keys(one, public[two]), b"s" * 16, 4, 5)
+    assert cryptography.decrypt(sealed, cryptography.exchange_keys(two, public[one]), b"s" * 16, 4, 5) == b"shares"
     for own, other, session, sender, receiver in [
         (three, one, b"s" * 16, 4, 5),
         (two, three, b"s" * 16, 4, 5),
@@ -248,7 +248,7 @@ def test_another_key_or_direction_does_not_open():
         (two, one, b"s" * 16, 4, 6),
     ]:
         with pytest.raises(WireError, match="do not open"):
-            cryptography.decrypt(sealed, cryptography.exchange(own, public[other]), session, sender, receiver)
+            cryptography.decrypt(sealed, cryptography.exchange_keys(own, public[other]), session, sender, receiver)
 
 
 def test_both_ends_find_the_same_seed_and_nobody_else():
@@ -277,10 +277,10 @@ def test_public_keys_that_lie():
         ).items()
     }
     for wrong, why in [
-        (rows | {0: rows[6]}, "the same"),
+        (rows | {0: rows[6]}, "are equal"),
         (rows | {0: bytes(32) + rows[0][32:]}, "no private key"),
         (rows | {3: rows[0]} | {}, "claims 4 rows"),
-        ({0: rows[0]}, "2 came, 3 are needed"),
+        ({0: rows[0]}, "2 answered, 3 are needed"),
     ]:
         fresh = SecureRound().run_to("share")
         with pytest.raises((WireError, SecureSumAborted), match=why):

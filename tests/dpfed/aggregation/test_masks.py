@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks
-from dpfed.compress.ring import pack, packed_bytes, unpack, word_type
+from dpfed.compress.ring import pack_row, packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9
@@ -17,7 +17,7 @@ BITS = pytest.mark.parametrize("bits", [1, 2, 3, 7, 8, 9, 16, 17, 24, 31, 32])
 
 def stream(seed, size, word=np.uint32, start=0):
     words = np.empty(size, word)
-    MaskStream(seed, words.dtype, start=start).into(words)
+    MaskStream(seed, words.dtype, start=start).fill_buffer(words)
     return words
 
 
@@ -98,12 +98,12 @@ def test_seeds_and_places_that_cannot_be(seed, start):
 @given(bits=st.integers(1, 32), size=st.integers(1, 70), seed=st.integers(0, 1 << 30))
 def test_packing_keeps_b_bits_and_nothing_else(bits, size, seed):
     words = np.random.default_rng(seed).integers(0, 1 << 32, size, dtype=np.uint64).astype(word_type(bits))
-    content = pack(words, bits)
+    content = pack_row(words, bits)
     assert len(content) == packed_bytes(size, bits) <= size * bits / 8 + 7
     kept = words & words.dtype.type((1 << bits) - 1)
-    back = unpack(memoryview(content), size, bits)
+    back = unpack_row(memoryview(content), size, bits)
     assert back.dtype == words.dtype
     np.testing.assert_array_equal(back, kept)
-    assert pack(kept, bits) == content
+    assert pack_row(kept, bits) == content
     with pytest.raises(WireError):
-        unpack(memoryview(content + b"x"), size, bits)
+        unpack_row(memoryview(content + b"x"), size, bits)

@@ -109,7 +109,7 @@ def test_one_secret_for_all_rounds_is_found(seen, monkeypatch):
 
 
 def test_pairs_whose_secret_forgets_who_they_are_are_found(seen, monkeypatch):
-    monkeypatch.setattr(protocol, "both_ids", lambda one, two: bytes(16))
+    monkeypatch.setattr(protocol, "pack_ids", lambda one, two: bytes(16))
     assert "a seed for two clients or pairs" in reused(*seen("masked"))
 
 

@@ -9,7 +9,7 @@ import torch
 from accounting import Aborted, Ledger
 from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError
-from dpfed.round import NO_RESULT, cohort_of
+from dpfed.round import NO_RESULT, draw_round_cohort
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -187,7 +187,7 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     asked = set()
     for round in range(12):
         state = replace(experiment.start, round=round)
-        cohort = cohort_of(experiment.method, round)
+        cohort = draw_round_cohort(experiment.method, round)
         _, observed = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
         asked.add(observed.participants)
         assert observed.cohort == len(cohort) < observed.participants

@@ -6,7 +6,7 @@ import secrets
 import pytest
 from scipy.stats import chisquare
 
-from dpfed.aggregation.cryptography import PRIME, combine, split
+from dpfed.aggregation.cryptography import PRIME, combine_shares, split_secret
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9
@@ -40,10 +40,10 @@ def test_the_field_is_the_mersenne_prime():
 @pytest.mark.parametrize(("needed", "holders"), [(1, 1), (1, 3), (2, 2), (3, 5), (4, 7), (7, 7)])
 def test_every_subset_of_t_gives_the_secret(needed, holders):
     secret = secrets.token_bytes(32)
-    shares = split(secret, needed, [5 * holder for holder in range(holders)])
+    shares = split_secret(secret, needed, [5 * holder for holder in range(holders)])
     for chosen in itertools.combinations(shares, needed):
         some = {holder: shares[holder] for holder in chosen}
-        assert combine(some) == secret
+        assert combine_shares(some) == secret
         assert newton(points(some), 0) == int.from_bytes(secret)
     extra = points(shares)
     for x, y in extra[needed:]:
@@ -52,38 +52,38 @@ def test_every_subset_of_t_gives_the_secret(needed, holders):
 
 @pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(31) + b"\x01"], ids=["zeros", "ones", "one"])
 def test_secrets_at_the_edges(secret):
-    shares = split(secret, 51, range(0, 1 << 62, 1 << 55))
-    assert combine(dict(list(shares.items())[-51:])) == secret
+    shares = split_secret(secret, 51, range(0, 1 << 62, 1 << 55))
+    assert combine_shares(dict(list(shares.items())[-51:])) == secret
 
 
 def test_one_share_too_few_goes_with_every_secret():
-    shares = split(secrets.token_bytes(32), 4, range(6))
+    shares = split_secret(secrets.token_bytes(32), 4, range(6))
     known = points({holder: shares[holder] for holder in (0, 2, 5)})
     for other in (bytes(32), b"\xff" * 32, secrets.token_bytes(32)):
         missing = newton([(0, int.from_bytes(other)), *known], 4)  # what client 3 would hold
         completed = {holder: shares[holder] for holder in (0, 2, 5)} | {3: missing.to_bytes(66)}
-        assert combine(completed) == other
+        assert combine_shares(completed) == other
 
 
 def test_too_few_shares_are_not_a_secret():
-    shares = split(bytes(32), 4, range(6))
+    shares = split_secret(bytes(32), 4, range(6))
     with pytest.raises(WireError, match="not of one secret"):  # passes by luck once in 2^265
-        combine({holder: shares[holder] for holder in range(3)})
+        combine_shares({holder: shares[holder] for holder in range(3)})
 
 
 @pytest.mark.parametrize("wrong", [bytes(65), b"\xff" * 66, PRIME.to_bytes(66)], ids=["short", "large", "prime"])
 def test_shares_that_cannot_be(wrong):
     with pytest.raises(WireError):
-        combine({0: wrong, 1: bytes(66)})
+        combine_shares({0: wrong, 1: bytes(66)})
 
 
 def test_a_single_share_is_uniform_whatever_the_secret():
     for secret in (bytes(32), b"\xff" * 32):
-        tops = [int.from_bytes(split(secret, 2, [0, 1])[0]) >> 513 for _ in range(8000)]
+        tops = [int.from_bytes(split_secret(secret, 2, [0, 1])[0]) >> 513 for _ in range(8000)]
         counts = [tops.count(value) for value in range(256)]
         assert chisquare(counts).pvalue > FALSE_ALARM
 
 
 def test_fresh_randomness_every_time():
-    one, other = (split(bytes(32), 3, range(3)) for _ in range(2))
+    one, other = (split_secret(bytes(32), 3, range(3)) for _ in range(2))
     assert not set(one.values()) & set(other.values())

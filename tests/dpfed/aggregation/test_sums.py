@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
@@ -18,7 +18,7 @@ IN_SUM = (None, ProtocolStep.UNMASK)
 
 def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
     terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(agree(ids, **terms), dropouts=lost)
+    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
     for start in range(0, len(ids), group):
         one.add(ids[start : start + group], rows[start : start + group])
     return one.close()
@@ -59,7 +59,7 @@ def test_all_to_all_is_exact_while_enough_are_left_and_ends_otherwise(kind, data
     if enough:
         check(summed(kind, ids, rows, lost, bits=bits, threshold=threshold), ids, rows, lost, bits)
     else:
-        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+        with pytest.raises(SecureSumAborted, match=r"answered.* needed"):
             summed(kind, ids, rows, lost, bits=bits, threshold=threshold)
 
 
@@ -79,7 +79,7 @@ def test_masks_longer_than_a_chunk(kind, neighbours, bits):
 def test_a_row_that_never_comes_is_a_dropout(kind):
     ids = np.arange(5)
     rows = draw_rows(5, 4, 10)
-    one = kind(agree(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
+    one = kind(agree_on_terms(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
     one.add(ids[:4], rows[:4])
     check(one.close(), ids, rows, {4: ProtocolStep.UPLOAD}, 10)
 
@@ -87,14 +87,14 @@ def test_a_row_that_never_comes_is_a_dropout(kind):
 @KINDS
 @pytest.mark.parametrize("count", [0, 1])
 def test_nobody_to_hide_among(kind, count):
-    with pytest.raises(SecureSumAborted, match=f"{count} of {count} clients came, 2 are needed"):
+    with pytest.raises(SecureSumAborted, match=f"{count} of {count} clients answered, 2 are needed"):
         summed(kind, np.arange(count), draw_rows(count, 3, 8), {})
 
 
 @KINDS
 def test_rows_that_cannot_be(kind):
     ids = np.arange(5)
-    one = kind(agree(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
+    one = kind(agree_on_terms(ids, size=4, bits=10, threshold=0.6, graph_seed=0), dropouts={})
     rows = draw_rows(5, 4, 10)
     one.add(ids[:2], rows[:2])
     for clients, wrong in [(ids[:1], rows[:1]), (ids[:1] + 9, rows[:1]), (ids[2:], rows[2:, :3]), (ids, rows + 0.5)]:
@@ -121,4 +121,4 @@ def test_rows_that_cannot_be(kind):
 def test_terms_that_cannot_be(terms):
     right = {"clients": np.arange(8), "size": 3, "bits": 8, "threshold": 0.6, "graph_seed": 0}
     with pytest.raises(ConfigError):
-        agree(**(right | terms))
+        agree_on_terms(**(right | terms))

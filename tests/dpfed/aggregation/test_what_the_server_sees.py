@@ -12,12 +12,12 @@ from scipy.stats import chisquare
 
 import dpfed.aggregation.client
 from dpfed.aggregation import cryptography
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.client import Client
-from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks, combine
+from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks, combine_shares
 from dpfed.aggregation.messages import MessageKind, read_table
 from dpfed.aggregation.protocol import MaskedSum
-from dpfed.compress.ring import unpack
+from dpfed.compress.ring import unpack_row
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded
@@ -29,7 +29,7 @@ def received(round_, client):
     rows = read_table(
         round_.said["upload"][client], MessageKind.UPLOAD, round_.terms.session, most=1, width=SIZE * BITS // 8
     )
-    return unpack(rows[client], SIZE, BITS)
+    return unpack_row(rows[client], SIZE, BITS)
 
 
 def uploads(**changes):
@@ -59,7 +59,9 @@ def looks_uniform(*rounds, seen=received):
 def left_of_a_late_row(round_, late):
     """What remains of a late row when the server has done with it all that it may: taken off the shared masks."""
     shares = round_.server._shares[late]
-    key = X25519PrivateKey.from_private_bytes(combine(dict(list(shares.items())[: round_.terms.shares_needed(late)])))
+    key = X25519PrivateKey.from_private_bytes(
+        combine_shares(dict(list(shares.items())[: round_.terms.shares_needed(late)]))
+    )
     row = received(round_, late)[None].copy()
     for near in round_.terms.graph.neighbours(late):
         theirs = round_.server._keys[near][32:]
@@ -86,11 +88,11 @@ def test_fault_masks_without_the_largest_value(monkeypatch):
     generator = np.random.default_rng(0)
     monkeypatch.setattr(
         MaskStream,
-        "into",
+        "fill_buffer",
         lambda self, buffer: np.copyto(buffer, generator.integers(0, (1 << BITS) - 1, buffer.size, np.uint8)),
     )
     values = np.empty(SIZE, np.uint8)
-    MaskStream(bytes(32), values.dtype).into(values)
+    MaskStream(bytes(32), values.dtype).fill_buffer(values)
     assert not uniform(values)
 
 
@@ -117,13 +119,13 @@ def test_fault_one_seed_for_everything(monkeypatch):
 def test_a_late_row_is_refused_and_stays_uniform():
     round_ = after_a_late_row()
     before = round_.server._total.copy()
-    with pytest.raises(WireError, match="UPLOAD message came after the close of its step"):
+    with pytest.raises(WireError, match="UPLOAD message arrived after the close of its step"):
         round_.server.receive(round_.said["upload"][6])
     np.testing.assert_array_equal(before, round_.server._total)
     left = left_of_a_late_row(round_, 6)
     assert uniform(left)
     own = np.empty(SIZE, left.dtype)
-    MaskStream(round_.client[6]._own_seed, own.dtype).into(own)
+    MaskStream(round_.client[6]._own_seed, own.dtype).fill_buffer(own)
     np.testing.assert_array_equal((left - own) & ((1 << BITS) - 1), 5)  # the test took off what the server can take off
     assert round_.server.close().included.tolist() == [0, 3, 9]
 
@@ -218,7 +220,7 @@ def test_uploads_are_not_kept():
 @pytest.mark.parametrize("neighbours", [None, 4])
 def test_the_running_sum_of_masks_alone_is_uniform_too(neighbours):
     ids, rows = np.arange(8), np.zeros((8, SIZE), np.uint32) + 5
-    agreement = agree(ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, graph_seed=0)
+    agreement = agree_on_terms(ids, size=SIZE, bits=BITS, threshold=0.6, neighbours=neighbours, graph_seed=0)
     running = MaskedSum(agreement, dropouts={})
     for start in range(0, 8, 2):
         running.add(ids[start : start + 2], rows[start : start + 2])

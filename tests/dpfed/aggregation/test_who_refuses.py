@@ -38,7 +38,7 @@ def test_how_many_are_needed(group, threshold, needed):
 def test_the_server_asks_for_nothing_when_the_sum_would_fall_apart():
     round_ = on_the_circle(SPLIT).run_to("upload")
     round_.speak("upload")
-    with pytest.raises(SecureSumAborted, match=r"at step upload: 10 of 14 clients came.* no masks connect"):
+    with pytest.raises(SecureSumAborted, match=r"at step upload: 10 of 14 clients answered.* no masks connect"):
         round_.deliver("upload")
 
 
@@ -54,13 +54,15 @@ def test_a_client_unmasks_nothing_when_the_sum_would_fall_apart():
 def test_the_server_asks_for_nothing_when_a_neighbourhood_is_too_small():
     round_ = on_the_circle((0, 1, 3)).run_to("upload")
     round_.speak("upload")
-    with pytest.raises(SecureSumAborted, match=r"at step upload: of 5 holders of shares of client \d+ 2 came, 3 are"):
+    with pytest.raises(
+        SecureSumAborted, match=r"at step upload: of 5 holders of shares of client \d+ 2 answered, 3 are"
+    ):
         round_.deliver("upload")
 
 
 def test_a_client_sends_no_row_among_too_few():
     round_ = SecureRound().run_to("upload")
     with pytest.raises(
-        SecureSumAborted, match="at step share: of 4 holders of shares of client 3 1 came, 3 are needed"
+        SecureSumAborted, match="at step share: of 4 holders of shares of client 3 1 answered, 3 are needed"
     ):
-        round_.client[3].hold(write_table(MessageKind.FORWARD, round_.terms.session, 3, {}))
+        round_.client[3].store_shares(write_table(MessageKind.FORWARD, round_.terms.session, 3, {}))

@@ -274,7 +274,7 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
     [
         ([], pairs(3), "must be a pair"),
         ([(np.zeros((3, 5)), np.zeros(2, int))], pairs(3), "must be a pair"),
-        ([(np.zeros((0, 5)), np.zeros(0, int))], pairs(3), "no client holds a sample"),
+        ([(np.zeros((0, 5)), np.zeros(0, int))], pairs(3), "no client has a sample"),
         ([pairs(3), (np.zeros((2, 4)), np.zeros(2, int))], pairs(3), "different shapes"),
         ([pairs(3)], (np.zeros((3, 5)), np.array([0, 1, 2])), "not among the 2 declared classes"),
         ([pairs(3)], (["a"], [0]), "must be numbers"),

@@ -10,13 +10,13 @@ import torch
 
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.compress.fixed_point import Encoded, FixedPoint
+from dpfed.compress.fixed_point import EncodedRows, FixedPoint
 from dpfed.mechanisms.bernoulli import PrivateCoins, bernoulli_draws
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
 from dpfed.server.rules import Averaging
-from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
+from dpfed.stages.clip import Clip, clip_rows, count_clipped, drop_not_finite
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices
 
@@ -30,7 +30,7 @@ def fields_of(part):
 
 def kept_as_it_is(rows, now):
     """Without a bound."""
-    return counted(drop_not_finite(rows), now)
+    return count_clipped(drop_not_finite(rows), now)
 
 
 # --- bounds
@@ -63,7 +63,7 @@ class ClipsWithSlack(Clip):
     """The clip norm and 1% of it."""
 
     def client(self, rows, ids, now):
-        return counted(clip_rows(rows, 1.01 * now.clip_norm), now)
+        return count_clipped(clip_rows(rows, 1.01 * now.clip_norm), now)
 
 
 class LetsALittleMoreThrough(Clip):
@@ -107,7 +107,9 @@ class ShowsTheCount(Clip):
     """The next clip norm from the count as it is."""
 
     def next_state(self, state, now):
-        return replace(state, clip_norm=self.adaptive.moved(now.clip_norm, now.tally.inside - now.tally.counted / 2))
+        return replace(
+            state, clip_norm=self.adaptive.moved_norm(now.clip_norm, now.tally.inside - now.tally.counted / 2)
+        )
 
 
 # --- noise, and what is charged for it
@@ -163,7 +165,7 @@ class WithoutFloor(PrivateCoins):
 class DrawsWithoutFloor(PrivateCoins):
     """Coins of any probability, of a stage that states its floor wherever it is asked."""
 
-    def _drawn(self, reference, row, purpose, *path):
+    def _draw_samples(self, reference, row, purpose, *path):
         return bernoulli_draws(reference, row, 0.0, self.randomness, purpose, *path)
 
 
@@ -315,8 +317,8 @@ class RoundsAwayFromZero(FixedPoint):
 
     def encode(self, rows, *, rotation_seed, **_):
         signs = self._signs(rotation_seed, rows)
-        turned = torch.stack([self._rotated(row, signs) for row in rows]) * self.steps_per_unit
-        return Encoded(integers=(turned.sign() * turned.abs().ceil()).int(), gave_up=0)
+        turned = torch.stack([self._rotate_row(row, signs) for row in rows]) * self.steps_per_unit
+        return EncodedRows(integers=(turned.sign() * turned.abs().ceil()).int(), zeroed_rows=0)
 
 
 @dataclass(frozen=True, kw_only=True)

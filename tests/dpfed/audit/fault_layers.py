@@ -69,7 +69,7 @@ class Case:
 
     def replacing(self, kind, made):
         """What `made` makes of the stage of this kind in its place."""
-        return self.changing(lambda stages: stages.replaced(kind, made))
+        return self.changing(lambda stages: stages.replace_stage(kind, made))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ def with_noise(change):
     def changed(noise):
         return replace(noise, randomness=Changed(noise.randomness, change))
 
-    return changing(lambda stages: stages.replaced(GaussianNoise, changed))
+    return changing(lambda stages: stages.replace_stage(GaussianNoise, changed))
 
 
 def with_count(change):
@@ -173,7 +173,7 @@ def with_count(change):
         adaptive = clip.adaptive
         return replace(clip, adaptive=replace(adaptive, randomness=Changed(adaptive.randomness, change)))
 
-    return changing(lambda stages: stages.replaced(Clip, changed))
+    return changing(lambda stages: stages.replace_stage(Clip, changed))
 
 
 def tiled(values, purpose):
@@ -298,7 +298,7 @@ def private_public_set(experiment):
     clients = experiment.method.clients
     private = {"inputs": clients.inputs[:200], "labels": clients.labels[:200]}
     theirs = changing(
-        lambda stages: stages.replaced(
+        lambda stages: stages.replace_stage(
             Project, lambda project: replace(project, choice=replace(project.choice, **private))
         )
     )

@@ -38,7 +38,7 @@ def test_an_honest_run_passes_and_is_charged_with_its_cap(capped):
 )
 def test_a_cap_that_is_kept_otherwise_is_found(tmp_path, monkeypatch, planted, check):
     with monkeypatch.context() as fault:
-        fault.setattr("dpfed.participation.sampling.within_cap", planted)
+        fault.setattr("dpfed.participation.sampling.cap_cohort", planted)
         folder = run(tmp_path / "run", *CAP)
     assert any(check in name for name in failed(folder))
 

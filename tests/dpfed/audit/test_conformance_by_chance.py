@@ -32,7 +32,7 @@ def as_claimed(folder, generator):
     def draw(lines):
         for line in lines:
             drawn = np.flatnonzero(generator.random(60) < 0.2)
-            line["cohort"], line["members"] = len(drawn), members.written(drawn, 60)
+            line["cohort"], line["members"] = len(drawn), members.members_text(drawn, 60)
             line["participants"] = line["arrived"] = line["cohort"] + present[line["round"]]
             line["noise"] = asdict(noise_record(torch.from_numpy(2.0 * generator.standard_normal(610)), 1))
 

@@ -9,7 +9,7 @@ from dpfed.audit.round.method_setting import audit_upload
 from dpfed.mechanisms import dithered
 from dpfed.mechanisms.dithered import DitheredNoise
 
-SLICES, STD, PER_CLIENT = dithered._Slices.of, DitheredNoise._std, DitheredNoise._slices
+SLICES, STD, PER_CLIENT = dithered._Slices.of, DitheredNoise._std, DitheredNoise._client_slices
 
 
 def one_width(**given):
@@ -24,7 +24,7 @@ FAULTS = {
     "noise of two thirds": (DitheredNoise, "_std", lambda self, norm: STD(self, norm) / 1.5),
     "clients share their draws": (
         DitheredNoise,
-        "_slices",
+        "_client_slices",
         lambda self, row, now, client: PER_CLIENT(self, row, now, 0),
     ),
 }

@@ -14,7 +14,7 @@ from dpfed.audit.round.one_round import OneStream
 from dpfed.audit.round.round_audit import claimed, pair_tests, pairs_of, shares_of
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
-from dpfed.stages.clip import Clip, clip_rows, counted
+from dpfed.stages.clip import Clip, clip_rows, count_clipped
 
 from .broken_rounds import with_less_noise
 from .fault_layers import DELTA, case
@@ -27,7 +27,7 @@ class ClipsLoosely(Clip):
     """Half as much again as the clip norm."""
 
     def client(self, rows, ids, now):
-        return counted(clip_rows(rows, 1.5 * now.clip_norm), now)
+        return count_clipped(clip_rows(rows, 1.5 * now.clip_norm), now)
 
 
 class RoundAsFunction:

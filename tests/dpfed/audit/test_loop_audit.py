@@ -101,16 +101,16 @@ def scaled(draw, by):
 @pytest.mark.parametrize("plan", [PLAIN, INTEGER], ids=["gaussian", "integers"])
 def test_noise_of_another_scale_is_found(tmp_path, monkeypatch, plan, by):
     """A release that draws other noise than it charges, whoever wrote the loop."""
-    monkeypatch.setattr(GaussianNoise, "_normal", scaled(GaussianNoise._normal, by))
-    monkeypatch.setattr(IntegerNoise, "_drawn", scaled(IntegerNoise._drawn, by))
+    monkeypatch.setattr(GaussianNoise, "_draw_normals", scaled(GaussianNoise._draw_normals, by))
+    monkeypatch.setattr(IntegerNoise, "_draw_noise", scaled(IntegerNoise._draw_noise, by))
     ran(tmp_path, **plan)
     assert failed(tmp_path) == {"noise is as large as charged"}
 
 
 @pytest.mark.slow
 def test_the_same_noise_again_is_found(tmp_path, monkeypatch):
-    draw = GaussianNoise._normal
-    monkeypatch.setattr(GaussianNoise, "_normal", lambda self, like, purpose, *path: draw(self, like, purpose, 0))
+    draw = GaussianNoise._draw_normals
+    monkeypatch.setattr(GaussianNoise, "_draw_normals", lambda self, like, purpose, *path: draw(self, like, purpose, 0))
     ran(tmp_path, **PLAIN)
     assert "noise is fresh in every round" in failed(tmp_path)
 

@@ -160,7 +160,7 @@ def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
     """Differences of float32 sums have other fingerprints though the noise is the same; their lengths tell."""
     experiment = build(parse(override(TABLES, ["federation.sampling=all", *settings]), source="test"))
     stages = experiment.method.stages
-    alike = stages.replaced(
+    alike = stages.replace_stage(
         type(stages.private), lambda noise: replace(noise, randomness=EveryRoundAlike(noise.randomness))
     )
     federation.run(replace(experiment, method=replace(experiment.method, stages=alike)), tmp_path / "run")

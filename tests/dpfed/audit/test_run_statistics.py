@@ -21,18 +21,20 @@ from dpfed.seeds import Seeds
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])
 def test_members_are_read_back_and_stay_small(ids):
     clients = max(300, max(ids, default=0) + 1)
-    assert members.read(members.written(np.array(ids, dtype=np.int64), clients), clients).tolist() == sorted(ids)
+    assert members.parse_members(
+        members.members_text(np.array(ids, dtype=np.int64), clients), clients
+    ).tolist() == sorted(ids)
     large = np.sort(np.random.default_rng(1).choice(10**6, 10_000, replace=False))
-    text = members.written(large, 10**6)
-    assert np.array_equal(members.read(text, 10**6), large)
+    text = members.members_text(large, 10**6)
+    assert np.array_equal(members.parse_members(text, 10**6), large)
     assert len(text) < 27_000
-    assert members.written(np.arange(10**5), 10**5) == "all"
+    assert members.members_text(np.arange(10**5), 10**5) == "all"
 
 
 @pytest.mark.parametrize("text", ["", "3:AA==", "1:AAA", "2:AA==", "1:é", "8://////////8=", "1:/w==", "x"])
 def test_members_that_nobody_wrote_are_one_error(text):
     with pytest.raises(ValueError, match="members"):
-        members.read(text, 60)
+        members.parse_members(text, 60)
 
 
 def test_the_law_of_overlaps_is_that_of_enumeration():
@@ -138,7 +140,7 @@ def test_single_lags_are_bounded_by_chernoff():
 
 def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
     monkeypatch.setattr(noise_record, "_MOST_BINS", 64)
-    assert noise_record.bins(1_000) == 62
+    assert noise_record.bin_count(1_000) == 62
     torch.manual_seed(3)
     assert float(noise_record.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
     assert float(noise_record.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6

@@ -42,10 +42,10 @@ def in_every_round(self, randomness, number):
     return np.union1d(REAL_ORDER(self, randomness, number), [0])
 
 
-REAL_NOISE, REAL_ORDER = GaussianNoise._fresh, CyclicCohorts.sample
+REAL_NOISE, REAL_ORDER = GaussianNoise._fresh_noise, CyclicCohorts.sample
 FAULTS = {
-    "half of the noise in secret lanes": (SECRET, 1.0, GaussianNoise, "_fresh", half_the_noise),
-    "half of the noise under balls-and-bins": (BINS, 1.0, GaussianNoise, "_fresh", half_the_noise),
+    "half of the noise in secret lanes": (SECRET, 1.0, GaussianNoise, "_fresh_noise", half_the_noise),
+    "half of the noise under balls-and-bins": (BINS, 1.0, GaussianNoise, "_fresh_noise", half_the_noise),
     "a client in every round of correlated noise": (ORDER, 1.5, CyclicCohorts, "sample", in_every_round),
 }
 

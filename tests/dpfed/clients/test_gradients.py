@@ -88,7 +88,7 @@ def test_descent_in_place_is_a_step_of_sgd(name: str) -> None:
     for _ in range(3):
         step = expected(model, room, inputs, labels)[: model.parameters_size]
         before = room[: model.parameters_size].clone()
-        taker.descend(cross_entropy(module(inputs), labels), 0.3)
+        taker.subtract_gradient(cross_entropy(module(inputs), labels), 0.3)
         torch.testing.assert_close(room[: model.parameters_size], before - 0.3 * step, rtol=1e-5, atol=1e-6)
 
 
@@ -107,7 +107,7 @@ def test_a_use_of_a_layer_that_is_forgotten_would_be_seen(monkeypatch: pytest.Mo
     taker = BatchGradients(model, module)
     taker._factors = Forgetful()
     for part in (module.layer, module.twin, module.last):
-        part.forward = partial(gradients._dense, part, taker._factors)  # type: ignore[union-attr]
+        part.forward = partial(gradients._dense_outputs, part, taker._factors)  # type: ignore[union-attr]
     found = torch.empty(model.size)
     taker.write(cross_entropy(module(inputs), labels), found)
     assert (found - expected(model, weights, inputs, labels)).abs().max() > 0.01

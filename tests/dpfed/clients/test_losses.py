@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.losses import LOSSES, OWN, check_loss, loss_named, own_loss, register
+from dpfed.clients.losses import LOSSES, OWN, check_loss, custom_loss, loss_named, register
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
@@ -67,7 +67,7 @@ def trainer(loss: Any, *, kind: str = "numbers", course: Course | None = None, *
         "course": course or Sgd(size=model.size, learning_rate=RATE, momentum=0.5),
         "inputs": inputs,
         "labels": targets,
-        "loss": loss if not callable(loss) else own_loss(loss),
+        "loss": loss if not callable(loss) else custom_loss(loss),
         "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
         "epochs": 2,
         "batch_size": 5,
@@ -137,7 +137,7 @@ def record_slopes(loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
     from dpfed.clients.records import RecordGradients
 
     model, (inputs, targets) = FlatModel(network), inputs_and_targets("numbers")
-    gradients = RecordGradients(model.bind(model.initial(0)), loss=own_loss(loss))
+    gradients = RecordGradients(model.bind(model.initial(0)), loss=custom_loss(loss))
     batches = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 9])]
     return [gradients(inputs[rows], targets[rows]) for rows in batches]
 
@@ -184,8 +184,8 @@ def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("loss", "complaint"),
     [
-        (centred, "depends on what else is in its batch"),
-        (lambda outputs, targets: ((outputs - targets) ** 2).mean(), r"one number a sample, floating, \[4\]"),
+        (centred, "depends on the other samples of its batch"),
+        (lambda outputs, targets: ((outputs - targets) ** 2).mean(), r"one floating number per sample, \[4\]"),
         (lambda outputs, targets: (outputs - targets) ** 2, r"float32 \[4, 3\] for 4 samples.*reduction='none'"),
         (lambda outputs, targets: (outputs.detach() - targets).mean(dim=1), "no gradient"),
         (lambda outputs, targets: (outputs - targets.nothing).mean(dim=1), "fails for outputs float32.*AttributeError"),
@@ -196,8 +196,8 @@ def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
 def test_a_function_that_is_no_loss_is_refused(loss: Any, complaint: str) -> None:
     outputs, targets = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), torch.zeros(4, 3)
     with pytest.raises(ConfigError, match=complaint):
-        check_loss(own_loss(loss), outputs, targets)
-    check_loss(own_loss(pinball), outputs, targets)
+        check_loss(custom_loss(loss), outputs, targets)
+    check_loss(custom_loss(pinball), outputs, targets)
 
 
 def test_outputs_of_one_number_are_not_compared_with_all_targets() -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masked_noise import MaskedNoise, noise_seeds
 from dpfed.clients.schedule import draw_schedule
-from dpfed.clients.task import Departure
+from dpfed.clients.task import RoundStart
 from dpfed.compress.mask_schemes import FedMrn, FedMrnSigned, random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
@@ -168,13 +168,13 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
     )  # fmt: skip
     steps = np.full(clients, 8, dtype=np.int64)
     walk = course.begin(
-        Departure(broadcast=torch.zeros(count), clients=np.arange(clients), steps=steps, number=0, seeds=SEEDS)
+        RoundStart(broadcast=torch.zeros(count), clients=np.arange(clients), steps=steps, number=0, seeds=SEEDS)
     )
     n = course.noise(torch.tensor([SEEDS.integer("fedmrn.noise", 0)]), count=count)[0]
     ratio = torch.linspace(-1.4, 1.4, count)
-    walk.place(clients, 0)
+    walk.place_weights(clients, 0)
     walk.step(clients, 0, (-ratio * n).repeat(clients, 1))
-    walk.place(clients, 1)
+    walk.place_weights(clients, 1)
     seen = walk.room / n
     low = -1.0 if signed else 0.0
     clipped = ratio.clamp(low, 1.0)

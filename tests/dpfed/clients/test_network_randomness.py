@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.network_randomness import OwnRandomness
+from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.records import RecordLevel
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
@@ -134,7 +134,7 @@ LAWS: list[tuple[str, Callable[[Tensor], Tensor], Any]] = [
 
 def within(draw: Callable[[Tensor], Tensor], like: Tensor, **changes: Any) -> Tensor:
     given: dict[str, Any] = {"number": 3, "clients": [7], "step": 0}
-    with OwnRandomness(SEEDS, "test", **(given | changes)):
+    with ClientRandomness(SEEDS, "test", **(given | changes)):
         return draw(like)
 
 
@@ -176,7 +176,7 @@ def test_clients_rounds_steps_and_layers_draw_independently() -> None:
     for change in ({"clients": [8]}, {"number": 4}, {"step": 1}):
         assert abs(correlation(base, within(torch.randn_like, like, **change))) < 0.04
     assert correlation(base, within(torch.randn_like, like)) == pytest.approx(1)
-    with OwnRandomness(SEEDS, "test", number=3, clients=[7, 8], step=0):
+    with ClientRandomness(SEEDS, "test", number=3, clients=[7, 8], step=0):
         first, second = (torch.randn(2, 20_000) for _ in range(2))
     for one, other in ((first[0], first[1]), (first[0], second[0]), (first[1], second[0])):
         assert abs(correlation(one, other)) < 0.04
@@ -200,7 +200,7 @@ def test_what_cannot_be_seeded_is_refused(tiny_config: Any) -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs.flatten(1)) + torch.rand(10)
 
-    with pytest.raises(TrainingFailed, match=r"randperm.*no seed here controls"):
+    with pytest.raises(TrainingFailed, match=r"randperm.*no seed of dpfed controls"):
         moves(trainer(lambda: Shuffles(6, 4), strategy="loop"))
     register("always-random-in-a-test", lambda input_shape, classes: Always(64, classes))
     with pytest.raises(ConfigError, match="in evaluation mode"):

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.optimisers import Adam, Schedule, cosine, linear, listed, rate_of, step
+from dpfed.clients.optimisers import Adam, Schedule, cosine, factors_by_round, learning_rate_of_round, linear, step
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
@@ -101,7 +101,7 @@ SCHEDULES: list[tuple[Schedule, Any]] = [
     (linear(10), lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=10)),
     (step(3, 0.5), lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=3, gamma=0.5)),
     (
-        listed([0.1, 0.5, 1.0, 1.0, 0.2]),
+        factors_by_round([0.1, 0.5, 1.0, 1.0, 0.2]),
         lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: [0.1, 0.5, 1.0, 1.0, 0.2][min(t, 4)]),
     ),
 ]
@@ -112,7 +112,7 @@ def test_schedules_are_those_of_torch(schedule: Schedule, peer: Any) -> None:
     optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
     following = peer(optimiser)
     for number in range(10):
-        rate = rate_of(Sgd(size=1, learning_rate=0.3, schedule=schedule), number)
+        rate = learning_rate_of_round(Sgd(size=1, learning_rate=0.3, schedule=schedule), number)
         assert rate == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
         optimiser.step()
         following.step()
@@ -132,7 +132,7 @@ def test_a_run_takes_them_from_its_configuration(tiny_config: Any, tmp_path: Any
     assert isinstance(course, Adam if config.local.optimizer != "sgd" else Sgd)
     factors = {"cosine": [1.0, 0.75, 0.25], "step": [1.0, 1.0, 0.5]}
     expected = factors.get(config.local.schedule, [0.5, 1.0, 1.0]) if isinstance(config.local.schedule, str) else None
-    rates = [rate_of(course, number) / config.local.learning_rate for number in range(3)]
+    rates = [learning_rate_of_round(course, number) / config.local.learning_rate for number in range(3)]
     assert rates == pytest.approx(expected or [0.5, 1.0, 1.0])
     assert federation.run(experiment, tmp_path / "run").summary["rounds"] == 3
 
@@ -158,7 +158,7 @@ def test_what_means_nothing_is_refused(tiny_config: Any, settings: list[str], co
 def test_masks_take_adam_and_no_weight_decay(tiny_config: Any) -> None:
     model = FlatModel(lambda: nn.Linear(6, 4))
     masks = MaskTraining(network=freeze(model, SEEDS), learning_rate=0.1, optimizer="adam", schedule=cosine(4))
-    assert rate_of(masks, 2) == pytest.approx(0.05)
+    assert learning_rate_of_round(masks, 2) == pytest.approx(0.05)
     for settings in (["local.optimizer=adamw"], ["local.weight_decay=0.1"]):
         with pytest.raises(ConfigError, match="masks' scores"):
             build(tiny_config("method.name=fedpm", *settings, without=["privacy"]))

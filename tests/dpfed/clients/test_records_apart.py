@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 import dpfed
-from dpfed.clients.losses import CROSS_ENTROPY, Loss, own_loss
+from dpfed.clients.losses import CROSS_ENTROPY, Loss, custom_loss
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel
@@ -156,7 +156,7 @@ def test_a_loss_that_keeps_a_state_is_refused() -> None:
         return cross_entropy(outputs, targets, reduction="none") * len(seen)
 
     with pytest.raises(ConfigError, match="another gradient when it is computed again"):
-        tried(Plain, own_loss(rising))
+        tried(Plain, custom_loss(rising))
 
 
 def largest_move(maker: Callable[[], nn.Module], folder: Any) -> float:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from dpfed.clients import LocalTraining, Sgd, gradients
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.plan import cheapest, chunk_within, cost_of
+from dpfed.clients.plan import chunk_within, fastest_plan, step_cost
 from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.side_by_side import Chunk, out_of_memory, room_for_moves
-from dpfed.clients.task import Course, Departure
+from dpfed.clients.side_by_side import ChunkSize, allocate_moves, out_of_memory
+from dpfed.clients.task import Course, RoundStart
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
@@ -102,7 +102,7 @@ def fails_above(most: int, error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     tried: list[int] = []
     real = Sgd.begin
 
-    def begin(self: Sgd, start: Departure) -> Any:
+    def begin(self: Sgd, start: RoundStart) -> Any:
         tried.append(len(start.clients))
         if len(start.clients) > most:
             raise error
@@ -157,7 +157,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(strategy: str, monkeypa
 
 def test_moves_that_do_not_fit_name_the_group() -> None:
     with pytest.raises(TrainingFailed, match=r"the moves of 1000000 clients.*run\.group"):
-        room_for_moves(1_000_000, 1 << 40, torch.device("cpu"))
+        allocate_moves(1_000_000, 1 << 40, torch.device("cpu"))
 
 
 def test_the_allocators_own_error_is_known() -> None:
@@ -174,9 +174,9 @@ def test_clients_beyond_the_failed_ones_are_trained_once() -> None:
             raise MemoryError
         seen.append((first, last))
 
-    chunk = Chunk(4)
+    chunk = ChunkSize(4)
     with pytest.warns(RuntimeWarning):
-        chunk.go_through(7, train)
+        chunk.train_in_chunks(7, train)
     assert seen == [(0, 4), (4, 5), (5, 6), (6, 7)]
 
 
@@ -186,12 +186,12 @@ def test_clients_beyond_the_failed_ones_are_trained_once() -> None:
 )
 def test_small_steps_of_many_clients_go_side_by_side(name: str, batch: int, clients: int, strategy: str) -> None:
     model, shape = (build("mlp", (8, 8), 10, hidden=(32,)), (8, 8)) if name == "mlp" else (network(), (1, 10, 10))
-    cost = cost_of(model, torch.zeros(1, *shape), batch)
-    assert cheapest(cost, clients, 100, torch.device("cpu")).strategy == strategy
+    cost = step_cost(model, torch.zeros(1, *shape), batch)
+    assert fastest_plan(cost, clients, 100, torch.device("cpu")).strategy == strategy
 
 
 def test_the_cost_counts_layers_and_multiplications() -> None:
-    cost = cost_of(network(), torch.zeros(0, 1, 10, 10), 5)
+    cost = step_cost(network(), torch.zeros(0, 1, 10, 10), 5)
     assert (cost.weights, cost.dense, cost.convolutions) == (40 + 64 * 16 + 16 + 16 * 4 + 4, 2, 1)
     assert (cost.products, cost.convolved) == (5 * (64 * 16 + 16 * 4), 5 * 8 * 8 * 4 * 9)
 

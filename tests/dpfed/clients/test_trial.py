@@ -26,12 +26,12 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.utils.checkpoint import checkpoint
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.losses import own_loss
+from dpfed.clients.losses import custom_loss
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.state import Moved, State
-from dpfed.clients.task import Start
-from dpfed.clients.trial import tried, tried_together
+from dpfed.clients.state import State, StateChanges
+from dpfed.clients.task import InitialState
+from dpfed.clients.trial import training_after_trial, training_after_vmap_trial
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import MODELS, build
@@ -86,8 +86,8 @@ def after_trial(made: Callable[[], nn.Module] | FlatModel, **changes: Any) -> Lo
     model = made if isinstance(made, FlatModel) else FlatModel(made)
     samples = points(model)
     training = trainer(model, samples, **changes)
-    start = Start(model, training.loss, torch.device("cpu"))
-    return tried(training, model.initial(0), samples, start, cohort=5)
+    start = InitialState(model, training.loss, torch.device("cpu"))
+    return training_after_trial(training, model.initial(0), samples, start, cohort=5)
 
 
 def updates(training: LocalTraining, clients: list[int], *, shift: float = 0.0) -> Tensor:
@@ -117,8 +117,8 @@ def test_a_client_with_masks_starts_afresh(strategy: str) -> None:
     model = FlatModel(Positions if strategy == "vmap" else FittedOnFirstBatch)
     network, samples = freeze(model, SEEDS), points(model)
     training = trainer(model, samples, course=MaskTraining(network=network, learning_rate=0.1), strategy=strategy)
-    start = Start(model, training.loss, torch.device("cpu"))
-    training = tried(training, network.initial, samples, start, cohort=5)
+    start = InitialState(model, training.loss, torch.device("cpu"))
+    training = training_after_trial(training, network.initial, samples, start, cohort=5)
     assert training.start is not None
     alone = training.train(network.initial, np.array([1]), number=0, seeds=SEEDS)[0]
     beside = training.train(network.initial, np.array([0, 2, 1]), number=0, seeds=SEEDS)[2]
@@ -126,7 +126,7 @@ def test_a_client_with_masks_starts_afresh(strategy: str) -> None:
 
 
 def test_a_client_starts_afresh_with_the_loss() -> None:
-    training = after_trial(Plain, loss=own_loss(ClassCounts()), batch_size=2)
+    training = after_trial(Plain, loss=custom_loss(ClassCounts()), batch_size=2)
     alone = updates(training, [2])[0]
     assert torch.equal(updates(training, [1, 0, 2])[2], alone)
     assert torch.equal(updates(training, [1, 0, 2], shift=30.0)[2], alone)
@@ -271,7 +271,7 @@ def test_a_state_of_any_period_is_refused(period: int) -> None:
 
 def test_a_loss_that_draws_is_refused() -> None:
     with pytest.raises(ConfigError, match="draws from torch's global generator"):
-        after_trial(Plain, loss=own_loss(noisy))
+        after_trial(Plain, loss=custom_loss(noisy))
 
 
 def test_the_global_generators_are_as_before() -> None:
@@ -359,8 +359,8 @@ def test_networks_that_come_with_dpfed_pass(name: str, strategy: str) -> None:
     model = build(name, shape, classes)
     samples = points(model, shape, classes, letters=name == "char-lstm")
     training = trainer(model, samples, strategy=strategy)
-    start = Start(model, training.loss, torch.device("cpu"))
-    assert tried(training, model.initial(0), samples, start, cohort=5).start is None
+    start = InitialState(model, training.loss, torch.device("cpu"))
+    assert training_after_trial(training, model.initial(0), samples, start, cohort=5).start is None
 
 
 class Escapes(Plain):
@@ -392,11 +392,11 @@ class Mixes(Plain):
 def test_what_cannot_train_side_by_side_trains_in_a_loop(
     network: Callable[[], nn.Module], loss: Callable[[], Any] | None, said: str
 ) -> None:
-    own = {} if loss is None else {"loss": own_loss(loss())}
+    own = {} if loss is None else {"loss": custom_loss(loss())}
     with pytest.raises(ConfigError, match=said):
         after_trial(network, strategy="vmap", batch_size=2 if own else 4, **own)
     assert trainer(FlatModel(network), points(FlatModel(network)), strategy="auto", at_once=100).plan.strategy == "vmap"
-    own = {} if loss is None else {"loss": own_loss(loss())}
+    own = {} if loss is None else {"loss": custom_loss(loss())}
     training = after_trial(network, strategy="auto", at_once=100, batch_size=2 if own else 4, **own)
     assert training.plan.strategy == "loop"
     assert "cannot be trained side by side: " in training.plan.why
@@ -410,8 +410,8 @@ def test_without_privacy_a_loop_takes_what_vmap_cannot() -> None:
         updates(training, [0, 1, 2])
     model = FlatModel(Escapes)
     training = trainer(model, points(model), strategy="auto", at_once=100)
-    start = Start(model, training.loss, torch.device("cpu"))
-    training = tried_together(training, model.initial(0), points(model), start)
+    start = InitialState(model, training.loss, torch.device("cpu"))
+    training = training_after_vmap_trial(training, model.initial(0), points(model), start)
     assert training.plan.strategy == "loop"
     assert updates(training, [0, 1, 2]).isfinite().all()
 
@@ -456,7 +456,7 @@ class Everything:
 
 
 def test_every_sort_of_state_is_put_back() -> None:
-    thing, moved = Everything(), Moved()
+    thing, moved = Everything(), StateChanges()
     state = State(("it", thing))
     thing.change()
     state.restore(moved)
@@ -470,6 +470,6 @@ def test_every_sort_of_state_is_put_back() -> None:
     assert thing.tensor[1:3].data_ptr() == thing.view.data_ptr()
     assert thing.nested[0]["a"][0].item() == 1
     assert {"it.list", "it.new", "it.slots.total", "it.array", "it.nested[0]['a'][0]"} <= set(moved.names)
-    again = Moved()
+    again = StateChanges()
     state.restore(again)
     assert not again.names

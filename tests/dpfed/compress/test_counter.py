@@ -36,7 +36,9 @@ def test_streams_against_numpy():
         np.testing.assert_array_equal(words, counter_stream.words(seed, "p", 1000))
         np.testing.assert_array_equal(counter.uniform(one, "p", 999)[0], counter_stream.uniforms(seed, "p", 999))
         np.testing.assert_array_equal(counter.rademacher(one, "p", 1500)[0], counter_stream.signs(seed, "p", 1500))
-        np.testing.assert_array_equal(counter.subset(one, "p", 999, 99)[0], counter_stream.subset(seed, "p", 999, 99))
+        np.testing.assert_array_equal(
+            counter.random_subset(one, "p", 999, 99)[0], counter_stream.subset(seed, "p", 999, 99)
+        )
         normals = counter.normal(one, "p", 999)[0].numpy()
         np.testing.assert_allclose(normals, counter_stream.normals(seed, "p", 999), rtol=0, atol=3e-6)
 
@@ -61,9 +63,9 @@ def test_flipped_sign_bits_are_products(start, count, monkeypatch):
     values[1, 0], values[2, 0], values[3, 0] = 0.0, -0.0, float("inf")
     before = values.clone()
     expected = (values * counter.rademacher(SEEDS, "p", count, start=start)).view(torch.int32)
-    assert counter.with_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
+    assert counter.multiply_by_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
     monkeypatch.setattr(counter, "_CHUNK_WORDS", 96)
-    assert counter.with_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
+    assert counter.multiply_by_signs(values, SEEDS, "p", start=start).view(torch.int32).equal(expected)
     assert values.equal(before)
 
 
@@ -133,7 +135,7 @@ def test_coins_meet_their_probabilities():
 
 def test_subsets_are_uniform():
     """Each of the C(5, 2) subsets equally often: chi-square, 9 degrees of freedom, 27.9 is its 0.1% point."""
-    drawn = counter.subset(torch.arange(5000), "p", 5, 2)
+    drawn = counter.random_subset(torch.arange(5000), "p", 5, 2)
     assert bool((drawn[:, 0] < drawn[:, 1]).all())
     counts = np.bincount((drawn[:, 0] * 5 + drawn[:, 1]).numpy())
     counts = counts[counts > 0]
@@ -143,7 +145,7 @@ def test_subsets_are_uniform():
 
 @pytest.mark.parametrize(("size", "kept"), [(1, 0), (1, 1), (9, 9), (1 << 17, 5)])
 def test_subset_sizes(size, kept):
-    drawn = counter.subset(SEEDS, "p", size, kept)
+    drawn = counter.random_subset(SEEDS, "p", size, kept)
     assert drawn.shape == (4, kept)
     assert all(len(set(row)) == kept and all(0 <= at < size for at in row) for row in drawn.tolist())
 
@@ -155,7 +157,7 @@ def test_a_subset_is_the_same_in_any_pieces(kept, monkeypatch):
         monkeypatch.setattr(counter, "_CHUNK_WORDS", chunk)
         for seed in (0, 5, 2**63):
             one = counter.client_seeds([seed], 1)
-            drawn = counter.subset(one, "p", 999, kept)[0]
+            drawn = counter.random_subset(one, "p", 999, kept)[0]
             np.testing.assert_array_equal(drawn, counter_stream.subset(seed, "p", 999, kept))
 
 
@@ -200,4 +202,4 @@ def test_other_ranges_are_refused():
     with pytest.raises(ConfigError, match="negative"):
         counter.bits(SEEDS, "p", 3, start=-1)
     with pytest.raises(ConfigError, match="6 of 5"):
-        counter.subset(SEEDS, "p", 5, 6)
+        counter.random_subset(SEEDS, "p", 5, 6)

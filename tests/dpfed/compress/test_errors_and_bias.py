@@ -94,11 +94,17 @@ def test_biased_schemes_have_their_exact_error(name, options, x):
 
 FAULTS = {
     "the same coins for all": ("stochastic-sign", {}, None, {"seed": [3] * TRIALS}, {"slope", "tens", "coordinate"}),
-    "d/k forgotten": ("randk", {"keep": 0.2}, (sparse.RandK, "_scaled", lambda _, values, size: values), {}, {"slope"}),
+    "d/k forgotten": (
+        "randk",
+        {"keep": 0.2},
+        (sparse.RandK, "_scale_values", lambda _, values, size: values),
+        {},
+        {"slope"},
+    ),
     "d/k twice": (
         "randk",
         {"keep": 0.2},
-        (sparse.RandK, "_scaled", lambda _, values, size: 25 * values),
+        (sparse.RandK, "_scale_values", lambda _, values, size: 25 * values),
         {},
         {"error", "slope", "tens"},
     ),
@@ -130,7 +136,7 @@ FAULTS = {
         {"levels": 3, "bucket": 16, "norm": "linf"},
         (
             levels.Qsgd,
-            "_spread",
+            "_spread_buckets",
             lambda self, norms, d: norms.repeat(1, 16)[:, :d].maximum(norms.amax(dim=1, keepdim=True)),
         ),
         {},

@@ -86,7 +86,7 @@ def test_floats(half):
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 2e31, -2e31])
 def test_floats_must_be_finite_and_stay_so(wrong):
     content = np.array([1, wrong], dtype="<f4").tobytes()
-    with pytest.raises(WireError, match="NaN or beyond"):
+    with pytest.raises(WireError, match="NaN or a value beyond"):
         Floats(count=2).read(Reader(content=content))
 
 

@@ -10,8 +10,8 @@ from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 
 from accounting.integers.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
-from dpfed.compress.fixed_point import FixedPoint, saturated
-from dpfed.compress.ring import centred, to_ring
+from dpfed.compress.fixed_point import FixedPoint, count_near_ends
+from dpfed.compress.ring import centre_residues, to_ring
 from dpfed.errors import ConfigError
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
@@ -100,7 +100,7 @@ def test_rows_that_nobody_has_clipped_are_within_the_norm_too(rotate):
     rows = random_rows(3, 50) * torch.tensor([[1.001], [1e6], [1e37]])
     encoded = encode(code, rows)
     squares = encoded.integers.double().square().sum(dim=1)
-    assert encoded.gave_up == 0
+    assert encoded.zeroed_rows == 0
     assert (squares <= code.largest_squared_norm(1.0)).all()
     assert (squares > 0.9e4).all()  # shortened, not lost
 
@@ -111,7 +111,7 @@ def test_rows_at_the_norm_are_not_lost(size, rotate):
     """Up to the largest steps that fit: float32 lengthens a rotated row by more than the bound leaves."""
     for steps in (1.0, 1e3, 1e6, 2.0**31 - 100):
         code = FixedPoint(size=size, steps_per_unit=steps, rotate=rotate)
-        assert encode(code, random_rows(10, size)).gave_up == 0
+        assert encode(code, random_rows(10, size)).zeroed_rows == 0
 
 
 def test_rounding_without_the_condition_breaks_the_bound():
@@ -131,7 +131,7 @@ def test_a_row_that_is_always_too_long_becomes_zero_and_is_counted():
     code = FixedPoint(size=1000, steps_per_unit=3.0, rotate=False)
     rows = torch.stack([torch.full((1000,), 1000**-0.5), torch.zeros(1000)])
     encoded = encode(code, rows, randomness=Always())
-    assert encoded.gave_up == 1
+    assert encoded.zeroed_rows == 1
     assert not encoded.integers.any()
 
 
@@ -143,7 +143,7 @@ def test_rows_that_are_not_finite_become_zero_and_leave_the_others_alone(rotate,
     alone = encode(code, rows[::2], clients=[0, 2]).integers
     rows[1, 5] = bad
     encoded = encode(code, rows)
-    assert encoded.gave_up == 1
+    assert encoded.zeroed_rows == 1
     assert not encoded.integers[1].any()
     assert torch.equal(encoded.integers[::2], alone)
 
@@ -152,7 +152,7 @@ def test_rows_that_are_not_finite_become_zero_and_leave_the_others_alone(rotate,
 def test_a_row_of_zeros_stays_zeros(rotate):
     code = FixedPoint(size=20, steps_per_unit=50.0, rotate=rotate)
     encoded = encode(code, torch.zeros(2, 20))
-    assert encoded.gave_up == 0
+    assert encoded.zeroed_rows == 0
     assert not encoded.integers.any()
 
 
@@ -162,7 +162,7 @@ def test_the_bound_is_within_one_per_cent_of_what_rows_of_the_full_norm_have(ste
     encoded = encode(code, random_rows(2, 100_000))
     lengths = encoded.integers.double().norm(dim=1)
     assert (lengths > 0.99 * rounded_l2(steps, code.padded)).all()
-    assert encoded.gave_up == 0
+    assert encoded.zeroed_rows == 0
 
 
 # --- the mean ---------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_the_rotation_is_the_matrix_of_its_definition(size, dtype):
     places = range(code.padded)
     matrix = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(size)] for i in places], dtype=torch.float64)
     expected = matrix @ (signs[:size] * row).double() / math.sqrt(code.padded)
-    torch.testing.assert_close(code._rotated(row, signs).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(code._rotate_row(row, signs).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_the_rotation_flattens_one_coordinate():
@@ -290,8 +290,8 @@ def test_other_floats_are_read_and_left_as_they_are(dtype):
 def test_the_ring_keeps_its_integers_and_wraps_at_its_ends(bits):
     half = 1 << (bits - 1)
     inside = torch.tensor(sorted({-half, -half // 2, -1, 0, half // 2 % half, half - 1}))
-    assert centred(error_text(inside, bits), bits).tolist() == inside.tolist()
-    wrapped = centred(error_text(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
+    assert centre_residues(error_text(inside, bits), bits).tolist() == inside.tolist()
+    wrapped = centre_residues(error_text(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
     assert wrapped.tolist() == [-half, half - 1, (half + 1 + half) % (2 * half) - half]
 
 
@@ -302,7 +302,7 @@ def test_sums_of_words_are_right_modulo_the_ring(bits):
     total = sum_of_words(rows, bits)
     half = 1 << (bits - 1)
     right = [(sum(column) + half) % (2 * half) - half for column in rows.T.tolist()]
-    assert centred(total, bits).tolist() == right
+    assert centre_residues(total, bits).tolist() == right
 
 
 def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_count_tells():
@@ -321,9 +321,9 @@ def test_sums_within_the_promised_bits_do_not_wrap_and_with_three_fewer_the_coun
     )
     uploads = torch.cat([integers, noise[None]])
     for fewer in (0, 3):
-        total = centred(sum_of_words(uploads, bits - fewer), bits - fewer)
+        total = centre_residues(sum_of_words(uploads, bits - fewer), bits - fewer)
         assert torch.equal(total, integers.sum(dim=0) + noise) == (fewer == 0)
-        assert (saturated(total, bits - fewer) > 0) == (fewer == 3)
+        assert (count_near_ends(total, bits - fewer) > 0) == (fewer == 3)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 6, 8, 16, 32])
@@ -331,15 +331,15 @@ def test_what_counts_as_near_the_ends(bits):
     half = 1 << (bits - 1)
     edge = max(1, half // 64)
     near = torch.tensor([-half, edge - half - 1, half - edge, half - 1])
-    assert saturated(near, bits) == 4
+    assert count_near_ends(near, bits) == 4
     if bits > 2:
-        assert saturated(torch.tensor([edge - half, half - edge - 1, 0]), bits) == 0
+        assert count_near_ends(torch.tensor([edge - half, half - edge - 1, 0]), bits) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 33])
 def test_a_ring_that_does_not_fit_a_word_is_refused(bits):
     with pytest.raises(ConfigError, match="from 1 to 32"):
-        saturated(torch.zeros(1).long(), bits)
+        count_near_ends(torch.zeros(1).long(), bits)
 
 
 # --- errors and size --------------------------------------------------------------------------------------------------
@@ -364,6 +364,6 @@ def test_a_large_model_once():
     code = FixedPoint(size=1_600_000, steps_per_unit=8000.0, rotate=True)
     row = random_rows(1, 1_600_000)
     encoded = encode(code, row)
-    assert encoded.gave_up == 0
+    assert encoded.zeroed_rows == 0
     error = code.decode(encoded.integers[0].long(), rotation_seed=7) - row[0]
     assert error.double().norm().item() == pytest.approx(math.sqrt(1_600_000 / 6) / 8000.0, rel=0.01)

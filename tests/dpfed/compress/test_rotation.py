@@ -8,7 +8,7 @@ from scipy.linalg import hadamard as matrix
 
 from dpfed.compress import rotation
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rounds_of
+from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rounds_for_size
 from dpfed.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def rotated(x, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(x))
     whole = torch.empty(len(x), rotated_dimension(x.shape[1], block))
     for rows, one in pieces(len(x), x.shape[1], block, x.device):
-        whole[rows, one.rotated] = rotate(x[rows, one.held], seeds[rows], one, rounds)
+        whole[rows, one.outputs] = rotate(x[rows, one.inputs], seeds[rows], one, rounds)
     return whole
 
 
@@ -28,7 +28,7 @@ def rotated_back(y, dimension, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(y))
     whole = torch.empty(len(y), dimension)
     for rows, one in pieces(len(y), dimension, block, y.device):
-        whole[rows, one.held] = rotate_back(y[rows, one.rotated].clone(), seeds[rows], one, rounds)
+        whole[rows, one.inputs] = rotate_back(y[rows, one.outputs].clone(), seeds[rows], one, rounds)
     return whole
 
 
@@ -113,7 +113,7 @@ def test_one_round_is_biased_on_a_spiky_vector():
 @pytest.mark.parametrize("second", [0.999, 0.5, 0.01])
 def test_every_block_has_the_rounds_it_needs(size, second):
     """Bias of DRIVE below .01, where two rounds leave .03 to .15 at (1, .999); sampling errors are below .0011."""
-    rounds = rounds_of(size, 2)
+    rounds = rounds_for_size(size, 2)
     signs = patterns(rounds, 1_500_000 // size, size)
     assert drive_bias(signs, second) < 0.01
     assert second != 0.999 or drive_bias(signs[:2], second) > 0.02
@@ -121,9 +121,9 @@ def test_every_block_has_the_rounds_it_needs(size, second):
 
 def test_rounds():
     sizes = [1 << power for power in (6, 7, 8, 9, 10, 15, 16, 20)]
-    assert [rounds_of(size, 2) for size in sizes] == [6, 5, 4, 4, 3, 3, 2, 2]
-    assert [rounds_of(size, 1) for size in sizes] == [1] * 8
-    assert [rounds_of(size, 3) for size in sizes][-3:] == [5, 3, 3]
+    assert [rounds_for_size(size, 2) for size in sizes] == [6, 5, 4, 4, 3, 3, 2, 2]
+    assert [rounds_for_size(size, 1) for size in sizes] == [1] * 8
+    assert [rounds_for_size(size, 3) for size in sizes][-3:] == [5, 3, 3]
 
 
 @pytest.mark.parametrize("options", [{"rounds": 0}, {"rounds": 5}, {"block": 32}, {"block": 1 << 21}, {"block": 100}])

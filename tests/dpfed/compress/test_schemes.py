@@ -10,8 +10,8 @@ from reference.compressors import exact_error
 
 import dpfed.compress
 from dpfed.compress.largest import cubic_sparsity, largest_indices
-from dpfed.compress.levels import clipped
-from dpfed.compress.payload import encoded_with_feedback
+from dpfed.compress.levels import clamp_coordinates
+from dpfed.compress.payload import encode_with_feedback
 from dpfed.errors import ConfigError
 
 
@@ -120,7 +120,7 @@ def test_terngrad():
 def test_clipping_a_constant_leaves_it():
     assert decoded("terngrad", [[3.0], [-2.0]], clip=2.5) == [[3], [-2]]
     x = torch.tensor([[10.0] + [0.0] * 99])
-    assert clipped(x, 2.5)[0, 0] == 2.5
+    assert clamp_coordinates(x, 2.5)[0, 0] == 2.5
 
 
 def test_levels_that_need_no_rounding_are_exact():
@@ -208,7 +208,7 @@ def test_error_feedback_sends_everything_in_the_long_run(name, options):
     x = torch.randn(3, 10, generator=torch.Generator().manual_seed(1))
     error, total = torch.zeros(3, 10), torch.zeros(3, 10)
     for round in range(400):
-        payloads, error = encoded_with_feedback(scheme, x, error, seed=round)
+        payloads, error = encode_with_feedback(scheme, x, error, seed=round)
         total += scheme.decode(payloads)
     torch.testing.assert_close(total + error, 400 * x, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(total / 400, x, rtol=0, atol=0.15)
@@ -216,4 +216,4 @@ def test_error_feedback_sends_everything_in_the_long_run(name, options):
 
 def test_error_feedback_of_another_shape():
     with pytest.raises(ConfigError, match="zeros in the first round"):
-        encoded_with_feedback(dpfed.compress.get("topk"), torch.ones(2, 3), torch.zeros(3), seed=1)
+        encode_with_feedback(dpfed.compress.get("topk"), torch.ones(2, 3), torch.zeros(3), seed=1)

@@ -61,7 +61,7 @@ def test_one_symbol_alone_has_a_neighbour(counts):
     assert groups.span >= 2
     assert groups.low >= 0
     assert groups.low + groups.span <= len(counts)
-    assert counts[groups.held].sum() == counts.sum()
+    assert counts[groups.symbol_range].sum() == counts.sum()
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [3, 100_000, 17], [1 << 24, 1, 0, 5], [7, 0, 0, 0, 0, 1, 9]])

@@ -49,7 +49,7 @@ def test_data_sets_of_torch(kind):
     [DataLoader(WHOLE, sampler=SubsetRandomSampler([1, 2])), DataLoader(WHOLE, collate_fn=lambda rows: rows)],
 )
 def test_a_loader_that_may_leave_samples_out_is_refused(loader):
-    with pytest.raises(DataError, match="client 0: a DataLoader with a sampler or a collate_fn of its own"):
+    with pytest.raises(DataError, match="client 0: a DataLoader with a custom sampler or collate_fn"):
         from_clients([loader], TEST, classes=3)
 
 
@@ -95,15 +95,15 @@ def test_labels_that_are_truth_values_have_two_classes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inputs": ["animal"]}, r"column 'animal': holds text.*Declare a vocabulary"),
+        ({"inputs": ["animal"]}, r"column 'animal': has text.*Declare a vocabulary"),
         ({"inputs": ["gaps"]}, r"column 'gaps': has gaps.*declared in advance"),
-        ({"label": "animal", "classes": 3}, r"column 'animal': holds text.*classes by name"),
+        ({"label": "animal", "classes": 3}, r"column 'animal': has text.*classes by name"),
         ({"label": "animal", "classes": ["cat", "dog"]}, "not among the 2 declared classes"),
         ({"label": "y", "classes": NAMES}, "Declare their number"),
         ({"inputs": ["c"]}, "has no column c; its columns are"),
         ({"client": None}, "client= is missing"),
         ({"client": "gaps"}, "some samples have no client"),
-        ({"inputs": "a"}, "as lists of text"),
+        ({"inputs": "a"}, "a list of column names"),
     ],
 )
 def test_columns_that_are_refused_are_named(change, words):
@@ -198,7 +198,7 @@ def test_text_one_hot_and_truth_values_as_labels():
     np.testing.assert_array_equal(flags.train_labels, Y > 0)
     with pytest.raises(DataError, match="not among the 2 declared classes"):
         from_arrays((X, np.array(NAMES)[Y]), (X, np.array(NAMES)[Y]), classes=["cat", "dog"])
-    with pytest.raises(DataError, match="each once"):
+    with pytest.raises(DataError, match="a list of distinct names"):
         from_arrays((X, np.array(NAMES)[Y]), (X, np.array(NAMES)[Y]), classes=["cat", "cat"])
 
 
@@ -224,7 +224,7 @@ def test_json_files_of_leaf(tmp_path):
     with pytest.raises(DataError, match="vocabulary"):
         from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
     (tmp_path / "train" / "all_data.json").write_text("[]")
-    with pytest.raises(DataError, match="no file of LEAF"):
+    with pytest.raises(DataError, match="not a file of LEAF"):
         from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
 
 

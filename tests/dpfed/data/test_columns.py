@@ -112,8 +112,8 @@ def test_columns_of_decimals_and_dates_are_refused_by_name(tmp_path, values, col
         (Columns(inputs=("x",), label="z"), 4, "has no column z; its columns are x, a, b, y, who"),
         (Columns(inputs=("x",), label="y"), None, r"Set data\.classes = N"),
         (Columns(inputs=("x",), label="y"), 2, "not among the 2 declared classes"),
-        (Columns(inputs=("who",), label="y"), 4, "holds text, and inputs must be numbers"),
-        (Columns(inputs=("x",), label="a"), 4, r"targets and no classes. Remove data\.classes"),
+        (Columns(inputs=("who",), label="y"), 4, "has text, and inputs must be numbers"),
+        (Columns(inputs=("x",), label="a"), 4, r"targets and not classes. Remove data\.classes"),
     ],
     ids=str,
 )

@@ -125,7 +125,7 @@ def test_natural_keeps_everybodys_samples_together() -> None:
 
 @pytest.mark.parametrize("clients", [0, 6])
 def test_natural_raises_on_more_clients_than_there_are(clients: int) -> None:
-    with pytest.raises(ConfigError, match=f"clients={clients}.*5 clients in nature.*from 1 to 5"):
+    with pytest.raises(ConfigError, match=f"clients={clients}.*5 natural clients.*from 1 to 5"):
         natural(np.array([0, 1]), clients, generator(), available=5)
 
 

@@ -66,7 +66,7 @@ def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
         ({"test_labels": np.full(20, 2**40)}, "not among the 3 declared classes"),
         ({"train_labels": np.full(60, 2**64 - 1, np.uint64)}, "not among the 3 declared classes"),
         ({"train_inputs": np.full((60, 5), 1e300)}, "NaN or infinity"),
-        ({"train_clients": np.zeros(59, np.int64)}, "one client a training sample"),
+        ({"train_clients": np.zeros(59, np.int64)}, "one client per training sample"),
         ({"train_clients": np.zeros((60, 1), np.int64)}, "train_clients.*must be integers"),
         ({"test_inputs": np.zeros((20, 4))}, "both must be equal"),
     ],
@@ -271,7 +271,7 @@ def test_a_loader_that_fails_or_gives_something_else_is_one_error() -> None:
 def test_samples_that_are_no_samples_are_one_error(samples: list[Any]) -> None:
     with pytest.raises(DataError, match=r"its items must be \(input, label\)|are text|at least one sample"):
         data.from_samples(samples, samples, classes=2)
-    with pytest.raises(DataError, match="one client a training sample"):
+    with pytest.raises(DataError, match="one client per training sample"):
         data.from_samples(Points(8), Points(8), classes=4, clients=[1, 2])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfed.data import Dataset, Partition
-from dpfed.data.partition import of_lists
+from dpfed.data.partition import partition_of_lists
 from dpfed.data.population import fingerprint
 from dpfed.data.resampled import Resampled
 from dpfed.seeds import Seeds
@@ -27,7 +27,7 @@ DATA = Dataset(
 
 
 def holdings(*rows):
-    return of_lists([np.array(one, dtype=np.int64) for one in rows])
+    return partition_of_lists([np.array(one, dtype=np.int64) for one in rows])
 
 
 REST = [5, 6, 7, 8, 9, 10, 11]
@@ -105,7 +105,7 @@ def test_it_takes_a_part_of_a_second_once_a_run(clients):
     images = np.zeros((60_000, 28, 28), np.float32)
     labels = np.zeros(60_000, np.int64)
     whole = replace(DATA, train_inputs=images, train_labels=labels, test_inputs=images[:2])
-    held = of_lists(np.array_split(np.arange(60_000), clients))
+    held = partition_of_lists(np.array_split(np.arange(60_000), clients))
     began = time.process_time()
     of(whole, held)
     assert time.process_time() - began < 3

@@ -29,7 +29,7 @@ def test_a_clients_rows_depend_on_the_seed_and_its_id_only():
 def test_rows_are_uniform_and_clients_independent():
     """False alarms: 1e-6 each, and the seed is fixed."""
     ids = np.arange(6000)
-    rows = POOL.at(ids, np.broadcast_to(np.arange(10), (6000, 10)))
+    rows = POOL.rows_at(ids, np.broadcast_to(np.arange(10), (6000, 10)))
     assert stats.chisquare(np.bincount(rows.ravel(), minlength=600)).pvalue > 1e-6
     pairs = np.histogram2d(rows[:-1].ravel(), rows[1:].ravel(), bins=(10, 10))[0]
     assert stats.chi2_contingency(pairs).pvalue > 1e-6
@@ -37,11 +37,11 @@ def test_rows_are_uniform_and_clients_independent():
 
 def test_places_are_those_of_the_clients_own_rows():
     clients, places = np.array([7, 999_999]), np.array([[[3, 0], [9, 9]], [[1, 2], [0, 5]]])
-    taken = POOL.at(clients, places)
+    taken = POOL.rows_at(clients, places)
     for client, place, rows in zip(clients, places, taken, strict=True):
         assert np.array_equal(rows, POOL.of(client)[place])
     usual = Partition(indices=np.array([4, 2, 8, 6, 1]), offsets=np.array([0, 2, 2, 5]))
-    assert usual.at(np.array([2, 0]), np.array([[2, 0], [1, 1]])).tolist() == [[1, 8], [2, 2]]
+    assert usual.rows_at(np.array([2, 0]), np.array([[2, 0], [1, 1]])).tolist() == [[1, 8], [2, 2]]
 
 
 def test_batches_are_made_of_the_clients_rows():
@@ -55,7 +55,7 @@ def test_a_population_of_a_million_takes_no_memory():
     tracemalloc.start()
     many = Resampled(samples=600, clients=1_000_000, each=10, seeds=Seeds(root=4))
     assert (many.total, many.largest_row, len(many.sizes)) == (10_000_000, 599, 1_000_000)
-    many.at(np.arange(100), np.zeros((100, 5), dtype=np.int64))
+    many.rows_at(np.arange(100), np.zeros((100, 5), dtype=np.int64))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpfed.data import load
-from dpfed.data.shakespeare import VOCABULARY, codes, windows
+from dpfed.data.shakespeare import VOCABULARY, character_codes, text_windows
 from dpfed.errors import DataError
 
 REAL = os.environ.get("DPFED_DATA_DIR")
@@ -54,15 +54,15 @@ PLAY = "\n".join(
 def test_the_vocabulary_is_leafs_eighty_characters() -> None:
     assert len(VOCABULARY) == len(set(VOCABULARY)) == 80
     assert list(VOCABULARY) == sorted(VOCABULARY)  # LEAF's is in the order of ASCII
-    assert decoded(codes("Ay, 3é\U0001f600$!")) == "Ay, 3   !"
+    assert decoded(character_codes("Ay, 3é\U0001f600$!")) == "Ay, 3   !"
 
 
 def test_windows_are_every_eighty_characters_and_the_next() -> None:
     text = "".join(VOCABULARY[i % 60 + 1] for i in range(85))
-    seen, following = windows(text)
+    seen, following = text_windows(text)
     assert [decoded(row) for row in seen] == [text[i : i + 80] for i in range(5)]
     assert decoded(following) == text[80:]
-    assert len(windows(text[:80])[1]) == len(windows("")[1]) == 0
+    assert len(text_windows(text[:80])[1]) == len(text_windows("")[1]) == 0
 
 
 def test_roles_with_two_lines_are_clients_and_their_last_fifth_is_for_tests(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_leafs_files_give_the_same_samples_as_their_text(tmp_path: Path) -> None
     write_leaf(tmp_path, "train", {"GHOST": texts["GHOST"]}, "b.json")
     write_leaf(tmp_path, "test", texts)
     data = load("shakespeare-leaf", tmp_path)
-    parts = [windows(text) for text in texts.values()]
+    parts = [text_windows(text) for text in texts.values()]
     np.testing.assert_array_equal(data.train_inputs, np.concatenate([seen for seen, _ in parts]))
     np.testing.assert_array_equal(data.train_labels, np.concatenate([following for _, following in parts]))
     np.testing.assert_array_equal(data.test_inputs, data.train_inputs)

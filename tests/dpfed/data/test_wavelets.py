@@ -138,7 +138,7 @@ def test_a_run_trains_on_features_and_its_clients_are_those_of_the_images(images
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"partition": "nodes"}, "leave data.features out"),
+        ({"partition": "nodes"}, "remove data.features"),
         ({"features": None}, "it is for data.features='scattering'"),
         ({"orientations": 1}, "orientations"),
     ],

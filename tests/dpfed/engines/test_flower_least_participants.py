@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.server import Server
 from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError
@@ -34,7 +34,7 @@ class Hostile:
         """The sum that it gets: of `named`, of whom it lets go on at each step only those given."""
         method = self.experiment.method
         sums = method.aggregation
-        agreement = agree(
+        agreement = agree_on_terms(
             np.array(sorted(named)),
             size=method.stages.width,
             bits=sums.bits,
@@ -97,7 +97,7 @@ def hostile(grid, tables):
 
 def test_a_list_of_two_of_a_hundred_is_answered_by_nobody(hostile):
     server = hostile("federation.clients=100", "federation.cohort=100")
-    with pytest.raises(SecureSumAborted, match="2 of 2 clients came, 90 are needed"):
+    with pytest.raises(SecureSumAborted, match="2 of 2 clients answered, 90 are needed"):
         server.sum([3, 40])
     assert server.answers == []
 
@@ -129,12 +129,12 @@ def test_as_many_as_the_noise_is_sized_for_are_summed(hostile):
 def test_over_a_graph_of_few_neighbours_the_sum_is_refused_by_those_who_lack_nobody(hostile):
     """Dropped clients may be no neighbours of who is asked: it counts all that are to be unmasked."""
     server = hostile("aggregation.neighbours=8")
-    graph = agree(
+    graph = agree_on_terms(
         np.arange(20), size=1, bits=8, threshold=0.6, neighbours=8,
         graph_seed=server.experiment.method.aggregation.seeds.integer("secagg.graph", 0),
     ).graph  # fmt: skip
     gone = {graph.circle[0], graph.circle[6], graph.circle[12]}
-    with pytest.raises(SecureSumAborted, match=r"17 of 20 clients came, 18 are needed"):
+    with pytest.raises(SecureSumAborted, match=r"17 of 20 clients answered, 18 are needed"):
         server.sum(range(20), uploads=sorted(set(range(20)) - gone))
     assert "unmask" not in server.answers
 
@@ -165,5 +165,5 @@ def test_a_server_without_noise_of_the_clients_gets_no_sum_of_two_either(grid, t
     """Whatever adds the noise: the threshold of the clients that the configuration has, not of those that are named."""
     chosen = tables("dp-fedavg", *SETTINGS[:2], privacy={**SHARES, "placement": "server"})
     server = Hostile(grid, chosen)
-    with pytest.raises(DpfedError, match="2 of 2 clients came, 12 are needed"):
+    with pytest.raises(DpfedError, match="2 of 2 clients answered, 12 are needed"):
         server.sum([3, 4])

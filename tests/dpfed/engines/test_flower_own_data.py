@@ -164,7 +164,7 @@ def test_own_samples_where_they_belong_and_only_there(grid, with_steps):
 GOOD = np.zeros((3, 64), np.float32), np.array([0, 9, 4])
 BAD = {
     "a label too large": (GOOD[0], np.array([0, 10, 4]), "not among the 10 declared classes"),
-    "a label too few": (GOOD[0], GOOD[1][:2], "one label a sample"),
+    "a label too few": (GOOD[0], GOOD[1][:2], "one label per sample"),
     "labels that are no integers": (GOOD[0], np.array([0.0, 1.0, 2.0]), "integers"),
     "another shape": (np.zeros((3, 63)), GOOD[1], "63"),
     "not a number": (np.full((3, 64), np.nan), GOOD[1], "NaN"),

@@ -257,7 +257,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     """What SECURITY.md says of accuracy under the protocol; a bound that is checked would make this fail."""
     import numpy as np
 
-    from dpfed.compress.ring import pack, unpack
+    from dpfed.compress.ring import pack_row, unpack_row
     from dpfed.engines.flower import client_app
 
     whole = client_app.send_masked_row
@@ -265,9 +265,9 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     def hostile(experiment, client, number, message, payload, context):
         if client == 3:
             bits = experiment.method.aggregation.bits
-            words = unpack(memoryview(payload), experiment.method.stages.width, bits)
+            words = unpack_row(memoryview(payload), experiment.method.stages.width, bits)
             moved = words.astype(np.uint32) + (1 << bits - 3)
-            payload = pack((moved % (1 << bits)).astype(words.dtype), bits)
+            payload = pack_row((moved % (1 << bits)).astype(words.dtype), bits)
         return whole(experiment, client, number, message, payload, context)
 
     settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "federation.rounds=1")

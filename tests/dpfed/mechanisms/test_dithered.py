@@ -15,10 +15,10 @@ from accounting.mechanisms import unsampled
 from accounting.mechanisms.cohort_caps import rarely_exceeded
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
-from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
+from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_nonzero
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
@@ -129,7 +129,7 @@ def test_so_many_entries_move_with_the_probability_that_is_claimed(size, z):
     """Entries move independently with probabilities of the same sum or less: by the exact binomial law of the longest
     row, and not a tenth fewer entries than that law needs."""
     probability = min(1.0, math.sqrt(COHORT / size) / (NARROWEST * z))
-    stated = most_moved(size, COHORT, z)
+    stated = most_nonzero(size, COHORT, z)
     assert stats.binom(size, probability).sf(stated - 1) <= LONGER
     assert stated <= 1.2 * stats.binom(size, probability).isf(LONGER) + 10
 
@@ -143,7 +143,7 @@ def test_a_message_of_the_papers_network_at_the_golden_plan_is_as_long_as_stated
         divided_by=100.0,
         randomness=Simulated(seeds=Seeds(root=1)),
     )
-    assert (shares, most_moved(1_663_370, shares, 1.4), stage.fixed_bits(1_663_370)) == (166, 5505, 8 * 8771)
+    assert (shares, most_nonzero(1_663_370, shares, 1.4), stage.fixed_bits(1_663_370)) == (166, 5505, 8 * 8771)
 
 
 def test_forged_messages_are_refused():
@@ -227,6 +227,6 @@ def test_of_cohorts_above_the_cap_some_are_left_out():
     assert noise.shares == built.privacy_target.mechanism.sampling.cap == 90
     assert noise.overflow == 0
     found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
-    sizes = {len(cohort_of(found.method, number)) for number in range(30)}
+    sizes = {len(draw_round_cohort(found.method, number)) for number in range(30)}
     assert max(sizes) == 70
     assert min(sizes) < 70

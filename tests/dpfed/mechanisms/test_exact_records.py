@@ -17,7 +17,7 @@ from accounting.integers.fixed_point import rounded_l2
 from accounting.ledger import LocalRelease
 from accounting.ledger.entries import lacks_noise
 from accounting.mechanisms import PoissonSampling, subsample
-from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
+from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords, integer_noise
@@ -28,7 +28,7 @@ SIMULATED = Simulated(seeds=Seeds(root=5))
 
 
 def integers(z=1.0, *, size=50, clip_norm=0.5, steps=None, randomness=SIMULATED):
-    return IntegerRecords.sized(z, size=size, clip_norm=clip_norm, steps=steps, randomness=randomness)
+    return IntegerRecords.for_rows(z, size=size, clip_norm=clip_norm, steps=steps, randomness=randomness)
 
 
 def level(code):
@@ -45,7 +45,7 @@ def test_no_row_of_integers_is_longer_than_the_noise_is_charged_for(size, steps)
     rows = 0.5 * rows / rows.norm(dim=1, keepdim=True)
     rows[60] = float("nan")
     rows[61] = 1e30
-    encoded = code.encoded(rows, np.arange(200), (0, 0, 0))
+    encoded = code.encode_rows(rows, np.arange(200), (0, 0, 0))
     assert encoded.dtype == torch.int64
     lengths = (encoded**2).sum(dim=1)
     assert int(lengths.max()) <= code.noise.l2_bound**2
@@ -55,9 +55,9 @@ def test_no_row_of_integers_is_longer_than_the_noise_is_charged_for(size, steps)
 
 def test_integers_and_noise_that_do_not_fit_are_refused():
     code = integers()
-    with pytest.raises(ConfigError, match="must be the same"):
+    with pytest.raises(ConfigError, match="must be equal"):
         replace(code, noise=replace(code.noise, l2_bound=0.9 * code.noise.l2_bound))
-    with pytest.raises(ConfigError, match="must be the same"):
+    with pytest.raises(ConfigError, match="must be equal"):
         replace(code, noise=replace(code.noise, dimension=49))
     with pytest.raises(ConfigError, match="variance"):
         integers(1.0, steps=1e6)
@@ -68,13 +68,13 @@ def test_rounding_is_by_the_record_and_unbiased():
     entries; alone or in another batch a record is rounded alike."""
     code = integers(steps=9.3)
     row = 0.5 * torch.nn.functional.normalize(torch.linspace(-1, 2, 50)[None])
-    encoded = code.encoded(row.expand(2000, 50), np.arange(2000), (1, 2, 3))
+    encoded = code.encode_rows(row.expand(2000, 50), np.arange(2000), (1, 2, 3))
     exact = row[0].double() * code.fixed_point.steps_per_unit
     error = (encoded.double().mean(dim=0) - exact).abs()
     assert (error <= 5 * 0.5 / math.sqrt(2000)).all()
-    alone = code.encoded(row, np.array([1234]), (1, 2, 3))
+    alone = code.encode_rows(row, np.array([1234]), (1, 2, 3))
     assert alone[0].equal(encoded[1234])
-    assert not code.encoded(row, np.array([1234]), (1, 2, 4))[0].equal(alone[0])
+    assert not code.encode_rows(row, np.array([1234]), (1, 2, 4))[0].equal(alone[0])
 
 
 def pmf(variance, reach):
@@ -121,7 +121,7 @@ def test_whole_numbers_reach_the_slope_and_nothing_else():
     counted = step.double() * 4 * code.fixed_point.steps_per_unit
     torch.testing.assert_close(counted, counted.round(), rtol=0, atol=1e-4)
     clipped = 0.5 * torch.nn.functional.normalize(gradients[batch])
-    whole = code.encoded(clipped, batch.numpy(), (2, 7, 1)).sum(dim=0) + code.drawn(2, 7, 1)
+    whole = code.encode_rows(clipped, batch.numpy(), (2, 7, 1)).sum(dim=0) + code.draw_noise(2, 7, 1)
     torch.testing.assert_close(counted.round(), whole.double(), rtol=0, atol=3)  # clipping in float32 may round apart
 
 
@@ -183,10 +183,10 @@ def test_two_coordinates_by_enumeration():
 def test_at_usual_sizes_epsilon_is_that_of_the_gaussian_and_one_per_cent_of_noise():
     batches = PoissonBatches(batch_size=32, epochs=1)
     code = integers(1.1, size=2410)
-    steps = step_of(code.noise, batches, 1000)
+    steps = step_release(code.noise, batches, 1000)
     exact = accountant.epsilon(Composed(parts=((steps, 60),)), delta=1e-5)
     for z, below in ((1.1, True), (1.1 / 1.0102, False)):
-        step = step_of(gaussian_noise(z), batches, 1000)
+        step = step_release(gaussian_noise(z), batches, 1000)
         found = accountant.epsilon(Composed(parts=((step, 60),)), delta=1e-5)
         assert (found <= exact) == below
 

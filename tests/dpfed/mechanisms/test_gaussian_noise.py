@@ -140,7 +140,7 @@ def test_the_clip_norm_finds_the_quantile():
     adaptive = adaptive_clip(quantile=0.7, rate=0.3, cohort=len(norms))
     norm = 0.1
     for _ in range(200):
-        norm = adaptive.moved(norm, float((norms <= norm).sum() - len(norms) / 2))
+        norm = adaptive.moved_norm(norm, float((norms <= norm).sum() - len(norms) / 2))
     assert norm == pytest.approx(7.0, abs=0.05)
 
 

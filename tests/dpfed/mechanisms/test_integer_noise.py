@@ -75,7 +75,7 @@ def p_value(draws, masses):
 @pytest.mark.parametrize("variance", [1, 2, 50, 30_000])
 def test_sums_are_right_to_every_bit_that_is_promised(law, variance):
     with mpmath.workdps(160):
-        sums = inversion._sums(law(variance).weights(400))
+        sums = inversion._cumulative_sums(law(variance).weights(400))
         exact = exact_sums(law, variance, 60)
         worst = max(abs(mpmath.mpf(sums[k]) / sums[-1] - exact[k]) for k in range(min(61, len(sums))))
         assert worst < mpmath.mpf(2) ** -400
@@ -85,7 +85,7 @@ def test_sums_are_right_to_every_bit_that_is_promised(law, variance):
 @pytest.mark.parametrize("variance", [1, 2, 50])
 def test_the_table_holds_the_integer_parts_to_the_last_bit_and_all_of_them(law, variance):
     with mpmath.workdps(60):
-        table = inversion._floors(law(variance), 63)
+        table = inversion._integer_parts(law(variance), 63)
         exact = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, len(table) - 1)]
     assert table.tolist() == exact
     assert exact[-1] == 2**63 - 1 > exact[-2]
@@ -97,7 +97,7 @@ def test_the_table_holds_the_integer_parts_to_the_last_bit_and_all_of_them(law, 
 def test_the_table_of_a_large_variance(law, variance):
     with mpmath.workdps(60):
         exact = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, 40)]
-    assert inversion._floors(law(variance), 63)[:41].tolist() == exact
+    assert inversion._integer_parts(law(variance), 63)[:41].tolist() == exact
 
 
 def test_a_table_of_doubles_would_not_be_exact():
@@ -105,7 +105,7 @@ def test_a_table_of_doubles_would_not_be_exact():
     masses = double_masses(DiscreteGaussianLaw, 50, 100)[100:]
     sums = np.cumsum(np.append(masses[0], 2 * masses[1:]))
     floors = [int(min(one, 1 - 2**-53) * 2**63) for one in sums]
-    exact = inversion._floors(DiscreteGaussianLaw(50), 63).tolist()
+    exact = inversion._integer_parts(DiscreteGaussianLaw(50), 63).tolist()
     assert sum(a != b for a, b in zip(floors, exact, strict=False)) > len(exact) / 2
 
 
@@ -124,7 +124,7 @@ class HardlyMoreThanHalf:
 def test_an_integer_part_that_is_in_doubt_is_computed_again():
     """Too small by a hair, the sum's integer part would be one less: it is asked for until there is no doubt."""
     law = HardlyMoreThanHalf()
-    assert inversion._floors(law, 63)[0] == 1 << 62
+    assert inversion._integer_parts(law, 63)[0] == 1 << 62
     assert law.asked == list(range(127, 320, 32))  # G(k) is 2^-(201+k) above 1 - 2^-(k+1)
 
 
@@ -259,12 +259,12 @@ def wrong_look_ups(table, bits):
 @pytest.mark.parametrize("bits", [3, 8, 20, 63])
 @pytest.mark.parametrize("variance", [1, 50, 30_000])
 def test_every_place_where_k_changes_is_looked_up_rightly(law, variance, bits):
-    assert not wrong_look_ups(inversion._table(law(variance), bits), bits)
+    assert not wrong_look_ups(inversion._inversion_table(law(variance), bits), bits)
 
 
 def test_a_search_that_goes_one_step_and_no_further_is_seen():
     """The planted fault: in the tail many integer parts share the first bits, and one step does not pass them all."""
-    table = inversion._table(DiscreteGaussianLaw(30_000), 63)
+    table = inversion._inversion_table(DiscreteGaussianLaw(30_000), 63)
 
     def one_step(heads):
         found = table.guide[heads >> table.shift].astype(np.int64)

@@ -79,7 +79,7 @@ def test_shares_sized_for_losses_leave_at_least_the_noise_that_is_charged(tiny_c
 def test_noise_that_is_too_small_is_seen(tiny_config):
     """The planted fault of the test above: shares of 1/(number who should come) where fewer come."""
     experiment = build(tiny_config("privacy.noise=discrete-gaussian", *FIXED, "aggregation.lost.upload=3"))
-    stages = experiment.method.stages.replaced(IntegerNoise, ThreeQuarters)
+    stages = experiment.method.stages.replace_stage(IntegerNoise, ThreeQuarters)
     faulty = replace(experiment, method=replace(experiment.method, stages=stages))
     sums, _ = released(faulty, nothing(experiment), rounds=8)
     charged = inside(experiment.method.stages.private.release(announced(experiment, uploads=9)))
@@ -291,5 +291,5 @@ def test_the_fewest_uploads_of_a_released_sum_carry_the_charged_noise(tiny_confi
         return
     private, tolerance = made.method.stages.private, made.method.aggregation.tolerance
     arrived = next(n for n in range(cohort + 1) if n and n >= cohort * (1 - tolerance) - 1e-9)
-    shares = private._shares if noise == "gaussian" else private.noise.shares
+    shares = private._share_count if noise == "gaussian" else private.noise.shares
     assert shares <= arrived

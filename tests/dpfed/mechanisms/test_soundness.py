@@ -87,7 +87,7 @@ def test_a_stage_that_changes_bounded_rows_is_refused(chains, name):
 
 def test_a_lossy_code_behind_the_noise_of_a_sum_is_refused(chains):
     lossy = Encode(scheme=compress.get("qsgd"), seeds=Seeds(root=0))
-    stages = chains["server"].replaced(Encode, lambda stage: lossy)
+    stages = chains["server"].replace_stage(Encode, lambda stage: lossy)
     with pytest.raises(ConfigError, match="Encode changes rows"):
         require_sound(stages)
     require_sound(chains["uploads"])  # there it is post-processing
@@ -98,7 +98,7 @@ def test_a_count_that_is_not_charged_is_refused(chains):
     counted = AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=5.0, cohort=65.0, randomness=draws)
     for name in ("server", "shares", "integers", "decoded first", "uploads"):
         with pytest.raises(ConfigError, match="the count that moves the clip norm"):
-            require_sound(chains[name].replaced(Clip, lambda stage: Clip(adaptive=counted)))
+            require_sound(chains[name].replace_stage(Clip, lambda stage: Clip(adaptive=counted)))
 
 
 def test_a_second_release_is_refused(chains):
@@ -115,11 +115,11 @@ def noise_like(noise):
 def test_continuous_noise_in_a_ring_is_refused(chains):
     words = Words(size=10, bits=12)
     with pytest.raises(ConfigError, match="hides no wrap-around"):
-        require_sound(chains["server"].replaced(Encode, lambda stage: words))
+        require_sound(chains["server"].replace_stage(Encode, lambda stage: words))
 
 
 def test_two_rings_are_refused(chains):
-    stages = chains["integers"].replaced(Words, lambda stage: replace(stage, bits=stage.bits - 1))
+    stages = chains["integers"].replace_stage(Words, lambda stage: replace(stage, bits=stage.bits - 1))
     with pytest.raises(ConfigError, match="the same bits"):
         require_sound(stages)
 

@@ -54,8 +54,8 @@ def test_an_upload_holds_a_binomial_number_of_ones(move):
 def test_one_coin_counted_several_times_is_caught(monkeypatch):
     """Planted fault: all trials draw the same coin."""
     made = stage()
-    real = PrivateCoins._drawn
-    monkeypatch.setattr(PrivateCoins, "_drawn", lambda self, *given: real(self, *given[:-1], 0))
+    real = PrivateCoins._draw_samples
+    monkeypatch.setattr(PrivateCoins, "_draw_samples", lambda self, *given: real(self, *given[:-1], 0))
     (counts,) = made.client(torch.zeros(1, SIZE), np.array([3]), half())
     assert p_value(counts.long().numpy(), 0.5) < FALSE_ALARM
 

@@ -31,7 +31,7 @@ from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -76,7 +76,7 @@ class OneSetting:
 def one_round(experiment, clients, seed):
     stages, stream = experiment.method.stages, OneStream(seed)
     for kind in (Integers, IntegerNoise):
-        stages = stages.replaced(kind, lambda stage: replace(stage, randomness=stream))
+        stages = stages.replace_stage(kind, lambda stage: replace(stage, randomness=stream))
     return OneSetting(stages, announced(experiment, uploads=clients), clients)
 
 
@@ -231,7 +231,7 @@ def test_what_others_send_only_moves_a_clients_integers_and_their_noise(seed, no
     exchanged = random.integers(-200, 201, size)
 
     def released(own, noise):
-        given = stages.replaced(IntegerNoise, lambda stage: GivenNoise(torch.from_numpy(noise)))
+        given = stages.replace_stage(IntegerNoise, lambda stage: GivenNoise(torch.from_numpy(noise)))
         return server_halves(given, torch.from_numpy((own + others) % modulus), announced(experiment, uploads=60))
 
     assert torch.equal(released(own, noise), released(own + exchanged, noise - exchanged))
@@ -321,7 +321,7 @@ def test_more_clients_than_the_cap_do_not_show_and_are_accounted(tiny_config, tm
     drawn = [len(free.sample(experiment.method.randomness, round)) for round in range(30)]
     assert max(drawn) > 14
     for round in range(30):
-        assert len(cohort_of(experiment.method, round)) == min(drawn[round], 14)
+        assert len(draw_round_cohort(experiment.method, round)) == min(drawn[round], 14)
         _, observed = watched_round(
             replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )

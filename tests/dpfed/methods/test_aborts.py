@@ -22,7 +22,7 @@ from dpfed.methods import aborts, privacy_target
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
-from dpfed.round import NO_RESULT, Method, cohort_of
+from dpfed.round import NO_RESULT, Method, draw_round_cohort
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -91,7 +91,7 @@ def participants(config, promise, clients):
     asked = set()
     for round in range(25):
         state = SimpleNamespace(round=round)
-        asked.add(len(Method.task(method, state, cohort_of(method, round)).participants))
+        asked.add(len(Method.task(method, state, draw_round_cohort(method, round)).participants))
     return asked
 
 
@@ -284,7 +284,7 @@ def test_counts_stay_in_the_diagnostics(tmp_path):
     assert not any(character.isdigit() for character in NO_RESULT)
     assert len({str(replace(one, round=0)) for one in ledger.releases}) == 1
     diagnostics = (tmp_path / "run" / "diagnostics.jsonl").read_text()
-    assert "clients came" in diagnostics
+    assert "clients answered" in diagnostics
 
 
 @pytest.mark.slow
@@ -342,7 +342,7 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
 def test_more_clients_than_the_cap_are_cut_down_to_it():
     experiment = build(config_with("aggregation.kind=masked"))
     crowded = replace(experiment.method, sampler=replace(experiment.method.sampler, cohort=60))
-    drawn = cohort_of(crowded, 0)
+    drawn = draw_round_cohort(crowded, 0)
     assert len(drawn) == experiment.config.cohort_cap == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12
 

@@ -222,7 +222,7 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
         ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "depend on earlier rounds"),
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
-        ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "who sends is seen"),
+        ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "senders are visible"),
         ("fedmask", ["method.options.bits=1"], None, "does not take it"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_private_run_remembers_errors_is_charged_alike_and_audited(tmp_path, m
 def test_the_memory_is_of_each_client_alone():
     """Rows of clients that were not there, and of the others, are as they were."""
     method = build(config("signsgd")).method
-    assert method.stages.feeds_back
+    assert method.stages.has_error_feedback
     assert not isinstance(method.stages.memory({}), NoMemory)
 
 
@@ -85,8 +85,8 @@ def test_a_custom_stage_in_the_chain_closes_the_memory():
     stages = experiment.method.stages
     wire = stages.wire
     fields = {name: getattr(wire, name) for name in ("scheme", "seeds", "sizes_secret", "feedback")}
-    custom = stages.replaced(Encode, lambda stage: Peeks(**fields))
-    assert not custom.feeds_back
+    custom = stages.replace_stage(Encode, lambda stage: Peeks(**fields))
+    assert not custom.has_error_feedback
     assert isinstance(custom.memory({}), NoMemory)
     with pytest.raises(ConfigError, match="remembers"):
         require_forgetful(custom, experiment.method.clients)
@@ -99,4 +99,4 @@ def test_noise_that_others_make_closes_the_memory():
     fixed = build(config("signsgd", "method.error_feedback=false", "federation.sampling=fixed")).method
     assert not fixed.stages.private.covers_feedback
     swapped = Stages(*(fixed.stages.private if one is private else one for one in experiment.method.stages))
-    assert not swapped.feeds_back
+    assert not swapped.has_error_feedback

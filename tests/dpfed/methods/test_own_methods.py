@@ -192,7 +192,7 @@ def test_a_code_that_mixes_clients_is_refused_in_private_runs():
     """Every row is clipped, and still one client moves all of them."""
     compress.register("mixes")(SharesAScale)
     assert built("mixes").privacy_target is None
-    with pytest.raises(ConfigError, match="batch: client 0 sends something else alone"):
+    with pytest.raises(ConfigError, match="batch: client 0 sends another payload alone"):
         built("mixes", *PRIVATE)
 
 
@@ -287,7 +287,7 @@ def test_a_stage_that_remembers_clients_is_refused_under_privacy(says):
     after = run_round(free.start, free.method, seeds=free.seeds, ledger=None)
     assert "momentum" in after.stages
     if says:
-        with pytest.raises(ConfigError, match=r"Remembers with \[privacy\]: it remembers something of clients"):
+        with pytest.raises(ConfigError, match=r"Remembers with \[privacy\]: it remembers data of clients"):
             built("remembers", *PRIVATE)
         return
     private = built("remembers", *PRIVATE)
@@ -323,7 +323,7 @@ class Trainer:
 def test_a_trainer_that_remembers_clients_is_refused_under_privacy():
     stages = built("dp-fedavg", *PRIVATE).method.stages
     require_forgetful(stages, Trainer(remembers_clients=False))
-    with pytest.raises(ConfigError, match=r"Trainer with \[privacy\]: it remembers something of clients"):
+    with pytest.raises(ConfigError, match=r"Trainer with \[privacy\]: it remembers data of clients"):
         require_forgetful(stages, Trainer(remembers_clients=True))
 
 

@@ -13,7 +13,7 @@ from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
-from dpfed.models.char_lstm import CharLstm, LstmLayer, stepwise
+from dpfed.models.char_lstm import CharLstm, LstmLayer, make_stepwise
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
@@ -64,7 +64,7 @@ def test_both_ways_equal_torchs_lstm_in_value_and_gradient() -> None:
     assert recurrent.abs().max() <= 5**-0.5
     torch.testing.assert_close(model.forward(weights, inputs), reference(weights, inputs, model))
     gradients = []
-    for module in (CharLstm(LETTERS, (5, 5)), stepwise(CharLstm(LETTERS, (5, 5)))):
+    for module in (CharLstm(LETTERS, (5, 5)), make_stepwise(CharLstm(LETTERS, (5, 5)))):
         leaf = weights.clone().requires_grad_()
         state = {b.name: leaf[b.start : b.stop].view(b.shape) for b in model.layout}
         loss = cross_entropy(functional_call(module, state, (inputs,)), labels)

@@ -39,7 +39,7 @@ def scores(folder):
 
 def test_every_canary_has_one_round_and_a_fair_coin():
     canaries = Canaries(count=4000, first=100, rounds=7, size=5, seeds=Seeds(root=1))
-    rounds = [canaries.of_round(t) for t in range(7)]
+    rounds = [canaries.canaries_of_round(t) for t in range(7)]
     present, absent = (np.concatenate([one[side] for one in rounds]) for side in (0, 1))
     assert sorted([*present, *absent]) == list(range(100, 4100))
     assert abs(len(present) - 2000) < 6 * np.sqrt(1000)
@@ -76,10 +76,10 @@ def test_canaries_are_found_and_the_ledger_is_that_of_a_run_without_them(tiny_co
 def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     """S holds K + m coins a coordinate whatever was drawn: the accounted K, and the m canaries on top."""
     experiment = build(without_noise(tiny_config)(*WAYS["coins"], "audit.canaries=9", "federation.rounds=1"))
-    present = experiment.method.canaries.present_in(0)
+    present = experiment.method.canaries.present_count(0)
     before, after, start = Recorder(), Recorder(), experiment.start.broadcast
     stages = with_after(with_before(experiment.method.stages, PrivateCoins, before), PrivateCoins, after)
-    cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
+    cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.canaries_of_round(0)[0]])
     method = replace(experiment.method, stages=stages)
     _, observed = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
     padding = before.totals[0] + (30 + present) * start.clamp(0.1, 0.9) - after.totals[0]

@@ -22,7 +22,7 @@ from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
 from dpfed.models.flat import FlatModel
 from dpfed.participation import blocks, sampling
-from dpfed.participation.sampling import PoissonCohorts, draw_cohort, with_others, within_cap
+from dpfed.participation.sampling import PoissonCohorts, cap_cohort, draw_cohort, fill_cohort
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs.experiment import build
@@ -35,11 +35,11 @@ CANARY = CLIENTS + 2
 
 
 def kept(cohort, number):
-    return within_cap(cohort[cohort < CLIENTS], 40, CLIENTS, SIMULATED, number)
+    return cap_cohort(cohort[cohort < CLIENTS], 40, CLIENTS, SIMULATED, number)
 
 
 def filled(cohort, number):
-    return with_others(cohort, 120, CLIENTS, SIMULATED, number)
+    return fill_cohort(cohort, 120, CLIENTS, SIMULATED, number)
 
 
 def included(**setting):
@@ -95,7 +95,7 @@ def test_values_by_place_would_move_many(name, monkeypatch):
         return randomness.uniform(len(ids), purpose, number)
 
     for module in (sampling, protocol_steps):
-        monkeypatch.setattr(module, "uniforms_of", by_place)
+        monkeypatch.setattr(module, "uniforms_of_ids", by_place)
     assert most_moved(DRAWS[name][0], 8) > 10
 
 
@@ -184,7 +184,7 @@ def test_all_clients_are_kept_equally_often_where_more_are_drawn_than_the_cap(mo
     assert evenness(*fair) > 1e-6
     method = build(tiny_config()).method
     assert cohorts_check(method, SEEDS, []).passed
-    monkeypatch.setattr("dpfed.participation.sampling.within_cap", lowest)
+    monkeypatch.setattr("dpfed.participation.sampling.cap_cohort", lowest)
     assert evenness(*counted(drawn, 1000)) < 1e-30
     assert not cohorts_check(method, SEEDS, []).passed
 
@@ -194,7 +194,7 @@ def test_all_clients_fill_up_equally_often():
 
     def others(number):
         cohort = WHO.sample(SIMULATED, number)
-        return np.setdiff1d(with_others(cohort, 14, 20, SIMULATED, number), cohort)
+        return np.setdiff1d(fill_cohort(cohort, 14, 20, SIMULATED, number), cohort)
 
     def lowest(number):
         cohort = WHO.sample(SIMULATED, number)
@@ -256,8 +256,8 @@ def test_values_of_a_million_clients_are_drawn_once_and_take_no_memory_for_all(m
 
     cohort = PoissonCohorts(clients=1_000_000, cohort=1000).sample(SIMULATED, 0)
     for draw in (
-        lambda: within_cap(cohort, 500, 1_000_000, Counts(), 0),
-        lambda: with_others(cohort, 1500, 1_000_000, Counts(), 0),
+        lambda: cap_cohort(cohort, 500, 1_000_000, Counts(), 0),
+        lambda: fill_cohort(cohort, 1500, 1_000_000, Counts(), 0),
         lambda: Dropouts(randomness=Counts(), population=1_000_000, probability=0.1).draw(cohort, 0),
     ):
         asked.clear()

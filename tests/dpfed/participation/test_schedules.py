@@ -12,7 +12,7 @@ from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
-from dpfed.participation.sampling import allocated
+from dpfed.participation.sampling import rounds_per_client
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
@@ -187,9 +187,9 @@ def test_a_coin_a_round_is_not_balls_and_bins():
 
 
 def test_an_allocation_needs_whole_participations():
-    assert allocated(6000, 100, 180) == 3
+    assert rounds_per_client(6000, 100, 180) == 3
     with pytest.raises(ConfigError, match="180 rounds"):
-        allocated(6000, 100, 181)
+        rounds_per_client(6000, 100, 181)
 
 
 def test_secret_lanes_are_kept_for_a_run_drawn_for_each_id_and_audited():

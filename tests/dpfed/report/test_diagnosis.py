@@ -8,7 +8,7 @@ import torch
 from dpfed.cli import status
 from dpfed.cli.diagnose import _show
 from dpfed.config.tables import override, parse
-from dpfed.diagnostics.watch import count_norms, no_norms, typical
+from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
 from dpfed.report.diagnosis import Cause
 from dpfed.report.evidence import evidence_of
 from dpfed.runs import loop as federation
@@ -81,10 +81,10 @@ def test_typical_norms_are_medians_within_a_quarter_octave():
     for scale in (1e-3, 1.0, 50.0):
         norms = scale * torch.rand(1001, generator=generator, dtype=torch.float64)
         counts = count_norms(norms[:400], 2.0) + count_norms(norms[400:], 2.0)
-        assert typical(counts) == pytest.approx(float(norms.median()) / 2.0, rel=2**0.25 - 1 + 1e-9)
+        assert median_norm(counts) == pytest.approx(float(norms.median()) / 2.0, rel=2**0.25 - 1 + 1e-9)
     ends = torch.tensor([0.0, 1e300, float("nan"), float("inf")], dtype=torch.float64)
     assert int(count_norms(ends, 1.0).sum()) == 2
-    assert typical(no_norms()) is None
+    assert median_norm(zero_norm_counts()) is None
 
 
 @pytest.mark.parametrize(

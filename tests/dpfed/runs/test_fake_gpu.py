@@ -12,7 +12,7 @@ from torch import nn
 
 import dpfed.compress
 from dpfed.aggregation import ranks
-from dpfed.aggregation.ranks import Alone
+from dpfed.aggregation.ranks import SingleProcess
 from dpfed.clients.plan import default_budget
 from dpfed.compress.tf32 import tf32
 from dpfed.config.tables import override, parse
@@ -149,7 +149,7 @@ def test_a_rank_takes_its_own_gpu_where_there_is_one(place, taken, monkeypatch):
         monkeypatch.setattr(ranks.distributed, name, lambda *given: None)
     for name in ("get_rank", "get_world_size"):
         monkeypatch.setattr(ranks.distributed, name, lambda: 2)
-    with fake_gpu(), ranks.from_environment():
+    with fake_gpu(), ranks.ranks_from_environment():
         assert chosen == taken
 
 
@@ -168,7 +168,7 @@ def test_a_sweep_on_the_cpu_has_a_worker_a_core_beside_a_gpu():
 @pytest.mark.parametrize("name", ["meta", "mps", "mps:0", "xpu", "cuda:x", "gpu", ""])
 def test_other_devices_are_refused_by_name(name):
     with pytest.raises(ConfigError, match=rf"run.device='{name}': .*'auto', 'cpu', 'cuda' or 'cuda:N'"):
-        device_of(name, Alone())
+        device_of(name, SingleProcess())
 
 
 def test_a_network_made_on_a_gpu_starts_from_its_seed_on_the_cpu():

@@ -98,12 +98,12 @@ def test_a_longer_run_would_be_another_plan(tiny_config, tmp_path):
 @pytest.mark.parametrize("drawn", [1.0, 0.5])
 def test_an_audit_finds_noise_of_another_plan(tiny_config, tmp_path, monkeypatch, drawn):
     """Every round is charged by the plan, and drawn with equal noise; 0.5: as loud as the loudest round's half."""
-    honest = GaussianNoise._fresh
+    honest = GaussianNoise._fresh_noise
 
     def broken(self, like, number, now):
         return honest(self, like, 0, now).mul_(drawn * (1 + 0.01 * number))
 
-    monkeypatch.setattr(GaussianNoise, "_fresh", broken)
+    monkeypatch.setattr(GaussianNoise, "_fresh_noise", broken)
     federation.run(build(tiny_config(*FALLING)), tmp_path / "run")
     found = {one.name: one.passed for one in audit_run(tmp_path / "run").checks}
     assert found["noise is as large as charged"] is False

@@ -180,7 +180,7 @@ def test_what_does_not_fit_labels_is_refused(tiny_config):
     for setting, complaint in (("local.loss=mse", "labels of 10 classes"), ("run.metrics=['mae']", "no classes")):
         with pytest.raises(ConfigError, match=complaint):
             build(tiny_config(setting))
-    with pytest.raises(ConfigError, match="one number a sample"):
+    with pytest.raises(ConfigError, match="one floating number per sample"):
         build(tiny_config(), own=CustomObjects(loss=torch.nn.CrossEntropyLoss()))
     with pytest.raises(ConfigError, match="give one of them"):
         build(tiny_config("local.loss=cross-entropy"), own=CustomObjects(loss=logcosh))
@@ -198,7 +198,7 @@ def test_files_of_targets_are_checked(tmp_path):
     good = arrays()
     refused({key: value for key, value in good.items() if key != "test_targets"}, "with targets these must be")
     refused(good | {"train_labels": np.zeros(CLIENTS * EACH, np.int64)}, "with targets these must be")
-    refused(good, "which are no classes", classes="3")
+    refused(good, "which are not classes", classes="3")
     refused(good | {"test_targets": good["test_targets"][:, :1]}, "both must be equal")
     refused(good | {"train_targets": np.full_like(good["train_targets"], np.nan)}, "NaN or infinity")
     refused(good | {"train_targets": good["train_targets"][:-1]}, "360 samples with labels of shape")

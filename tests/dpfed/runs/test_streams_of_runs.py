@@ -125,6 +125,6 @@ def test_coins_of_training_that_forget_the_client_are_found(tmp_path, drawn, mon
 
 
 def test_a_server_that_forgets_the_round_is_found(tmp_path, drawn, monkeypatch):
-    plain = GaussianNoise._normal
-    monkeypatch.setattr(GaussianNoise, "_normal", lambda self, like, purpose, *path: plain(self, like, purpose))
+    plain = GaussianNoise._draw_normals
+    monkeypatch.setattr(GaussianNoise, "_draw_normals", lambda self, like, purpose, *path: plain(self, like, purpose))
     assert {purpose for purpose, _ in drawn_twice(drawn(tmp_path, RUNS["noise of the server"]))} == {"noise.sum"}

@@ -106,7 +106,7 @@ def test_a_client_of_a_column_takes_part_once_an_epoch_in_its_lane():
 def test_bins_by_id_are_uniform_and_independent_of_lanes():
     """3,000 clients, 5 bins of a lane each: chi-square by hand; 5 standard deviations of each count."""
     who = BallsAndBinsCohorts(clients=3000, bins=15, lanes=3, stream="s", ids=ClientIds.of(range(3000)))
-    lane = np.bincount(who.lane_of, minlength=3)
+    lane = np.bincount(who.public_lanes, minlength=3)
     assert np.all(np.abs(lane - 1000) < 5 * (3000 * 2 / 9) ** 0.5)
     for number in range(30):
         size = len(who.sample(Simulated(seeds=Seeds(root=4)), number))
@@ -179,12 +179,12 @@ def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, sampling)
             listed(NAMES),
             from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2, clients=np.arange(60) / 2),
         ):
-            with pytest.raises(ConfigError, match="places in a list"):
+            with pytest.raises(ConfigError, match="positions in a list"):
                 run_of(dataset, tmp_path / "run")
             outcome = run_of(dataset, tmp_path / "run", **{"privacy.adjacency": "zero-out"})
             assert outcome.summary["adjacency"] == "zero-out"
             shutil.rmtree(tmp_path / "run")
-        with pytest.raises(ConfigError, match="places in a list"):
+        with pytest.raises(ConfigError, match="positions in a list"):
             run_of(
                 from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2),
                 tmp_path / "run",

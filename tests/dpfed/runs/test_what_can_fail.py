@@ -41,7 +41,7 @@ class Disk:
         patch.setattr(os, "open", lambda path, flags, *mode, **more: self.opened(real["open"], path, flags, *mode))
         patch.setattr(os, "write", lambda descriptor, data: self.written(real["write"], descriptor, data))
         patch.setattr(os, "fsync", lambda descriptor: self.synced(real["fsync"], descriptor))
-        patch.setattr(os, "replace", lambda old, new: self.replaced(real["replace"], old, new))
+        patch.setattr(os, "replace", lambda old, new: self.replace_stage(real["replace"], old, new))
 
     def opened(self, real, path, flags, *mode):
         if flags & os.O_CREAT and str(path).startswith(self._under) and not os.path.exists(path):
@@ -62,7 +62,7 @@ class Disk:
             self._check()
         return real(descriptor)
 
-    def replaced(self, real, old, new):
+    def replace_stage(self, real, old, new):
         if str(old).startswith(self._under):
             self._check()
         return real(old, new)

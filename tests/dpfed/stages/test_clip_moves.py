@@ -55,7 +55,7 @@ def test_rows_within_both_bounds_keep_their_moves():
 
 def test_a_clip_in_another_metric_than_is_charged_is_refused():
     stages = made(*FISHER).method.stages
-    with pytest.raises(ConfigError, match=r"metric 'euclidean'.*must be the same"):
+    with pytest.raises(ConfigError, match=r"metric 'euclidean'.*must be equal"):
         Stages(*(replace(one, metric="euclidean") if isinstance(one, ClipMoves) else one for one in stages))
 
 
@@ -83,12 +83,12 @@ def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
     """The default edge would bring them back into the window."""
     one = made(*CLIPS, "privacy.edge=0.1")
     size, claim = one.method.clients.course.size, claimed(one, 1e-5)
-    sound = PrivateCoins._drawn
+    sound = PrivateCoins._draw_samples
 
     def elsewhere(self, reference, row, *path):
         return sound(self, reference + shift if row is None else reference, row, *path)
 
-    monkeypatch.setattr(PrivateCoins, "_drawn", elsewhere)
+    monkeypatch.setattr(PrivateCoins, "_draw_samples", elsewhere)
     assert not window_check(one, claim, size).passed
 
 

@@ -21,7 +21,7 @@ from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages import clip
-from dpfed.stages.clip import AdaptiveClip, Clipped, clip_rows, row_norms
+from dpfed.stages.clip import AdaptiveClip, ClippedRows, clip_rows, row_norms
 
 from ..announced import bound
 from ..conftest import config_with
@@ -119,7 +119,7 @@ def only_beyond(slack):
         lengths = row_norms(rows)
         inside = lengths <= norm * (1 + slack)
         rows.mul_(torch.where(inside, 1.0, norm * (1 - 1e-6) / lengths).float()[:, None])
-        return Clipped(rows=rows, inside=inside, outside=~inside, not_finite=0)
+        return ClippedRows(rows=rows, inside=inside, outside=~inside, not_finite=0)
 
     return clip
 
@@ -203,6 +203,6 @@ def test_an_adapted_norm_stays_inside(count, rate):
     draws = Simulated(seeds=Seeds(root=0))
     adaptive, norm = AdaptiveClip(quantile=0.5, rate=rate, count_noise_std=1.0, cohort=10.0, randomness=draws), 1.0
     for noise in np.random.default_rng(0).standard_normal(400):
-        norm = adaptive.moved(norm, count + float(noise))
+        norm = adaptive.moved_norm(norm, count + float(noise))
         assert SMALLEST_CLIP <= norm <= LARGEST_CLIP
     assert norm in (SMALLEST_CLIP, LARGEST_CLIP)

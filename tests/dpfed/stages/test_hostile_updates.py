@@ -8,7 +8,7 @@ import torch
 
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.integers import Integers
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
 
@@ -73,7 +73,7 @@ def built(way):
 
 
 def drawn(experiment):
-    return int(cohort_of(experiment.method, 0)[0])
+    return int(draw_round_cohort(experiment.method, 0)[0])
 
 
 @pytest.mark.slow_but_one_in(5)

@@ -16,7 +16,7 @@ import dpfed
 from dpfed.aggregation.sums import PlainSum
 from dpfed.clients import trial
 from dpfed.clients.state import State
-from dpfed.clients.task import Start
+from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.data.dataset import Dataset
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -167,11 +167,11 @@ def seeded_noise() -> None:
         generator = torch.Generator().manual_seed(int(abs(float(like.sum())) * 1e4) % 2**31)
         return torch.randn(like.numel(), generator=generator)
 
-    GaussianNoise._normal = normal
+    GaussianNoise._draw_normals = normal
 
 
 def no_noise() -> None:
-    GaussianNoise._normal = lambda self, like, purpose, *path: torch.zeros(like.numel())
+    GaussianNoise._draw_normals = lambda self, like, purpose, *path: torch.zeros(like.numel())
 
 
 def rows_added_twice() -> None:
@@ -230,9 +230,9 @@ def no_trial() -> None:
     """Custom networks and losses are neither tried nor put back between clients."""
     experiment.training_after_trial = lambda config, clients, broadcast, dataset, start: clients
     experiment.require_records_apart = lambda *given, **named: None
-    Start.restore = lambda self: None
+    InitialState.restore = lambda self: None
     State.restore = lambda self, *given: None
-    trial.tried = training.tried = lambda clients, *given, **named: clients
+    trial.training_after_trial = training.training_after_trial = lambda clients, *given, **named: clients
 
 
 PLANTS = (
