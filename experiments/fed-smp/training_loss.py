@@ -23,9 +23,9 @@ from safetensors.torch import load_file
 
 from dpfed.config.tables import parse
 from dpfed.models.flat import FlatModel
-from dpfed.report.collection import collect
-from dpfed.report.figures.experiment import Point, plot_over
-from dpfed.report.figures.figure import looks_of
+from dpfed.report.collection import collect_runs
+from dpfed.report.figures.experiment import Point, plot_over_axis
+from dpfed.report.figures.figure import distinct_looks
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
 
@@ -62,9 +62,9 @@ def draw(lines: list[dict[str, Any]], axis: str, target: Path) -> None:
         )
         for (row, x), some in losses.items()
     ]
-    looks = looks_of([line["row"] for line in lines])
+    looks = distinct_looks([line["row"] for line in lines])
     xlabel, ylabel = f"entries kept, as a part of all ({axis})", "training loss, last round"
-    plot_over(points, target, xlabel=xlabel, ylabel=ylabel, logarithmic=True, looks=looks)
+    plot_over_axis(points, target, xlabel=xlabel, ylabel=ylabel, logarithmic=True, looks=looks)
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     out = arguments.out or arguments.folder
-    found = collect([arguments.folder])
+    found = collect_runs([arguments.folder])
     axis = found.x or "method.keep"
     lines: list[dict[str, Any]] = []
     for run in found.runs:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfed.cli import status
-from dpfed.cli.diagnose import _show
+from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, no_norms, typical
 from dpfed.report.diagnosis import Cause
@@ -112,7 +112,7 @@ def test_a_run_with_a_cause_is_not_called_well(capsys, causes, words):
     cause = Cause(
         cause="divergence", words="25.8% of the updates are not finite", key="local.learning_rate", advice="lower"
     )
-    _show([], [cause] * causes, True)
+    _show_findings([], [cause] * causes, True)
     assert words in capsys.readouterr().out
 
 

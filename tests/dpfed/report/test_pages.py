@@ -8,7 +8,7 @@ import pytest
 from browser import seen
 from visits import visited
 
-from dpfed.report.collection import collect
+from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
@@ -38,7 +38,7 @@ def pages(tmp_path_factory):
     for name, changes in more.items():
         config = parse({**tables, "method": {"name": name}, **changes}, source="test")
         write_report(federation.run(build(config), folder / name))
-    over = write_experiment_report(collect([folder / name for name in more]), folder / "over")
+    over = write_experiment_report(collect_runs([folder / name for name in more]), folder / "over")
     files = {"plain": folder / "fedavg/report.html", "private": folder / "dp-fedavg/report.html", "over": over}
     return Pages(folder, {name: file.read_text() for name, file in files.items()})
 
