@@ -121,7 +121,7 @@ def _sweep_note(sweep: Sweep) -> str:
         return ""
     words = f"Profile {sweep.profile}: {sweep.note}." if sweep.profile else f"{sweep.note[0].upper()}{sweep.note[1:]}."
     if sweep.published and (sweep.profile != "full" or "--set" in sweep.note):
-        words += " This setting is not the paper's, which is one reason for differences from its numbers."
+        words += " This is not the paper's setting, which partly explains differences from its numbers."
     return words
 
 

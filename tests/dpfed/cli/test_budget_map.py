@@ -81,10 +81,10 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         (["--over", "rounds=1:9"], "exactly twice"),
         (["--over", "rounds=1:9", "--over", "rounds=2:5"], "two different axes"),
         (["--over", "rounds=9:1", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
-        (["--over", "rounds=1.5:9", "--over", "noise-multiplier=1:2"], "whole numbers"),
+        (["--over", "rounds=1.5:9", "--over", "noise-multiplier=1:2"], "must be integers"),
         (["--over", "q=.1:.2", "--over", "noise-multiplier=1:2"], "NAME one of"),
         (["--over", "rounds=1:nan", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
-        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis, remove it"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis. Remove it"),
         (
             ["--over", "rounds=1:9", "--over", "cohort=1:20"],
             "--noise-multiplier with --over cohort, rounds: it is no axis",

@@ -40,7 +40,7 @@ def test_budget_meets_the_targets_of_a_membership_test(capsys):
     assert status([*PAPER, "--rounds", "180", "--advantage", ".1"]) == 0
     assert "advantage at most 0.1000" in capsys.readouterr().out.replace("\n", " ")
     assert status([*PAPER, "--rounds", "180", "--advantage", ".1", "--epsilon", "1"]) == 2
-    assert "--advantage with --epsilon: a budget meets one target" in capsys.readouterr().err
+    assert "--advantage with --epsilon: a budget has one target" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -355,7 +355,7 @@ def test_a_table_of_pairs_that_hold_together(capsys):
 )
 def test_what_is_no_whole_number_is_refused_and_not_rounded(arguments, capsys):
     assert status(arguments) == 2
-    assert "is no whole number" in capsys.readouterr().err
+    assert "is no integer" in capsys.readouterr().err
 
 
 def test_whole_numbers_may_be_written_as_others(capsys):

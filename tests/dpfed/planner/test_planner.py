@@ -173,7 +173,7 @@ def test_what_no_plan_has_is_refused(options, words):
         ({**FORWARD, "sampling": "allocation"}, "participations is missing"),
         ({**FORWARD, "edge": "0.1"}, "Remove it"),
         ({"cohort": "5"}, "--clients is missing"),
-        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "coins: it is for Gaussian noise"),
+        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "Bernoulli samples: it requires Gaussian noise"),
     ],
 )
 def test_what_describes_no_plan_is_one_message(options, words):
@@ -203,15 +203,15 @@ def test_a_bad_start_is_one_message(arguments, words, tmp_path, capsys):
 
 
 def test_what_is_not_said_is_begun_with():
-    assert _starting_question(None, Question()).given == {
+    assert _starting_question(None, Question()).given_options == {
         "clients": 6000,
         "cohort": 100,
         "rounds": 180,
         "noise_multiplier": 1.4,
     }
-    assert _starting_question(None, Question(clients=50)).given == {
+    assert _starting_question(None, Question(clients=50)).given_options == {
         "clients": 50, "cohort": 50, "rounds": 180, "noise_multiplier": 1.4,
     }  # fmt: skip
-    assert _starting_question(None, Question(epsilon=2.0)).solved == "noise_multiplier"
-    assert _starting_question(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved == "rounds"
-    assert _starting_question(None, question_of(COINS)).given["rounds"] == 180
+    assert _starting_question(None, Question(epsilon=2.0)).solved_number == "noise_multiplier"
+    assert _starting_question(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved_number == "rounds"
+    assert _starting_question(None, question_of(COINS)).given_options["rounds"] == 180

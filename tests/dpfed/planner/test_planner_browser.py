@@ -100,7 +100,7 @@ def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
         )
         browser.until("location.hash.includes('epsilon=2&')")
         kept = read_question(browser.run("location.href"))
-        assert kept.solved == "noise_multiplier"
+        assert kept.solved_number == "noise_multiplier"
         assert kept.epsilon == 2.0
         set_to(browser, "epsilon", "2,5")
         browser.until("!document.getElementById('error').hidden")

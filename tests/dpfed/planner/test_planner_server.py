@@ -171,7 +171,7 @@ def test_a_computation_that_ends_by_itself_is_one_message_and_another_begins():
     with AnswerProcess() as answer_process:
         answer_process._process.kill()
         assert (
-            "ended before it was done"
+            "the process of this computation was killed"
             in answer_process.ask(1, {"kind": "answer", "options": START, "account": "best"})["error"]
         )
         assert answer_process.ask(1, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20

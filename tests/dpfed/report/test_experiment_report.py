@@ -95,7 +95,7 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
     (group,) = groups_of(found)
     assert (group_mean(group, "epsilon", found).mean, group_mean(group, "epsilon", found).std) == (1.2, None)
     assert group_mean(group, "lower_bound", found).mean == 0.7
-    assert readings_of(group).stated == 1.2
+    assert readings_of(group).stated_epsilon == 1.2
 
 
 def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(sweep_folder):
@@ -152,10 +152,10 @@ def test_the_page_says_what_must_be_known_beside_the_numbers(sweep_folder, tmp_p
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     for words in (
         "Table &lt;I&gt;", "two seeds instead of five.", "This is not the paper",
-        "Not finished, and not on this page: 1 of 6 runs (B).",
-        "85.00 ± 7.07", "86.98", "-1.98", "last round", "best over rounds", "picked by the test set itself",
+        "Not finished and therefore not on this page: 1 of 6 runs (B).",
+        "85.00 ± 7.07", "86.98", "-1.98", "last round", "best over rounds", "chosen on the test set",
         "Not protected: the weather (B).", "dpfed sweep table.toml --profile cpu", "torch 9.9", "abc123", "Seeds 1, 2.",
-        "Tuning on private data is not covered by the epsilons above", "privacy.clip_norm 0.4", "50.00%",
+        "The epsilons above do not cover tuning on private data", "privacy.clip_norm 0.4", "50.00%",
     ):  # fmt: skip
         assert words in text, words
 
@@ -223,8 +223,8 @@ def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
     [
         (lambda path: [], 2, "no folder given"),
         (lambda path: [path / "nothing"], 1, "no folder of a finished run"),
-        (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Make a report of it alone"),
-        (lambda path: [path / "empty"], 1, "no run of it is finished"),
+        (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Give it as the only folder"),
+        (lambda path: [path / "empty"], 1, "no run of this sweep is finished"),
         (lambda path: [path / "broken"], 1, "is no description of a sweep"),
     ],
 )

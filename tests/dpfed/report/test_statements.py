@@ -172,7 +172,7 @@ def test_what_a_run_cannot_know_is_asked_for():
 def test_nobody_is_asked_in_a_pipe(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     assert status(["report", str(folder), "--card", str(tmp_path / "card.md")]) == 0
-    assert "left marked" in capsys.readouterr().out
+    assert "not answered and marked" in capsys.readouterr().out
 
 
 def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):

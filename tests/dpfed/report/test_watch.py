@@ -54,7 +54,7 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
     assert code == 200
     for words in (
         "dp-fedavg on digits",
-        "under way",
+        "in progress",
         "of 9",
         "1.0001",
         "of 3<",

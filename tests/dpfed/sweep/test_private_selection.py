@@ -79,7 +79,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     assert status(words) == 0  # the same command again draws nothing and trains nothing
     assert "the best of a random number of runs" in " ".join(capsys.readouterr().out.split())
     assert {file: file.stat().st_mtime_ns for file in (one.folder / "not-to-publish").rglob("model*")} == before
-    with pytest.raises(RunError, match="holds another selection"):
+    with pytest.raises(RunError, match="holds a different selection"):
         select_best_run(one, RandomRuns(mean=4.0), jobs=1)
     (one.folder / "drawn.json").write_text("{}")
     with pytest.raises(RunError, match="no list of drawn runs"):

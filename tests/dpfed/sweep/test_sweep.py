@@ -126,7 +126,7 @@ def test_nothing_runs_where_something_cannot_be_built(experiment_file, tmp_path,
 
 def test_a_folder_with_other_runs_is_refused(experiment_file, tmp_path):
     run_sweep(planned(experiment_file(), tmp_path / "out", only=["FedAvg"]), jobs=1)
-    with pytest.raises(RunError, match=r"holds another run of row 'FedAvg': federation\.rounds was 1, is 2"):
+    with pytest.raises(RunError, match=r"holds a different run of row 'FedAvg': federation\.rounds was 1, is 2"):
         planned(experiment_file(), tmp_path / "out", settings=["federation.rounds=2"])
 
 
