@@ -1,9 +1,9 @@
-"""Support matrix of docs/participation.md: sampler x noise x neighbours x unit, from what the accounts answer.
+"""Support matrix of docs/participation.md (sampler x noise x neighbours x unit), computed by the accounts.
 
     python docs/support_matrix.py            print it
     python docs/support_matrix.py --write    put it into the page
 
-Every cell is a plan that is solved: its epsilon against the proven lower bound, or the reason of its refusal.
+Every cell is a solved plan: its epsilon compared with the proven lower bound, or the reason of a refusal.
 """
 
 import sys
@@ -51,7 +51,7 @@ _UNKNOWN = ("no account", "no bound", "schedules are accounted with", "not imple
 
 
 class Matrix:
-    """Cells of all tables, and the reasons of refusals by number."""
+    """Cells of all tables, and the numbered reasons of refusals."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -119,7 +119,7 @@ class Matrix:
 
 
 def stated(epsilon: float, lower: float | None) -> str:
-    """Return a cell for an upper bound and the lower bound beside it."""
+    """Return the cell for an upper and a lower bound."""
     if lower is None:
         return "certified"
     above = epsilon / lower - 1

@@ -1,11 +1,11 @@
-"""The other half of Figure 3: training loss over the compression ratio, of the models that a sweep has saved.
+"""Training loss of Figure 3 over the compression ratio, for the saved models of a sweep.
 
 python experiments/fed-smp/training_loss.py SWEEP_FOLDER [--out DIR]
 
-A run does not measure it, since no epsilon covers a number that is computed from the training data themselves. So this
-needs those data beside the models, and what it writes is for experiments, not for release. The loss is the mean
-cross-entropy of the last model over all samples that the clients hold. Written: training-loss.csv, a line for each
-run; training-loss.png and .pdf, means and deviations over seeds (`--out`, default the sweep's folder).
+A run does not measure training loss, because no epsilon covers it. This script needs the training data and the models;
+its output is for experiments, not for release. The loss is the mean cross-entropy of the last model over all samples
+of all clients. Writes training-loss.csv (one line per run) and training-loss.png and .pdf with means and deviations
+over seeds (`--out`, default the sweep's folder).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIELDS = ("row", "x", "seed", "rounds", "training_loss", "training_accuracy", "t
 
 
 def training_loss(folder: Path, config: Mapping[str, Any]) -> tuple[float, float]:
-    """Loss and accuracy of the folder's model on what the clients hold."""
+    """Return loss and accuracy of the folder's model on the clients' samples."""
     experiment = build(parse(config, source=str(folder)))
     dataset, rows = experiment.dataset, experiment.method.clients.partition.indices
     weights = flat_weights(experiment.model, folder / "model.safetensors")
@@ -43,13 +43,13 @@ def training_loss(folder: Path, config: Mapping[str, Any]) -> tuple[float, float
 
 
 def flat_weights(model: FlatModel, file: Path) -> torch.Tensor:
-    """The saved tensors in the order of the model's weights [d]."""
+    """Return the saved tensors in the order of the model's weights [d]."""
     tensors = load_file(file)
     return torch.cat([tensors[block.name].flatten() for block in model.layout])
 
 
 def draw(lines: list[dict[str, Any]], axis: str, target: Path) -> None:
-    """Loss over the sweep's axis; rows without it as lines across."""
+    """Draw the loss over the sweep's axis; rows without the axis are horizontal lines."""
     losses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in lines:
         losses[line["row"], line["x"]].append(line["training_loss"])
