@@ -121,8 +121,8 @@ def _docstring_of_constant(module: str, name: str) -> str:
 def applicable(name: Name) -> tuple[str, ...]:
     """Return the parts that this docstring needs.
 
-    Modules, constants, types, protocols, exceptions and a cache of files (`kept`) need only the docstring. Functions with
-    a bound need every part. Mechanisms and samplings, as exact descriptions, need no direction of error. All other
+    Modules, constants, types, protocols, exceptions and a cache of files (`kept`) need only the docstring. Functions
+    with a bound need every part. Mechanisms and samplings, as exact descriptions, need no direction of error. All other
     classes, and functions that read descriptions, need an example. Signature and code decide on shapes, units, errors.
     """
     thing, parts = name.thing, ["docstring"]

@@ -2,8 +2,8 @@
 
     python benchmarks/evaluation.py [--images 2000] [--repeat 3] [--threads 1]
 
-Images are random. Variants run in turn; the smallest of `--repeat` times is printed. `dpfed.runs.evaluate` uses the last
-variant if the network's outputs do not depend on the layout, else the first.
+Images are random. Variants run in turn; the smallest of `--repeat` times is printed. `dpfed.runs.evaluate` uses the
+last variant if the network's outputs do not depend on the layout, else the first.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/integer_noise.py [--dimension 1600000] [--std 840] [--opendp-python PYTHON]
 
 dpfed's exact samplers are compared with naive inexact ones (a rounded normal is no discrete Gaussian; numpy's Poisson
-sampler works in floating point), and with OpenDP's exact discrete Gaussian, run by a Python that has it. Prints Markdown
-tables, and a two-sample test of OpenDP's and dpfed's draws.
+sampler works in floating point), and with OpenDP's exact discrete Gaussian, run by a Python that has it. Prints
+Markdown tables, and a two-sample test of OpenDP's and dpfed's draws.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/on_gpu.py [--out gpu.md] [--pfl-python P] [--adapters-python P] [--quick] [--device cuda]
 
 Parts, in this order: the tests that need a GPU; Fed-SMP's run on Fashion-MNIST, 180 rounds, in each precision (target:
-30 s in float32; needs DPFED_DATA_DIR); rounds compared with other libraries (`local_training.py`); strategies and chunks
-compared with the choice of "auto" (`strategies.py`); encoding compared with training (`encoding_share.py`; target: at
-most 10%); a round's steps of every method (`overhead.py`); a step of LoRA compared with the whole network
+30 s in float32; needs DPFED_DATA_DIR); rounds compared with other libraries (`local_training.py`); strategies and
+chunks compared with the choice of "auto" (`strategies.py`); encoding compared with training (`encoding_share.py`;
+target: at most 10%); a round's steps of every method (`overhead.py`); a step of LoRA compared with the whole network
 (`examples/adapters/client_costs.py`). A failing part is reported, and the next part runs. --quick uses two rounds, the
 smallest network and no other library, to test the parts; with --device cpu it needs no GPU.
 """

@@ -2,9 +2,9 @@
 
 python benchmarks/planner.py [--csv FILE]
 
-Milliseconds of one answer: the median and the slowest of `REPEATS` positions of a slider, after the first, in wall-clock
-time and in processor time (client and server), which other work affects less. Then seconds of the default account, which
-replaces the quick account once the slider stops.
+Milliseconds of one answer: the median and the slowest of `REPEATS` positions of a slider, after the first, in
+wall-clock time and in processor time (client and server), which other work affects less. Then seconds of the default
+account, which replaces the quick account once the slider stops.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/precision.py [--precision bf16] [--tasks "Fashion-MNIST, CNN 0.58M"] [--seeds 5] [--device cpu]
 
-Federated averaging without noise: clients by Dirichlet(1), ten steps on batches of ten, learning rate 0.1. The table has
-the mean difference of two runs with one seed, and its standard error. Fashion-MNIST must be under DPFED_DATA_DIR. On a
-GPU: `--precision tf32 --device cuda`.
+Federated averaging without noise: clients by Dirichlet(1), ten steps on batches of ten, learning rate 0.1. The table
+has the mean difference of two runs with one seed, and its standard error. Fashion-MNIST must be under DPFED_DATA_DIR.
+On a GPU: `--precision tf32 --device cuda`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ _MOST = 0.25
 
 
 class OtherWork:
-    """Meter of cores that other processes kept busy since its creation; this process and its ended children do not count."""
+    """Meter of cores that other processes kept busy since its creation, without this process and its ended children."""
 
     def __init__(self) -> None:
         self._began, self._before = time.perf_counter(), self._seconds()

@@ -117,7 +117,7 @@ def flower(setting: Setting) -> Seconds:
 
 
 def flower_shares(public: list[bytes], needed: int) -> tuple[list[bytes], list[bytes]]:
-    """Run stages 0 and 1 of a client: two key pairs; shares of both secrets, encrypted for and read by every neighbour."""
+    """Run stages 0 and 1 of a client: two key pairs; shares of both secrets, encrypted for neighbours and opened."""
     (mask_key, _), (cipher_key, _) = generate_key_pairs(), generate_key_pairs()
     of_seed = create_shares(os.urandom(32), needed, len(public))
     of_key = create_shares(private_key_to_bytes(mask_key), needed, len(public))

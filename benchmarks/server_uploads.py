@@ -3,13 +3,13 @@
     python benchmarks/server_uploads.py [--model "CNN 0.58M"] [--uploads 20] [--methods dp-fedavg drive]
     python benchmarks/server_uploads.py --edges 1 10 100 1000 [--clients 100000] [--gigabits 10] --methods dp-fedavg
 
-As the server of the Flower engine does, the script parses untrusted bytes, clips if the server clips, and adds the row to
-the sum; Flower's messages are not included. One thread, processor milliseconds, the smallest of five repetitions. The last
-columns are computed from these: the bytes of 100,000 clients per round, and the time of one core for them.
+As the server of the Flower engine does, the script parses untrusted bytes, clips if the server clips, and adds the row
+to the sum; Flower's messages are not included. One thread, processor milliseconds, the smallest of five repetitions.
+The last columns are computed from these: the bytes of 100,000 clients per round, and the time of one core for them.
 
-With --edges a round is simulated with these constants: every edge reads, clips and adds its share of the uploads, on one
-core with a line of --gigabits, and sends one partial sum (float64) to the root, which adds them with an equal line; noise
-is added once, at the root. 1 edge means a root alone. The root's time for a partial sum is measured as well.
+With --edges a round is simulated with these constants: every edge reads, clips and adds its share of the uploads, on
+one core with a line of --gigabits, and sends one partial sum (float64) to the root, which adds them with an equal line;
+noise is added once, at the root. 1 edge means a root alone. The root's time for a partial sum is measured as well.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/strategies.py [--device cuda] [--tasks "CNN 1.66M"] [--chunks 10 25 100]
                                     [--precision float32 bf16]
 
-Networks and clients are those of `benchmarks/tasks.py` (random images), `--clients` of them per round. After two warm-up
-rounds, `--rounds` rounds are timed; the table has the median wall-clock time with synchronisation. Memory is the peak
-that torch allocated on a GPU; on a CPU see `population.py`. The arithmetic in Tflop/s counts six flops for every
-multiply-add of the forward pass: compare it with the device's peak.
+Networks and clients are those of `benchmarks/tasks.py` (random images), `--clients` of them per round. After two
+warm-up rounds, `--rounds` rounds are timed; the table has the median wall-clock time with synchronisation. Memory is
+the peak that torch allocated on a GPU; on a CPU see `population.py`. The arithmetic in Tflop/s counts six flops for
+every multiply-add of the forward pass: compare it with the device's peak.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Matrix:
     def lines(self) -> Iterator[str]:
         yield (
             f"A client as unit: {PLAN['cohort']} of {PLAN['clients']} clients, {PLAN['rounds']} rounds, noise "
-            "multiplier 2. *exact*: upper and lower bound meet within 0.1%. *certified, x%*: an upper bound x% above the "
-            "lower bound. *certified*: an upper bound without a lower bound. Reasons of refusals are below."
+            "multiplier 2. *exact*: upper and lower bound meet within 0.1%. *certified, x%*: an upper bound x% above "
+            "the lower bound. *certified*: an upper bound without a lower bound. Reasons of refusals are below."
         )
         for adjacency in Adjacency:
             yield f"\n| {adjacency} | {' | '.join(NOISES)} |"

@@ -1,7 +1,7 @@
 """One budget for several experiments on the same clients.
 
-Every run is charged to one ledger; a run ends early or does not begin if the budget is spent. The budget's epsilon holds
-even if runs are chosen by earlier results."""
+Every run is charged to one ledger; a run ends early or does not begin if the budget is spent. The budget's epsilon
+holds even if runs are chosen by earlier results."""
 
 import dpfed
 from accounting.ledger.project import ProjectLedger

@@ -60,7 +60,7 @@ def period(lines: Sequence[Line]) -> str:
 
 
 def fed_smp_table_1() -> str:
-    """Compare each cell of Table I with two runs: with the paper's sampler and noise, and with a true epsilon of 1.01."""
+    """Compare each cell of Table I with two runs: the paper's sampler and noise, and a true epsilon of 1.01."""
     runs, rows = grouped(read("fed-smp/results.csv"), "row", "x"), []
     cells = [line for line in read("fed-smp/table-1.csv") if line["quantity"] == "best_test_accuracy"]
     printed = {(cell["row"], cell["x"]) for cell in cells}

@@ -38,8 +38,8 @@ def render_page(
     """Return the HTML page of a template.
 
     connects: True if the page may send requests to its own server; `state` changes whenever the content does. subject:
-    text that distinguishes pages of one kind (`free_paths`). The template, `scripts` and `style` are files of the folder
-    `room`, or else of this folder.
+    text that distinguishes pages of one kind (`free_paths`). The template, `scripts` and `style` are files of the
+    folder `room`, or else of this folder.
     """
 
     def text(name: str) -> str:

@@ -32,7 +32,7 @@ def kept_for_backward(network, inputs, labels):
 
 
 def costs(network, device):
-    """Return trained parameters; megabytes of weights, gradients with Adam's state, activations and an upload; seconds."""
+    """Return trained parameters; megabytes of weights, gradients with Adam's state, activations, upload; seconds."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in trained)
     inputs = torch.randint(len(VOCABULARY), (BATCH, LENGTH), device=device)

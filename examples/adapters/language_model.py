@@ -71,7 +71,7 @@ def lora(input_shape, classes):
 
 
 def ffa_lora(input_shape, classes):
-    """Train and send B only; A keeps its random start, so that a sum of updates is a sum of products (Sun et al. 2024)."""
+    """Train and send B only; A stays random, so that a sum of updates is a sum of products (Sun et al. 2024)."""
     return NextCharacters(with_adapters(pretrained(), train_a=False))
 
 
@@ -84,7 +84,7 @@ def roles(half):
 
 
 def windows(lines):
-    """Return pieces of LENGTH characters [n, LENGTH], and the pieces shifted by one character; a remainder is dropped."""
+    """Return pieces of LENGTH characters [n, LENGTH], and the pieces shifted by one character, without a remainder."""
     text = codes(" ".join(lines))
     count = max(0, (len(text) - 1) // LENGTH)
     seen, following = text[: count * LENGTH], text[1 : count * LENGTH + 1]
@@ -92,7 +92,7 @@ def windows(lines):
 
 
 def dataset(name, half):
-    """Return the roles with at least one piece in the first 80% of their lines as clients; other lines are for tests."""
+    """Return roles with at least one piece in the first 80% of their lines as clients; other lines are for tests."""
     parts = [(windows(lines[: len(lines) * 4 // 5]), windows(lines[len(lines) * 4 // 5 :])) for lines in roles(half)]
     parts = [(train, test) for train, test in parts if len(train[0])]
     train, test = ([np.concatenate(both) for both in zip(*halves, strict=True)] for halves in zip(*parts, strict=True))

@@ -20,7 +20,7 @@ from dpfed.runs.folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Fault planted in runs of `case` that are killed in the ways `hows`. `unsynced`: the file whose fsync is omitted."""
+    """Fault planted in runs of `case` that are killed in the ways `hows`. `unsynced`: the file without fsync."""
 
     case: str
     hows: tuple[How, ...] = ("before",)

@@ -31,7 +31,7 @@ class Kill:
 
 
 class Points:
-    """Operations so far, as (kind, file name). `unsynced(path)`: True for files whose fsync is omitted, a planted fault."""
+    """Operations so far, as (kind, file name). `unsynced(path)`: True for files without fsync, a planted fault."""
 
     def __init__(self, under: Path, kill: Kill | None, unsynced: Callable[[str], bool] = lambda name: False) -> None:
         self.seen: list[tuple[str, str]] = []

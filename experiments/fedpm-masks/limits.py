@@ -2,9 +2,9 @@
 
 python experiments/fedpm-masks/limits.py [--seed N] [--rounds N]       prints both; writes limits.csv in this folder
 
-Signal of a layer: the norm of the mean of clipped rows in this layer; noise: the noise that the round adds to this mean,
-from the stage's fields. The squared norm is estimated without bias by inner products of different clients. No epsilon
-covers the output, which is computed from all training data.
+Signal of a layer: the norm of the mean of clipped rows in this layer; noise: the noise that the round adds to this
+mean, from the stage's fields. The squared norm is estimated without bias by inner products of different clients. No
+epsilon covers the output, which is computed from all training data.
 """
 
 from __future__ import annotations

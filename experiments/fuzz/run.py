@@ -5,9 +5,9 @@
 
 Each parser of tests/fuzz/parsers.py runs in a separate process in which dpfed and accounting are instrumented. Three
 of four inputs of a sealed format get a valid seal (checksum, hash chain, compression), so that they pass its check.
-An input with an undocumented error is stored in OUT, once for each place that raises, and the fuzzer continues. libFuzzer
-stops at a limit of memory (--memory MB of resident set) or of time per input (--seconds). Prints a row for each parser
-and writes OUT/figures.json.
+An input with an undocumented error is stored in OUT, once for each place that raises, and the fuzzer continues.
+libFuzzer stops at a limit of memory (--memory MB of resident set) or of time per input (--seconds). Prints a row for
+each parser and writes OUT/figures.json.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python experiments/ledgers/two_processes.py --rounds 1000
 
-The budget is the epsilon of --rounds rounds by `dpfed budget`; each process alone would charge that many. Afterwards the
-file is read again: it must have every confirmed charge once and nothing else, epsilon at most the budget, and one more
-round must exceed it. A concurrent reader must see prefixes of the final file within the budget.
+The budget is the epsilon of --rounds rounds by `dpfed budget`; each process alone would charge that many. Afterwards
+the file is read again: it must have every confirmed charge once and nothing else, epsilon at most the budget, and one
+more round must exceed it. A concurrent reader must see prefixes of the final file within the budget.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python experiments/mutants/run.py --mutants 600 --seed 1 --out /tmp/mutants.jsonl
 
-A mutant has one change at one place of the syntax tree: < replaced by <= or >, + by -, * by /, `and` by `or`, min by max,
-a condition negated, a number changed, a Boolean inverted, a keyword argument or a call removed, or a returned value
-replaced. Docstrings, annotations, assertions, `raise` statements, decorators, silenced warnings and texts are unchanged.
-Places are drawn at random over all modules, at least --least in each.
+A mutant has one change at one place of the syntax tree: < replaced by <= or >, + by -, * by /, `and` by `or`, min by
+max, a condition negated, a number changed, a Boolean inverted, a keyword argument or a call removed, or a returned
+value replaced. Docstrings, annotations, assertions, `raise` statements, decorators, silenced warnings and texts are
+unchanged. Places are drawn at random over all modules, at least --least in each.
 
 One process loads numpy, scipy, dp-accounting and pytest; each mutant is a fork of it that loads `accounting` with the
 changed module and runs the module's tests (TESTS, else tests/accounting/test_MODULE.py) until the first failure. The

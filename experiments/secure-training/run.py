@@ -1,6 +1,6 @@
 """Fed-SMP and FedPM with secure sums and a dropout of a tenth in every round, compared with a trusted sum.
 
-python experiments/secure-training/run.py               every row and seed that is missing in results.csv, then the table
+python experiments/secure-training/run.py               rows and seeds that are missing in results.csv, then the table
 python experiments/secure-training/run.py --table       only the table
 
 Embedded digits, 650 clients, Poisson cohorts of 65, zero-out, epsilon 3 at delta 650^-1.1, 60 rounds.
