@@ -105,7 +105,7 @@ def verified_head(ledger: Ledger, key: Path) -> SignedHead:
         raise LedgerError(f"{source}: is the signature of a ledger other than {ledger.path}.")
     if head.entries + kept_head.entries_after(ledger, head.head) != len(ledger.entries):
         raise LedgerError(
-            f"{source}: was signed after {head.entries} entries; {ledger.path} has another number up to that head."
+            f"{source}: states {head.entries} entries up to its head, but {ledger.path} has a different number."
         )
     return head
 
