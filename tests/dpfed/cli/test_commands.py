@@ -168,9 +168,9 @@ def test_run_prints_its_summary_and_leaves_a_report(capsys, tmp_path):
     summary = json_of(capsys, "run", "fed-smp-randk-digits", *SHORT, "--out", str(tmp_path / "run"))
     assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["rounds"] == 2
-    methods_page = (tmp_path / "run" / "report.html").read_text()
-    assert f"epsilon at most {upwards(summary['epsilon'])}" in methods_page
-    assert "poisson sampling" in methods_page
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"epsilon at most {upwards(summary['epsilon'])}" in page
+    assert "poisson sampling" in page
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -281,11 +281,11 @@ def test_the_words_of_a_run_say_what_made_it_private(capsys, tmp_path, preset, s
     name = "dp-fedavg-digits" if preset == "dp-fedavg" else f"{preset}-digits"
     assert status(["run", name, *given, "--out", str(tmp_path / "run")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    methods_page = (tmp_path / "run" / "report.html").read_text()
-    assert words in methods_page
-    assert sampling in methods_page
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert words in page
+    assert sampling in page
     assert words.split(",")[0].split(" of ")[0] in shown
-    assert "None" not in methods_page.split("<table")[0]
+    assert "None" not in page.split("<table")[0]
 
 
 @pytest.mark.slow
