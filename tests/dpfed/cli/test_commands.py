@@ -119,7 +119,7 @@ def test_distributed_noise_with_dropout_costs_more(capsys):
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--accountant", "fed-smp-lemma"], "fixed"),
         (
             [*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--conversion", "classical"],
-            "--accountant best: it is for",
+            "--accountant best: requires",
         ),
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--adjacency", "add"], "adjacency"),
         ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--dropout", "0.1"], "distributed-gaussian"),
