@@ -1,9 +1,9 @@
-"""Accounting beside dp-accounting and Opacus: a grid of 10,000 cells, and noise multipliers or rounds from epsilon.
+"""Speed of accounting compared with dp-accounting and Opacus: 10,000 settings, and noise or rounds from epsilon.
 
 python benchmarks/accounting_speed.py [--force] [--repeats 5]
 
-Medians of repeated runs, one thread, contenders in turn. Refuses to measure, and to report what it has measured, where
-other processes kept the cores busy (--force reports all the same, and says so).
+Medians of repeated runs on one thread, contenders in turn. Stops without a report if other processes kept the cores
+busy; --force reports with a warning.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def median(run: Callable[[], object], repeats: int) -> float:
 
 
 def cells(kind: str) -> tuple[np.ndarray, ...]:
-    """10,000 settings (q, sigma, T), all different, or a lattice 20 x 25 x 20."""
+    """Return 10,000 settings (q, sigma, T), all different, or on a lattice 20 x 25 x 20."""
     draw = np.random.default_rng(1)
     if kind == "10,000 different":
         q, z = 10 ** draw.uniform(-4, -0.3, 10_000), 10 ** draw.uniform(-0.3, 1.5, 10_000)
@@ -97,7 +97,7 @@ def grid_table(repeats: int) -> None:
 
 
 def contenders(setting: tuple[int, int, int, float]) -> dict[str, dict[str, Callable[[], float]]]:
-    """Noise multipliers from epsilon by accountant, and by whom."""
+    """Return functions from epsilon to noise multiplier, by accountant and library."""
     from opacus.accountants.utils import get_noise_multiplier
 
     clients, cohort, rounds, epsilon = setting
@@ -203,9 +203,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     refuse(other_work_now(), force=options.force)
-    warnings.simplefilter("ignore")  # the peers warn at every call; that is not what is measured
+    warnings.simplefilter("ignore")  # the peers warn at every call, which is not measured
     logging.disable(logging.WARNING)
-    pld.epsilon(Plan(clients=100, cohort=10).run(2.0, 3), delta=1e-5)  # what is loaded when first used
+    pld.epsilon(
+        Plan(clients=100, cohort=10).run(2.0, 3), delta=1e-5
+    )  # warm-up: loads modules that are imported at first use
     during, report = OtherWork(), io.StringIO()
     with contextlib.redirect_stdout(report):
         print(f"`import accounting`: {import_seconds():.3f} s")

@@ -1,10 +1,10 @@
-"""Accuracy at a true epsilon, as a table of finished sweeps whose every run is audited.
+"""Table of accuracy at a valid epsilon for finished sweeps; every run is audited.
 
     python benchmarks/accuracy.py SWEEP_FOLDER ... [--load FILE.py] [--out benchmarks/accuracy.md]
 
-A folder is one that `dpfed sweep` has made. A line is a row of the sweep at a point of its axes, over seeds: test
-accuracy of the last round (mean and standard deviation), the largest epsilon and a lower bound of any account of the
-same, bits of an upload for each parameter, megabytes of all uploads, and how many of the runs `dpfed audit run` passes.
+Each folder was written by `dpfed sweep`. A line is a row of the sweep at a point of its axes, over seeds: test accuracy
+of the last round (mean and standard deviation), the largest epsilon and its lower bound, bits of an upload for each
+parameter, megabytes of all uploads, and the number of runs that pass `dpfed audit run`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMNS = "| row | at | seeds | accuracy | epsilon | no account below | bits a p
 
 
 def lines(folder: Path) -> Iterator[str]:
-    """The table of one sweep."""
+    """Return the table of one sweep."""
     sweep = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
     yield f"\n## {sweep['title']}\n"
     yield COLUMNS
@@ -46,7 +46,7 @@ def lines(folder: Path) -> Iterator[str]:
 
 
 def line(row: str, point: str, runs: list[Path]) -> str:
-    """Of the seeds of one row at one point."""
+    """Return the table line of one row at one point, over its seeds."""
     summaries = [json.loads((run / "summary.json").read_text(encoding="utf-8")) for run in runs]
     scores = [100 * one["test_accuracy"] for one in summaries]
     spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
@@ -75,7 +75,7 @@ def _passed(runs: list[Path], last: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the table after every sweep."""
+    """Write the table, again after every sweep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--load", type=Path, action="append", default=[])

@@ -1,10 +1,10 @@
-"""What audits show of mechanisms that keep their claim, and how often they show more than is true. Markdown.
+"""Lower bounds that audits prove for correct mechanisms, and their error rates. Prints Markdown.
 
     python benchmarks/audit_power.py [--seeds 9] [--errors 2000]
 
 The first table: lower bounds of epsilon for a Gaussian of epsilon 4.377 (mu = 1, delta = 1e-5), 95% confidence, medians
-over seeds. The second: how far a client moves the release at least, over what is claimed, from whole scores of every
-kind of noise, drawn from its own law (true: 1); and how often the bound is above 1 (stated: 5%).
+over seeds. The second: lower bounds on the distance by which a client moves the release, over the claimed distance,
+from whole scores of every kind of noise (truth: 1); and the rate of bounds above 1 (stated: 5%).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def whole(count: int, rng: np.random.Generator) -> float:
 
 
 def kinds() -> dict[str, tuple[WholeScores, Draw]]:
-    """Every kind of noise: its whole scores, and scores drawn from its law."""
+    """Return, for every kind of noise, its whole scores and scores drawn from their distribution."""
     poisson = score_distribution.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
     fixed = score_distribution.drawn(
         FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0

@@ -2,8 +2,8 @@
 
     BLAZE_PYTHON benchmarks/blaze_rounds.py serial|threads|processes TASK THREADS DEVICE
 
-Its FedAvg trainer by one of its three schedulers; updates are clipped and summed and noise is added as for the other
-contenders. The first round is a warm-up and is not counted.
+BlazeFL's FedAvg trainer runs with one of its three schedulers; updates are clipped and summed and noise is added as for
+all contenders. The first round is a warm-up and is not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Networks:
-    """The task's network, by the method that BlazeFL asks for."""
+    """Model selector that returns the task's network to BlazeFL."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -43,7 +43,7 @@ class Networks:
 
 
 class Clients:
-    """The clients' samples, by the methods that BlazeFL asks for."""
+    """Dataset that returns the clients' samples to BlazeFL."""
 
     def __init__(self, task: Task, device: str) -> None:
         inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
@@ -86,7 +86,7 @@ def trainer(how: str, task: Task, threads: int, device: str) -> Any:
 
 
 def rounds(how: str, task: Task, threads: int, device: str) -> list[float]:
-    """Seconds of each round after the first."""
+    """Return the seconds of each round after the first."""
     training = trainer(how, task, threads, device)
     weights = serialize_model(network(task))
     seconds = []

@@ -1,9 +1,9 @@
-"""Seconds of `dpfed` commands as whole processes, start-up included; beside those of another checkout with --before.
+"""Seconds of `dpfed` commands as whole processes with start-up, compared with another checkout (--before).
 
 python benchmarks/budget_command.py [--before ../the-commit-before] [--runs 7]
 
-The other checkout has an environment of its own in .venv. Both are started in turn, so that other work on the machine
-disturbs both. The least processor seconds are disturbed less than those of the clock. "ratio" compares the former.
+The other checkout needs its own environment in .venv. Both are started in turn, so that other work on the machine
+affects both. "ratio" compares the smallest processor seconds, which other work affects less than wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 def seconds(python: Path, folder: Path, arguments: list[str]) -> tuple[float, float]:
-    """Seconds of one whole process, by the clock and of the processor."""
+    """Return wall-clock and processor seconds of one whole process."""
     began = time.perf_counter()
     command = [str(python), "-m", "dpfed", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -64,7 +64,7 @@ def main() -> None:
     print(f"| command | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for name, arguments in COMMANDS.items():
         found: dict[str, list[tuple[float, float]]] = {checkout: [] for checkout in checkouts}
-        for _ in range(options.runs + 1):  # the first fills the disk's cache
+        for _ in range(options.runs + 1):  # the first run fills the disk cache
             for checkout, (python, folder) in checkouts.items():
                 found[checkout].append(seconds(python, folder, arguments))
         cells, least = [], []

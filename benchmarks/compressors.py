@@ -1,14 +1,14 @@
-"""Every compressor: bits from real bytes, error beside theory, milliseconds a client. Prints Markdown tables.
+"""Bits, error compared with theory, and milliseconds per client of every compressor. Prints Markdown tables.
 
 python benchmarks/compressors.py [--inputs gaussian student lognormal] [--dimension 65536] [--threads 1]
     [--load FILE.py] [--only NAME]
 
-Schemes of one's own, of a file that --load names, come at the end.
+Custom schemes of a file (--load) come last.
 
-Ten clients with d numbers each, four repetitions with other seeds. Error is NMSE, ||decoded - x||² / ||x||²: of one
-client; of the mean of ten different clients, against their true mean; of the mean of ten clients that all have the
-same update, which shows whether errors average out. Encoding includes making the bytes, decoding includes reading
-them; the fastest of twenty, for ten clients at once, divided by ten.
+Ten clients have d numbers each; four repetitions have different seeds. Error is NMSE, ||decoded - x||² / ||x||²: of one
+client; of the mean of ten different clients against their true mean; of the mean of ten clients with equal updates,
+which shows whether errors average out. Encoding includes writing bytes, decoding includes reading them; times are the
+fastest of twenty, for ten clients at once, divided by ten.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dpfed.compress import Scheme
 from dpfed.config.own_code import load_files
 
 CLIENTS, REPETITIONS, TIMES = 10, 4, 20
-GAUSSIAN_ERROR = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358, 4: 0.00959}  # EDEN by bits; DRIVE has one
+GAUSSIAN_ERROR = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358, 4: 0.00959}  # EDEN's value by bits; DRIVE has one bit
 
 
 def settings(dimension: int) -> list[tuple[str, dict[str, object]]]:
-    """At least one setting of every registered scheme."""
+    """Return settings of every registered scheme, at least one each."""
     every_hundredth = torch.arange(0, dimension, 100)
     listed: list[tuple[str, dict[str, object]]] = [
         ("dense", {}),
@@ -73,7 +73,7 @@ def settings(dimension: int) -> list[tuple[str, dict[str, object]]]:
 
 
 def updates(kind: str, dimension: int) -> Tensor:
-    """Ten different clients' updates [10, d]."""
+    """Return the updates [10, d] of ten different clients."""
     generator = torch.Generator().manual_seed(2026)
     normal = torch.randn(CLIENTS, dimension, generator=generator, dtype=torch.float64)
     if kind == "gaussian":
@@ -87,7 +87,7 @@ def updates(kind: str, dimension: int) -> Tensor:
 
 
 def theory(scheme: Scheme, x: Tensor) -> float | None:
-    """E ||decoded - x||² / ||x||² of one x [d]: exact, or for DRIVE and EDEN the value for a Gaussian x."""
+    """Return E ||decoded - x||² / ||x||² of one x [d]: exact, or for DRIVE and EDEN the value for a Gaussian x."""
     options = vars(scheme)
     x = x.double()
     d, energy, largest = len(x), float(x @ x), float(x.abs().max())
@@ -132,7 +132,7 @@ def theory(scheme: Scheme, x: Tensor) -> float | None:
 
 
 def masked_noise_error(x: Tensor, alpha: float, *, signed: bool) -> float:
-    """E ||n m - x||² for noise uniform on [-alpha, alpha], by the midpoint rule over n."""
+    """Return E ||n m - x||² for noise uniform on [-alpha, alpha], by the midpoint rule over n."""
     total, cells = 0.0, 1000
     for cell in range(cells):
         noise = alpha * ((2 * cell + 1) / cells - 1)
@@ -143,7 +143,7 @@ def masked_noise_error(x: Tensor, alpha: float, *, signed: bool) -> float:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """The fastest of a few runs after one to warm up, for one client: what others do to the machine only adds."""
+    """Return the fastest of a few runs after a warm-up, per client, because other work only adds time."""
     work()
     taken = []
     for _ in range(TIMES):
@@ -155,7 +155,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 def nmse(found: Tensor, true: Tensor) -> float:
-    """||found - true||² / ||true||², averaged over rows where there are several."""
+    """Return ||found - true||² / ||true||², averaged over rows."""
     error = (found - true).double().square().sum(dim=-1)
     return float((error / true.double().square().sum(dim=-1)).mean())
 
@@ -167,7 +167,7 @@ def shown(value: float | None) -> str:
 
 
 def row(scheme: Scheme, label: str, x: Tensor) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     alike = x[:1].expand(CLIENTS, -1)
     errors = {"one": 0.0, "different": 0.0, "alike": 0.0}
     for seed in range(REPETITIONS):

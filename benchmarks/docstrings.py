@@ -2,9 +2,9 @@
 
     python benchmarks/docstrings.py [--missing]
 
-Counted are the names in every `__all__` of `accounting` and in that of `dpfed.audit`, and the mechanisms and cohorts of
-`dpfed` (`MECHANISMS`). A part is a label in the text ("Claim:", "Source:", "Shapes:", "Units:", "Errors:",
-"Adjacency:", "Direction of error:") or an example that doctest runs. `applicable` says which parts a name needs.
+The script counts the names in every `__all__` of `accounting` and in that of `dpfed.audit`, and the mechanisms and
+cohorts of `dpfed` (`MECHANISMS`). A part is a label in the text ("Claim:", "Source:", "Shapes:", "Units:", "Errors:",
+"Adjacency:", "Direction of error:") or an example that doctest runs. `applicable` returns the parts that a name needs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ STATEMENTS = ("Guarantee", "Budget", "Ledger", "Planned", "Histories", "NoiseSch
 FORMULAS = ("buffered", "column", "inverse", "square_root", "divergence", "worst_divergence")
 """Functions of numbers alone, without neighbours."""
 AUDITS = ("accountant", "replay", "upload")
-"""Functions of `dpfed.audit` with a verdict; its other names declare something for them."""
+"""Functions of `dpfed.audit` with a verdict; all other names of `dpfed.audit` declare inputs for them."""
 HELPERS = ("floor_of",)
-"""Functions beside the bounds that read or check their arguments."""
+"""Functions that read or check arguments of bounds and are no bounds themselves."""
 MECHANISMS = {
     "dpfed.mechanisms.bernoulli": ("PrivateCoins",),
     "dpfed.mechanisms.correlated": ("Correlated",),
@@ -66,7 +66,7 @@ _LENGTHS = ("clip", "noise_std", "sensitivity", "l2_bound", "variance", "noise_m
 
 @dataclass(frozen=True, kw_only=True)
 class Name:
-    """A public name, its object and where it is offered."""
+    """A public name, its object and the package that exports it."""
 
     module: str
     name: str
@@ -121,9 +121,9 @@ def _docstring_of_constant(module: str, name: str) -> str:
 def applicable(name: Name) -> tuple[str, ...]:
     """Return the parts that this docstring needs.
 
-    Modules, constants, types, protocols, exceptions and a cache of files (`kept`): the docstring alone. Functions with
-    a bound: everything. Mechanisms and samplings: no direction of error, because they are exact descriptions. Other
-    classes, and functions that read descriptions: an example. Shapes, units, errors: as signature and code show.
+    Modules, constants, types, protocols, exceptions and a cache of files (`kept`) need only the docstring. Functions
+    with a bound need every part. Mechanisms and samplings, as exact descriptions, need no direction of error. All other
+    classes, and functions that read descriptions, need an example. Signature and code decide on shapes, units, errors.
     """
     thing, parts = name.thing, ["docstring"]
     is_class = inspect.isclass(thing)
@@ -170,7 +170,7 @@ def _annotations(thing: Any) -> dict[str, Any]:
 
 
 def _code(thing: Any) -> str:
-    """Return the code of a function, or of what makes an object of a class."""
+    """Return the code of a function, or of the constructor of a class."""
     if not inspect.isclass(thing):
         return inspect.getsource(thing)
     makers = [

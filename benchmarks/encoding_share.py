@@ -1,10 +1,10 @@
-"""What compression costs beside local training: seconds a client, and the share.
+"""Seconds of compression per client, and their share of local training.
 
     python benchmarks/encoding_share.py [--clients 4] [--device cpu]
 
-FedMRN's task (its Figure 6): the CNN with four convolutions and BatchNorm on 28x28x1, 600 random images a client, batch
-64, one local epoch (the paper trains ten, which divides every share by ten). Encoding is what a client does: tensor to
-bytes. Decoding is what the server does for it: bytes to tensor. Prints a Markdown table of medians over clients.
+The task is that of FedMRN's Figure 6: the CNN with four convolutions and BatchNorm on 28x28x1, 600 random images per
+client, batch 64, one local epoch (the paper trains ten, which divides every share by ten). A client encodes a tensor to
+bytes; the server decodes bytes to a tensor. Prints a Markdown table of medians over clients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLES = 600
 
 
 def configuration(name: str) -> Config:
-    """As much of a configuration as a scheme needs."""
+    """Parts of a configuration that a scheme uses."""
     table = {"name": name, "options": _OPTIONS.get(name, {})}
     if method_specification(name).sparse == "yes":
         table["keep"] = 0.03
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def trained(clients: int, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Updates of the weights [clients, d] and the median seconds of training one client alone on one thread."""
+    """Return updates [clients, d] and the median seconds of training one client on one thread."""
     model, seeds = build("cnn-4-bn", (1, 28, 28), 10), Seeds(root=0)
     generator = torch.Generator().manual_seed(0)
     count = clients * _SAMPLES
@@ -88,12 +88,12 @@ def trained(clients: int, device: torch.device) -> tuple[torch.Tensor, float]:
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    coded = model.compressible.to(device)  # what normalisation holds is sent as floats
+    coded = model.compressible.to(device)  # parameters of normalisation are sent as floats
     return torch.cat(rows)[:, coded], statistics.median(seconds)
 
 
 def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
-    """Median seconds of encoding one client and of decoding it, and its bytes."""
+    """Return the median seconds of encoding and decoding one client, and its bytes."""
     if name == "fedpm":
         return timed_mask(updates)
     made = scheme_of_method(configuration(name), method_specification(name), updates.shape[1])
@@ -113,8 +113,9 @@ def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
 
 
 def timed_mask(updates: torch.Tensor) -> tuple[float, float, int]:
-    """A mask over as many weights, as every client and the server go through it: coins and the range coder; then back.
-    Both make the coder of the public probabilities, once a round."""
+    """Return the seconds of encoding and decoding a mask: Bernoulli samples and the range coder, then back.
+
+    Client and server build the coder of the public probabilities once per round."""
     randomness = Simulated(seeds=Seeds(root=0))
     theta = torch.sigmoid(torch.randn(updates.shape[1], generator=torch.Generator().manual_seed(1))).to(updates.device)
     coder = MaskCoder(probabilities=theta.cpu().numpy())

@@ -1,9 +1,9 @@
-"""Seconds of one evaluation on a CPU, by rows at a time and by how images lie in memory.
+"""Seconds of one evaluation on a CPU, by batch size and memory layout of images.
 
     python benchmarks/evaluation.py [--images 2000] [--repeat 3] [--threads 1]
 
-Random images. Ways take turns; stated is the least of `--repeat`. `dpfed.runs.evaluate` takes the last way where the
-network gives the same for such images, and the first for everything else.
+Images are random. Variants run in turn; the smallest of `--repeat` times is printed. `dpfed.runs.evaluate` uses the
+last variant if the network's outputs do not depend on the layout, else the first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAYS = {
 
 @torch.no_grad()
 def seconds(model: FlatModel, weights: Tensor, images: Tensor, batch: int, layout: torch.memory_format) -> float:
-    """Of a forward pass of all images."""
+    """Return the seconds of a forward pass of all images."""
     begun = time.perf_counter()
     for rows in torch.split(images, batch):
         model.forward(weights, rows.clone(memory_format=layout))

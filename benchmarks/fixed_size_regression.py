@@ -1,9 +1,9 @@
-"""Fixed-size accounts of random settings: the default one against the one-pair account and the lower bound.
+"""Fixed-size accounts of random settings: the default account against the one-pair account and the lower bound.
 
     python benchmarks/fixed_size_regression.py [SETTINGS]
 
-One line for each setting in which epsilon is above the one-pair account by 1e-4 relative or below its lower bound, and
-what all of them show; how many are done on standard error. Seconds are those of the account and its lower bound.
+Prints a line for each setting in which epsilon exceeds the one-pair account by 1e-4 relative or is below its lower
+bound, and a summary; progress is on standard error. Seconds are those of the account and its lower bound.
 """
 
 import sys

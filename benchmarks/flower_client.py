@@ -1,4 +1,4 @@
-"""A client of `flower_rounds.py`, for Ray's actors to import; the task's name is in BENCHMARK_TASK."""
+"""Client of `flower_rounds.py` that Ray's actors import; the task's name is in BENCHMARK_TASK."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TASK = TASKS[os.environ["BENCHMARK_TASK"]]
 
 @cache
 def prepared() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """Once an actor: the network and everybody's data."""
+    """Return the network and all clients' data, cached once per actor."""
     torch.set_num_threads(1)
     inputs, labels = (torch.from_numpy(array) for array in client_data(TASK))
     return network(TASK), inputs, labels
 
 
 class Client(NumPyClient):
-    """Local SGD, as the plain loop does it."""
+    """Client with local SGD, as in the plain loop."""
 
     def __init__(self, client: int) -> None:
         self._client = client
@@ -45,5 +45,5 @@ class Client(NumPyClient):
 
 
 def client(context: Context) -> Any:
-    """The node's."""
+    """Return the client of this node."""
     return Client(int(context.node_config["partition-id"])).to_client()

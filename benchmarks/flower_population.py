@@ -1,11 +1,11 @@
-"""A private run of many clients in Flower's simulation: seconds and memory.
+"""Seconds and memory of a private run with many clients in Flower's simulation.
 
     FLOWER_PYTHON benchmarks/flower_population.py [--clients 10000] [--cohort 100 1000] [--rounds 3]
 
-DP-FedAvg of a multilayer perceptron on the digits, each client ten of them (data.partition = "resampled"), one node a
-client, Poisson sampling: `dpfed run --engine flower`. Prints a line for each cohort: seconds until the first round is
-done, of a round after it, by the clock, and the largest memory of all processes together (proportional set sizes,
-looked at twice a second). Flower's Python is that of `make test-flower`.
+DP-FedAvg of a multilayer perceptron on the digits, ten samples per client (data.partition = "resampled"), one node per
+client, Poisson sampling, by `dpfed run --engine flower`. Prints a line for each cohort: wall-clock seconds until the
+first round ends and of a later round, and the peak memory of all processes together (proportional set sizes, sampled
+twice per second). Flower's Python is that of `make test-flower`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     FLOWER_PYTHON benchmarks/flower_rounds.py TASK CORES
 
-FedAvg with the server-side clipping and Gaussian noise of flwr, evaluation off, as many nodes as clients on so many Ray
-actors of one thread; the first round is a warm-up and is not counted.
+FedAvg with the server-side clipping and Gaussian noise of flwr, evaluation off, one node per client on CORES Ray actors
+of one thread each; the first round is a warm-up and is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-# Ray's actors find the client by its module, and the task by its name.
+# Ray's actors import the client's module, and find the task by its name.
 os.environ.update(
     FLWR_TELEMETRY_ENABLED="0",
     RAY_USAGE_STATS_ENABLED="0",
@@ -36,7 +36,7 @@ CORES = int(sys.argv[2])
 
 
 class Clock(FedAvg):
-    """The time whenever a round is configured."""
+    """Strategy that records the time at which each round is configured."""
 
     ticks: ClassVar[list[float]] = []
 
@@ -70,5 +70,5 @@ if __name__ == "__main__":
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
         },
     )
-    # The last round only ends the one before it.
+    # The last round only marks the end of the round before it.
     print(json.dumps([end - start for start, end in zip(Clock.ticks[1:-1], Clock.ticks[2:], strict=True)]))

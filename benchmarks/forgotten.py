@@ -1,4 +1,4 @@
-"""What an encoder leaves for the decoder of the same process, thrown away: a server has the bytes only."""
+"""Reset of encoder state that a decoder in this process could reuse; a real server has only the bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from dpfed.compress import mask_schemes, sparse
 
 
 def forget() -> None:
-    """Call before an end is timed."""
+    """Clear the state; call it before the client or server half is timed."""
     sparse._last_subset.cache_clear()
     mask_schemes._remembered_noise.cache_clear()

@@ -1,9 +1,9 @@
-"""Figures of the code itself: its size, its import circles, and what one small run passes through. Prints Markdown.
+"""Figures of the code: size, import cycles, and the functions called in one small run. Prints Markdown.
 
     python benchmarks/house.py [--root .] [--no-trace]
 
-Code lines are neither blank, nor comments, nor docstrings. Imports count wherever they are: inside functions and under
-TYPE_CHECKING too. The trace is a two-round run of the preset fed-smp-randk-digits, functions and files of both packages
+Code lines are neither blank, nor comments, nor docstrings. All imports count, including those in functions and under
+TYPE_CHECKING. The trace is a two-round run of the preset fed-smp-randk-digits: functions and files of both packages
 from the first call to the summary; comprehensions and lambdas are not counted.
 """
 
@@ -26,7 +26,7 @@ OPENERS = re.compile(
     r"^(What|Of|Whether|How|Where|Who|Whom|Whose|As|So|Which|None|Those|That|By|If|With|Without|Such|Its|All that"
     r"|The one that|Until|From)\b"
 )
-"""First words of a docstring that opens without a noun or a verb."""
+"""First words of a docstring that begins without a noun or a verb."""
 _NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -38,13 +38,13 @@ _NOT_CODE = {
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Files of both packages by the name of their module."""
+    """Return the files of both packages by module name."""
     files = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Expr]:
-    """Strings that stand alone: docstrings of modules, classes, functions and fields."""
+    """Yield the docstrings of modules, classes, functions and fields."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for one in body if isinstance(body, list) else []:
@@ -53,7 +53,7 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Expr]:
 
 
 def code_lines(text: str, tree: ast.AST) -> int:
-    """Number of lines that hold code."""
+    """Return the number of lines with code."""
     documented = {line for one in docstrings(tree) for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
     used: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -63,7 +63,7 @@ def code_lines(text: str, tree: ast.AST) -> int:
 
 
 def imported(tree: ast.AST, known: Mapping[str, Path]) -> set[str]:
-    """Modules of both packages that a file imports."""
+    """Return the modules of both packages that a file imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -76,7 +76,7 @@ def imported(tree: ast.AST, known: Mapping[str, Path]) -> set[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[int]:
-    """Sizes of the sets of modules that import each other, largest first."""
+    """Return the sizes of the sets of modules that import each other, largest first."""
     left, sizes = {name: set(found) - {name} for name, found in graph.items()}, []
     while True:
         try:
@@ -107,7 +107,7 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def figures(root: Path) -> dict[str, Any]:
-    """Figures of the files below `root`."""
+    """Return the figures of the files below `root`."""
     known, totals, graph = modules(root), dict[str, int](), {}
     for name, path in known.items():
         text = path.read_text()
@@ -142,7 +142,7 @@ def _has_multiplier(node: ast.ClassDef) -> bool:
 
 
 def traced(root: Path) -> tuple[int, int]:
-    """Numbers of files and of functions that a two-round run of fed-smp-randk-digits calls."""
+    """Return the numbers of files and of functions called in a two-round run of fed-smp-randk-digits."""
     sys.path.insert(0, str(root))
     import dpfed
 

@@ -1,10 +1,10 @@
-"""What integer noise and the fixed-point code cost a client: milliseconds for d numbers, on one thread.
+"""Milliseconds of integer noise and fixed-point encoding for d numbers of a client, on one thread.
 
     python benchmarks/integer_noise.py [--dimension 1600000] [--std 840] [--opendp-python PYTHON]
 
-Ours, exact, beside what one would write first, which is not (a normal that is rounded is no discrete Gaussian; numpy's
-Poisson sampler works in floating point), and beside OpenDP's exact discrete Gaussian, run by a Python that has it.
-Prints Markdown tables; of OpenDP's draws and ours also the two-sample test.
+dpfed's exact samplers are compared with naive inexact ones (a rounded normal is no discrete Gaussian; numpy's Poisson
+sampler works in floating point), and with OpenDP's exact discrete Gaussian, run by a Python that has it. Prints
+Markdown tables, and a two-sample test of OpenDP's and dpfed's draws.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def noise_table(dimension: int, std: int, opendp_python: str | None) -> None:
 
 
 def opendp(python: str, std: int, dimension: int) -> tuple[float, np.ndarray]:
-    """Seconds that OpenDP takes, and its draws."""
+    """Return the seconds of OpenDP, and its draws."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.npy"
         command = [python, "-c", _OPENDP, str(std), str(dimension), str(path)]
@@ -106,7 +106,7 @@ def encoded(code: FixedPoint, row: torch.Tensor, source: Randomness) -> torch.Te
 
 
 def best(run: Callable[[], object], times: int = 7) -> float:
-    """Milliseconds of the fastest run, tables and memory warm."""
+    """Return the milliseconds of the fastest run, after a warm-up of tables and memory."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()

@@ -1,12 +1,12 @@
-"""Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, BlazeFL, pfl, Flower.
+"""Seconds per round of local training, clipping, summing and noise in dpfed, a plain loop, BlazeFL, pfl and Flower.
 
     python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python]
                                         [--blaze-python VENV/bin/python] [--threads 2]
                                         [--task "MLP 2.4k"] [--device cuda] [--force]
 
-Prints a Markdown table: median, quartiles, peak memory. Every contender runs in processes of its own, in turns, so
-that a busy moment hits all of them; Flower, whose start takes longest, has one turn. Refuses to measure, and to report,
-where others keep the cores busy. benchmarks/README.md says how to make the environments, and shows results.
+Prints a Markdown table of medians, quartiles and peak memory. Every contender runs in separate processes, in turn, so
+that other work affects all of them; Flower, whose start is slowest, has one turn. Stops without a report if other
+processes keep the cores busy. benchmarks/README.md describes the environments and has results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TURNS = 3
 
 
 def dpfed_rounds(task: Task, device: str) -> list[float]:
-    """Seconds of each round of this package."""
+    """Return the seconds of each round of dpfed."""
     inputs, labels = (torch.from_numpy(array).flatten(0, 1).to(device) for array in client_data(task))
     ends = np.arange(task.clients + 1) * task.samples
     model, seeds = build(task.model, task.input_shape, task.classes), Seeds(root=0)
@@ -62,7 +62,7 @@ def dpfed_rounds(task: Task, device: str) -> list[float]:
 
 
 def plain_rounds(task: Task, device: str) -> list[float]:
-    """Seconds of each round of the loop one would write first: a module and a torch.optim.SGD a client."""
+    """Return the seconds of each round of a naive loop: a module and a torch.optim.SGD per client."""
     inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
     module = network(task).to(device)
 
@@ -81,13 +81,13 @@ def plain_rounds(task: Task, device: str) -> list[float]:
 
 
 def batches(task: Task) -> Iterator[Tensor]:
-    """One client's batches: places in 0 .. samples-1, in a new order every epoch."""
+    """Yield one client's batches: indices in 0 .. samples-1, in a new order every epoch."""
     for _ in range(task.epochs):
         yield from torch.randperm(task.samples).split(task.batch_size)
 
 
 def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Iterator[Tensor]]) -> list[float]:
-    """Seconds of each round after a warm-up: train, clip, sum, noise, step."""
+    """Return the seconds of each round after a warm-up: train, clip, sum, noise, step."""
     seconds = []
     for round in range(task.rounds + 1):
         start = time.perf_counter()
@@ -104,8 +104,8 @@ def timed(task: Task, weights: Tensor, train: Callable[[Tensor, int], Iterator[T
 
 @dataclass
 class Contender:
-    """command: prints the seconds of its rounds as a JSON list on its last line, for the task, threads and device
-    appended"""
+    """Contender of the benchmark. command: a program that prints the seconds of its rounds as a JSON list on its last
+    line; task, threads and device are appended to its arguments."""
 
     name: str
     command: list[str]
@@ -130,7 +130,7 @@ class Contender:
 
 
 def contenders(pfl_python: str | None, flower_python: str | None, blaze_python: str | None) -> list[Contender]:
-    """Ours first."""
+    """Return the contenders, dpfed first."""
     own, here = [sys.executable, __file__, "--rounds-of"], Path(__file__).parent
     found = [Contender("dpfed", [*own, "dpfed"]), Contender("plain loop", [*own, "plain"])]
     if blaze_python:
@@ -144,7 +144,7 @@ def contenders(pfl_python: str | None, flower_python: str | None, blaze_python: 
 
 
 def table(task: str, ran: list[Contender]) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Return the lines of the Markdown table."""
     ours = statistics.median(ran[0].seconds)
     for one in ran:
         middle = statistics.median(one.seconds)

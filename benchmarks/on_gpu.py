@@ -1,14 +1,14 @@
-"""Everything that is open on a GPU, in one go, as Markdown under the card's name.
+"""All tests and measurements that need a GPU, as Markdown under the device's name.
 
-    make bench-gpu                                   what follows, in the environment of `make test`
+    make bench-gpu                                   runs the next command in the environment of `make test`
     python benchmarks/on_gpu.py [--out gpu.md] [--pfl-python P] [--adapters-python P] [--quick] [--device cuda]
 
-In this order: the tests that want a GPU; Fed-SMP's run on Fashion-MNIST, 180 rounds, in each precision (target: 30 s in
-float32; needs DPFED_DATA_DIR); rounds beside other libraries (`local_training.py`); strategies and chunks beside what
-"auto" expects (`strategies.py`); encoding beside training (`encoding_share.py`; target: at most 10%); a round's steps
-of every method (`overhead.py`); a step of LoRA beside the whole network (`examples/adapters/client_costs.py`). A part
-that fails says so and the next one begins. --quick takes two rounds and the smallest network and leaves other libraries
-out, to see that the parts work; with --device cpu that needs no GPU.
+Parts, in this order: the tests that need a GPU; Fed-SMP's run on Fashion-MNIST, 180 rounds, in each precision (target:
+30 s in float32; needs DPFED_DATA_DIR); rounds compared with other libraries (`local_training.py`); strategies and
+chunks compared with the choice of "auto" (`strategies.py`); encoding compared with training (`encoding_share.py`;
+target: at most 10%); a round's steps of every method (`overhead.py`); a step of LoRA compared with the whole network
+(`examples/adapters/client_costs.py`). A failing part is reported, and the next part runs. --quick uses two rounds, the
+smallest network and no other library, to test the parts; with --device cpu it needs no GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRECISIONS = {"cuda": ("float32", "tf32", "bf16"), "cpu": ("float32",)}
 
 
 def card(device: str) -> str:
-    """The device's name, and the versions that count."""
+    """Return the device's name and the relevant versions."""
     if device == "cpu":
         return f"{platform.processor() or 'CPU'} (no GPU: a trial of the benchmark itself), torch {torch.__version__}"
     found = torch.cuda.get_device_properties(0)
@@ -41,7 +41,7 @@ def card(device: str) -> str:
 
 
 def printed(*command: str | Path, **environment: str) -> str:
-    """What a command prints, or why it failed."""
+    """Return the output of a command, or the reason of its failure."""
     began = time.perf_counter()
     done = subprocess.run(
         list(map(str, command)),
@@ -59,7 +59,7 @@ def printed(*command: str | Path, **environment: str) -> str:
 
 
 def whole_runs(device: str, quick: bool) -> str:
-    """The golden plan of Fed-SMP in every precision: seconds and accuracy."""
+    """Return seconds and accuracy of Fed-SMP's golden plan in every precision."""
     if not quick and not os.environ.get("DPFED_DATA_DIR"):
         return "Not run: DPFED_DATA_DIR names no folder with Fashion-MNIST."
     preset, rounds = ("fed-smp-randk-digits", 2) if quick else ("fed-smp-randk-fashion-mnist", 180)
@@ -82,7 +82,7 @@ def whole_runs(device: str, quick: bool) -> str:
 
 
 def parts(device: str, quick: bool, pfl: str | None, adapters: str | None) -> Iterator[tuple[str, str]]:
-    """Titles and tables."""
+    """Yield titles and tables."""
     chosen = ("-k", device) if quick else ()
     yield (
         "Tests",

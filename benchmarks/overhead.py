@@ -1,19 +1,17 @@
-"""What a round costs beside local training, part by part, for every method. Prints Markdown tables.
+"""Time of each part of a round compared with local training, for every method. Prints Markdown tables.
 
     python benchmarks/overhead.py [--model "CNN 0.58M"] [--methods drive eden] [--work few] [--threads 1]
 
 100 of 1,000 clients (`--cohort`) on random images. Their local work (`--work`) is `few`, 10 samples, 5 epochs, batches
 of 10: the 5 steps of `benchmarks/tasks.py`; `fed-smp`, the 10 steps of that paper's CNN (give `--model "CNN 1.66M"`);
 `fifty`, 100 samples, 5 epochs, batches of 10; or `fedmrn`, 600 samples, 10 epochs, batches of 64: 100 steps. Rounds
-are those of `dpfed run`, files and all. With `--extrapolate` clients train as in `few`, and the time of training is
-multiplied by how many more samples go through the model: all else does not depend on it. The table says so. With
-`--random-updates` no client trains: all other parts in a tenth of the time, in milliseconds; the first column is their
-sum.
-Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
-that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
-(`--clock wall`: by the clock); for every part the least over the rounds after the first. In one process a client's
-message is decoded by the call that encodes it: encode holds both. Evaluation is a setting of a run: it has a column,
-and is not counted.
+are those of `dpfed run`, including files. With `--extrapolate` clients train as in `few`, and the training time is
+multiplied by the ratio of samples; no other part depends on it, and the table notes it. With `--random-updates` no
+client trains: all other parts are measured in a tenth of the time, in milliseconds; the first column is their sum.
+Functions are wrapped from this script, so that the product itself is measured; a part is the time inside its functions
+minus that inside other parts. Seconds are processor time, which other work hardly affects (`--clock wall`: wall-clock
+time); for every part the smallest over the rounds after the first. In one process a client's message is decoded by the
+call that encodes it, so encode includes both. Evaluation is a setting of a run: it has a column but is not counted.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Work:
-    """What a client does in a round."""
+    """Local work of a client in a round."""
 
     samples: int
     batch: int
@@ -103,7 +101,7 @@ class Work:
 
     @property
     def seen(self) -> int:
-        """Samples that go through the model, with repetitions."""
+        """Number of samples that pass the model, with repetitions."""
         return self.epochs * self.samples
 
 
@@ -116,7 +114,7 @@ WORK = {
 
 
 class Profile:
-    """Exclusive seconds by the name of a part."""
+    """Clock of exclusive seconds by the name of a part."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -150,12 +148,12 @@ PART_OF = {
     "GaussianNoise": "noise",
     "IntegerNoise": "noise",
 }
-"""Stages whose two halves are one part; of others the client's half encodes, the other decodes."""
+"""Stages whose two halves form one part; for all other stages the client half encodes, the server half decodes."""
 
 
 @contextlib.contextmanager
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
-    """The functions of a run, wrapped."""
+    """Wrap the functions of a run to measure their parts."""
     method = run.experiment.method
     task = Task(state=run.experiment.start, cohort=np.arange(2), participants=np.arange(2))
     total = method.aggregation.open(task, size=2, dtype=torch.float32)
@@ -184,7 +182,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
 
 
 def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds a client of every part."""
+    """Return the milliseconds per client of every part."""
     run, rounds = None, []
     untrained = mock.patch.object(LocalTraining, "train", random_updates)
     clock = time.process_time if options.clock == "processor" else time.perf_counter
@@ -204,17 +202,17 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
 
 
 def random_updates(training: LocalTraining, broadcast: torch.Tensor, clients: Any, **named: Any) -> torch.Tensor:
-    """Rows about as long as the clip norm in place of the updates of `clients`."""
+    """Return random rows with about the clip norm in place of the updates of `clients`."""
     return torch.randn(len(clients), len(broadcast)) * len(broadcast) ** -0.5
 
 
 def work_of(options: argparse.Namespace) -> Work:
-    """What clients do here."""
+    """Return the local work of the clients."""
     return WORK["few" if options.extrapolate else options.work]
 
 
 def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The configuration of a setting."""
+    """Return the configuration of a setting."""
     extra, work = SETTINGS[name], work_of(options)
     result: dict[str, Any] = {
         "data": {"name": "random", **extra.get("data", {})},
@@ -228,7 +226,7 @@ def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]
 
 
 def register(samples: int) -> None:
-    """Random images, so many for each of 1,000 clients and 100 public ones: the time does not depend on them."""
+    """Return random images for 1,000 clients and 100 public ones; the time does not depend on their content."""
     generator = np.random.default_rng(0)
 
     def half(count: int) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
     PFL_PYTHON benchmarks/pfl_rounds.py TASK THREADS DEVICE
 
 Clipping and central Gaussian noise on, evaluation off; the first round is a warm-up and is not counted.
-pfl takes a GPU by itself where there is one, so the device only says where the data are.
+pfl uses a GPU if there is one, so DEVICE only sets the place of the data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """The network with the two methods that pfl asks for."""
+    """Network with the two methods that pfl requires."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Classifier(nn.Module):
 
 
 class Clock(TrainingProcessCallback):
-    """The time at the start of training and after every round."""
+    """Callback that records the time at the start of training and after every round."""
 
     def __init__(self) -> None:
         self.ticks = [time.perf_counter()]
@@ -55,7 +55,7 @@ class Clock(TrainingProcessCallback):
 
 
 def rounds(task: Task, device: str) -> list[float]:
-    """Seconds of each round after the first."""
+    """Return the seconds of each round after the first."""
     inputs, labels = (torch.from_numpy(array).to(device) for array in client_data(task))
     users = {client: (inputs[client], labels[client]) for client in range(task.clients)}
     population = FederatedDataset.from_slices(users, get_user_sampler("minimize_reuse", list(users)))

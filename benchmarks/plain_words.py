@@ -1,4 +1,4 @@
-"""Sample of names and sentences of the house, to be read without their code: which need a second reading?
+"""Random sample of names and sentences of the project, to be read without code and checked for clarity.
 
     python benchmarks/plain_words.py --seed 1
 

@@ -1,10 +1,10 @@
-"""How long the planner takes to answer while a slider moves, asked over HTTP as its page does, and by which account.
+"""Response time of the planner over HTTP while a slider moves, and the account that answers.
 
 python benchmarks/planner.py [--csv FILE]
 
-Milliseconds of one answer: the median and the slowest of `REPEATS` positions of a slider, after the first, by the
-clock and, which other work on the machine disturbs less, of the processor (page's side and server's). Then seconds of
-the default account, which replaces the quick one once the slider rests.
+Milliseconds of one answer: the median and the slowest of `REPEATS` positions of a slider, after the first, in
+wall-clock time and in processor time (client and server), which other work affects less. Then seconds of the default
+account, which replaces the quick account once the slider stops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
 
 
 def asked(server: PlannerServer, options: dict[str, str], *, quick: bool) -> tuple[float, float, dict[str, object]]:
-    """Seconds of one answer, by the clock and of the processor, and the answer."""
+    """Return wall-clock and processor seconds of one answer, and the answer."""
     port = server.server_address[1]
     headers = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
     body = json.dumps({"kind": "answer", "options": options, "quick": quick, "turn": time.time_ns()})
@@ -51,7 +51,7 @@ def asked(server: PlannerServer, options: dict[str, str], *, quick: bool) -> tup
 
 
 def moved(options: dict[str, str], step: int) -> dict[str, str]:
-    """A slider a little further: that of noise, or of epsilon."""
+    """Return the options with the slider of noise or epsilon moved a little."""
     name = "noise_multiplier" if options["noise_multiplier"] else "epsilon"
     return {**options, name: repr(float(options[name]) * (1 + step / 100))}
 

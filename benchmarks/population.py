@@ -1,12 +1,12 @@
-"""Start-up seconds and peak memory over the cohort and over the population, and a figure of both.
+"""Start-up seconds and peak memory over the cohort and over the population, with a figure.
 
     python benchmarks/population.py [--out benchmarks] [--rounds 2]
 
 Private federated averaging of the multilayer perceptron on 60,000 random images of 28x28, 10 samples a client
 (data.partition = "resampled"), Poisson sampling, epsilon by the ledger. Cohorts from 100 to 10,000 in a population of
-10^5, and populations from 10^4 to 10^6 with a cohort of 100. Every point is a process of its own: start-up is from the
-configuration to the first round's first client (imports and data left out), memory the largest resident set, by
-ru_maxrss; one thread, and seconds are those of the processor. Writes population.csv and population.png.
+10^5, and populations from 10^4 to 10^6 with a cohort of 100. Every point is a separate process: start-up is from the
+configuration to the first round's first client (without imports and data), memory the largest resident set (ru_maxrss);
+one thread, processor seconds. Writes population.csv and population.png.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("clients", "cohort", "start_seconds", "draw_seconds", "round_seconds"
 
 
 def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
-    """One run in this process."""
+    """Measure one run in this process."""
     import numpy as np
 
     from dpfed import data
@@ -98,7 +98,7 @@ def _peak_mb() -> float:
 
 
 def draw(rows: list[dict[str, float]], path: Path) -> None:
-    """Memory and start-up: over the cohort on the left, over the population on the right."""
+    """Draw memory and start-up over the cohort (left) and over the population (right)."""
     from dpfed.report.figures.figure import COLOURS, figure
 
     with figure(path, columns=2) as axes:

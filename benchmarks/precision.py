@@ -1,10 +1,10 @@
-"""Test accuracy of reduced precision beside float32's, over the same seeds. Prints a Markdown table.
+"""Test accuracy of reduced precision compared with float32, over equal seeds. Prints a Markdown table.
 
     python benchmarks/precision.py [--precision bf16] [--tasks "Fashion-MNIST, CNN 0.58M"] [--seeds 5] [--device cpu]
 
-Federated averaging without noise: clients by Dirichlet(1), ten steps on batches of ten, learning rate 0.1. A difference
-is that of two runs of one seed; stated are its mean and the standard error of it. Fashion-MNIST must be under
-DPFED_DATA_DIR. `--precision tf32 --device cuda` on a GPU.
+Federated averaging without noise: clients by Dirichlet(1), ten steps on batches of ten, learning rate 0.1. The table
+has the mean difference of two runs with one seed, and its standard error. Fashion-MNIST must be under DPFED_DATA_DIR.
+On a GPU: `--precision tf32 --device cuda`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def accuracy(task: str, precision: str, seed: int, device: str) -> float:
-    """Test accuracy after the last round."""
+    """Return the test accuracy after the last round."""
     chosen = TASKS[task]
     tables = {
         "data": {**chosen["data"], "partition": "dirichlet", "alpha": 1.0},

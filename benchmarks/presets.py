@@ -1,9 +1,9 @@
-"""Runs presets and keeps what they came to, which `dpfed run --list` shows.
+"""Run presets and record their results, which `dpfed run --list` shows.
 
     python benchmarks/presets.py [PRESET ...] [--file dpfed/config/expected.toml]
 
-Default: every preset on the embedded digits. Others need DPFED_DATA_DIR. Presets that are not named keep their numbers.
-Seconds are those of summary.json: training, without start-up and data.
+Default: every preset on the embedded digits. Other presets need DPFED_DATA_DIR. Presets not named keep their results.
+Seconds are those of summary.json: training, without start-up and data loading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADING = "# What presets came to, seed 0, on two CPU cores. Written by benchmar
 
 
 def measured(preset: str) -> dict[str, Any]:
-    """One run of a preset as it is."""
+    """Return the result of one run of an unchanged preset."""
     with tempfile.TemporaryDirectory() as folder:
         summary = dpfed.run(preset, out=Path(folder) / "run").summary
     epsilon = {} if summary["epsilon"] is None else {"epsilon": summary["epsilon"]}
@@ -35,7 +35,7 @@ def measured(preset: str) -> dict[str, Any]:
 
 
 def written(tables: dict[str, dict[str, Any]]) -> str:
-    """As TOML, a table a preset, by name."""
+    """Return the results as TOML, one table per preset, sorted by name."""
     lines = [HEADING]
     for name in sorted(tables):
         lines += [f"\n[{name}]\n", *(f"{key} = {value!r}\n" for key, value in tables[name].items())]
@@ -43,7 +43,7 @@ def written(tables: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, and write after every preset, so that an end halfway loses nothing."""
+    """Run the presets and write the file after each, so that an interruption loses no result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="*")
     parser.add_argument("--file", type=Path, default=FILE)

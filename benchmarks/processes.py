@@ -1,10 +1,10 @@
-"""Main memory of a process and all that came from it."""
+"""Memory of a process and its descendants."""
 
 from pathlib import Path
 
 
 def megabytes(root: int) -> float:
-    """Megabytes of 2^20 bytes; what processes share counts once (Linux)."""
+    """Return the memory in units of 2^20 bytes; shared memory counts once (Linux only)."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Whether the machine is idle enough for times to mean something (Linux)."""
+"""Check that the machine is idle enough for meaningful times (Linux only)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MOST = 0.25
 
 
 class OtherWork:
-    """Cores that processes other than this one, and its children that have ended, have kept busy since it was made."""
+    """Meter of cores that other processes kept busy since its creation, without this process and its ended children."""
 
     def __init__(self) -> None:
         self._began, self._before = time.perf_counter(), self._seconds()
 
     def cores(self) -> float:
-        """On average since the beginning."""
+        """Return the average number of busy cores since the creation."""
         return max(0.0, (self._seconds() - self._before) / (time.perf_counter() - self._began))
 
     @staticmethod
@@ -30,14 +30,14 @@ class OtherWork:
 
 
 def other_work_now(seconds: float = 1.0) -> float:
-    """Cores that others keep busy while this process sleeps."""
+    """Return the number of cores that other processes keep busy while this process sleeps."""
     work = OtherWork()
     time.sleep(seconds)
     return work.cores()
 
 
 def refuse(busy: float, *, force: bool) -> None:
-    """Say how busy the machine was with other things; leave if that was too much."""
+    """Print the load by other processes; exit if it is too high."""
     print(f"{os.cpu_count()} cores, {busy:.2f} busy with other processes, load average {os.getloadavg()[0]:.2f}")
     if busy > _MOST and not force:
         sys.exit("refused: other processes keep the cores busy, so times would mean little. Wait, or --force.")

@@ -1,4 +1,4 @@
-"""Cost of a pair of a replay audit beside two plain runs, in seconds and memory.
+"""Seconds and memory of one pair of a replay audit, compared with two plain runs.
 
 python benchmarks/replay.py                 small runs
 python benchmarks/replay.py --large         one round of 1,000 clients of 1.66 million weights
@@ -51,7 +51,7 @@ def plain(preset: str, settings: dict, seconds: multiprocessing.Queue) -> None:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """Return the processor time of this process and of children that it has waited for."""
     mine, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return mine.ru_utime + mine.ru_stime + others.ru_utime + others.ru_stime
 

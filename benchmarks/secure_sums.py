@@ -1,10 +1,10 @@
-"""How long a secure sum takes, beside the functions that Flower's SecAgg+ is made of.
+"""Duration of a secure sum, compared with the functions of Flower's SecAgg+.
 
     python benchmarks/secure_sums.py [--quick] [--plot growth.png] [--repeat 2]
 
-Ours are whole rounds: every message made and parsed, every total checked against the plain sum. Flower's are its own
-functions, called as its client and its workflow call them, for a few of the clients, and scaled to all, since every
-client does the same; quantising and serialising are left out on its side. Without flwr its columns are skipped.
+dpfed runs whole rounds: every message is written and parsed, every total is checked against the plain sum. For Flower,
+its functions are called as its client and workflow call them, for a few clients, and the time is scaled to all clients,
+without quantising and serialising. Without flwr its columns are omitted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ except ImportError as error:
 
 BITS = 17
 GROUP = 10  # rows that arrive together
-SAMPLED = 3  # clients of Flower's that are timed
+SAMPLED = 3  # number of Flower's clients that are timed
 FLOWER_MODULUS = 1 << 32
 MLP_TO_CNN = (10_000, 100_000, 400_000, 1_600_000)
 CLIENTS = (25, 50, 100, 200)
@@ -53,7 +53,7 @@ CLIENTS = (25, 50, 100, 200)
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """clients n, neighbours k (None: all), coordinates d, and how many drop before they send their row."""
+    """Setting: clients n, neighbours k (None: all), coordinates d, and the number that drop out before sending rows."""
 
     clients: int
     neighbours: int | None
@@ -65,11 +65,11 @@ class Setting:
         return self.clients - 1 if self.neighbours is None else self.neighbours
 
 
-Seconds = tuple[float, float]  # by the clock, of the processors
+Seconds = tuple[float, float]  # wall-clock time, and processor time
 
 
 def ours(kind: type[ProtocolSum] | type[MaskedSum], setting: Setting, rows: np.ndarray) -> Seconds:
-    """One whole round. Rows are the same for every group, which the time does not see."""
+    """Measure one whole round. Rows repeat between groups, which does not affect the time."""
     ids = np.arange(setting.clients)
     began = time.perf_counter(), time.process_time()
     terms = agree_on_terms(
@@ -93,7 +93,7 @@ def timed(work: Callable[[], Any]) -> tuple[Seconds, Any]:
 
 
 def flower(setting: Setting) -> Seconds:
-    """A round of Flower's functions: a few clients and their part of the server's work, times n over a few."""
+    """Measure Flower's functions for a few clients and their part of the server's work, scaled to n clients."""
     holders = setting.degree + 1
     needed = max(2, round(0.6 * holders))
     left = setting.clients - setting.gone
@@ -119,7 +119,7 @@ def flower(setting: Setting) -> Seconds:
 
 
 def flower_shares(public: list[bytes], needed: int) -> tuple[list[bytes], list[bytes]]:
-    """Stages 0 and 1 of a client: two key pairs, shares of both secrets, encrypted for every neighbour and opened."""
+    """Run stages 0 and 1 of a client: two key pairs; shares of both secrets, encrypted for neighbours and opened."""
     (mask_key, _), (cipher_key, _) = generate_key_pairs(), generate_key_pairs()
     of_seed = create_shares(os.urandom(32), needed, len(public))
     of_key = create_shares(private_key_to_bytes(mask_key), needed, len(public))
@@ -132,7 +132,7 @@ def flower_shares(public: list[bytes], needed: int) -> tuple[list[bytes], list[b
 
 
 def flower_upload(key: Any, public: list[bytes], row: list[np.ndarray]) -> list[np.ndarray]:
-    """Stage 2 of a client: its own mask and one for every neighbour, and the server's addition."""
+    """Run stage 2 of a client: its self mask and one mask for every neighbour, and the server's addition."""
     shapes = arithmetic.get_parameters_shape(row)
     masked = arithmetic.parameters_addition(row, pseudo_rand_gen(os.urandom(32), FLOWER_MODULUS, shapes))
     raw = private_key_to_bytes(key)
@@ -144,14 +144,14 @@ def flower_upload(key: Any, public: list[bytes], row: list[np.ndarray]) -> list[
 
 
 def flower_unmask_survivor(shares: list[bytes], row: list[np.ndarray]) -> None:
-    """Stage 3 of the server for a client in the sum."""
+    """Run stage 3 of the server for a client in the sum."""
     seed = combine_shares(shares)
     mask = pseudo_rand_gen(seed, FLOWER_MODULUS, arithmetic.get_parameters_shape(row))
     arithmetic.parameters_subtraction(row, mask)
 
 
 def flower_unmask_dropped(shares: list[bytes], public: list[bytes], row: list[np.ndarray]) -> None:
-    """Stage 3 of the server for a client that is not."""
+    """Run stage 3 of the server for a client that dropped out."""
     raw = combine_shares(shares)
     shapes = arithmetic.get_parameters_shape(row)
     for other in public:
@@ -160,13 +160,13 @@ def flower_unmask_dropped(shares: list[bytes], public: list[bytes], row: list[np
 
 
 def best(measure: Callable[[], Seconds], repeat: int) -> Seconds:
-    """The least of each, since others may be at work on the machine."""
+    """Return the smallest of each time, because other work only adds time."""
     measured = [measure() for _ in range(repeat)]
     return min(clock for clock, _ in measured), min(cpu for _, cpu in measured)
 
 
 def measure(setting: Setting, repeat: int) -> dict[str, Seconds]:
-    """Seconds of the three, each in turn."""
+    """Return the seconds of the three contenders, measured in turn."""
     rows = np.random.default_rng(0).integers(0, 1 << BITS, (GROUP, setting.size), dtype=np.uint32)
     found = {
         "protocol": best(lambda: ours(ProtocolSum, setting, rows), repeat),
@@ -200,7 +200,7 @@ def settings(quick: bool) -> Iterable[Setting]:
 
 
 def draw(found: dict[Setting, dict[str, Seconds]], path: str) -> None:
-    """Seconds against clients and against coordinates, without dropouts."""
+    """Draw seconds over clients and over coordinates, without dropouts."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,15 +1,15 @@
-"""What one client's upload costs the server, for every method: bytes down and up, time to read, check, add. A table.
+"""Table of bytes down and up, and of the server's time to read, check and add one upload, for every method.
 
     python benchmarks/server_uploads.py [--model "CNN 0.58M"] [--uploads 20] [--methods dp-fedavg drive]
     python benchmarks/server_uploads.py --edges 1 10 100 1000 [--clients 100000] [--gigabits 10] --methods dp-fedavg
 
-As the server of the Flower engine takes uploads: the bytes are read as a stranger's, clipped where the server clips,
-and added to the sum; Flower's own messages are not in it. One thread, milliseconds of the processor, the least of five
-goes. The last columns follow: what 100,000 clients a round bring in, and how long one core needs for them.
+As the server of the Flower engine does, the script parses untrusted bytes, clips if the server clips, and adds the row
+to the sum; Flower's messages are not included. One thread, processor milliseconds, the smallest of five repetitions.
+The last columns are computed from these: the bytes of 100,000 clients per round, and the time of one core for them.
 
-With --edges a round is played through by these constants: every edge reads, clips and adds its share of the uploads, on
-one core behind a line of so many gigabits, and sends one partial sum (float64) to the root, which adds them behind such
-a line; noise is added once, at the root. 1 edge is a root alone. What a partial sum costs the root is measured as well.
+With --edges a round is simulated with these constants: every edge reads, clips and adds its share of the uploads, on
+one core with a line of --gigabits, and sends one partial sum (float64) to the root, which adds them with an equal line;
+noise is added once, at the root. 1 edge means a root alone. The root's time for a partial sum is measured as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MANY = 100_000
 
 
 def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
-    """Numbers of the model, bytes up, milliseconds."""
+    """Return the size of the model, bytes up, and milliseconds."""
     options = argparse.Namespace(cohort=uploads, rounds=1, device="cpu", work="few", extrapolate=False)
     tables: dict[str, Any] = overhead.tables(name, model, options)
     experiment = build(parse(tables, source="benchmark"))
@@ -68,7 +68,7 @@ def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
 
 
 def partial_sum(numbers: int) -> float:
-    """Milliseconds of the processor to read one partial sum of so many numbers and to add it."""
+    """Return the processor milliseconds to read and add one partial sum of this size."""
     total, message = torch.zeros(numbers, dtype=torch.float64), np.random.default_rng(0).normal(size=numbers).tobytes()
     best = float("inf")
     for _ in range(GOES):
@@ -80,7 +80,7 @@ def partial_sum(numbers: int) -> float:
 
 
 def through_edges(name: str, constants: tuple[int, float, float], chosen: argparse.Namespace) -> None:
-    """A line for each number of edges."""
+    """Return a line for each number of edges."""
     numbers, size, each = constants
     rate, of_root = chosen.gigabits * 1e9 / 8, partial_sum(numbers)
     for edges in chosen.edges:

@@ -1,12 +1,12 @@
-"""Milliseconds of a client and step of local training, by strategy, chunk and precision, beside what "auto" expects.
+"""Milliseconds per client and step of local training by strategy, chunk and precision, with the estimate of "auto".
 
     python benchmarks/strategies.py [--device cuda] [--tasks "CNN 1.66M"] [--chunks 10 25 100]
                                     [--precision float32 bf16]
 
-The networks and clients of `benchmarks/tasks.py` (random images), `--clients` of them a round. A round is trained twice
-before it is timed, `--rounds` times; stated is the median by the clock, after the device is done. Memory is the most
-that torch took of a GPU; on a CPU see `population.py`. The network's arithmetic in Tflop/s is six flops for every
-multiply-add of its forward pass: hold it against what the device can do.
+Networks and clients are those of `benchmarks/tasks.py` (random images), `--clients` of them per round. After two
+warm-up rounds, `--rounds` rounds are timed; the table has the median wall-clock time with synchronisation. Memory is
+the peak that torch allocated on a GPU; on a CPU see `population.py`. The arithmetic in Tflop/s counts six flops for
+every multiply-add of the forward pass: compare it with the device's peak.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WARM_UP = 2
 
 
 def settings(chunks: list[int]) -> Iterator[tuple[Strategy, int | None]]:
-    """What is compared."""
+    """A strategy, chunk and precision to be compared."""
     yield "loop", None
     for chunk in chunks:
         yield "vmap", chunk
@@ -39,7 +39,7 @@ def settings(chunks: list[int]) -> Iterator[tuple[Strategy, int | None]]:
 def trainer(
     task: Task, device: torch.device, clients: int, strategy: Strategy, chunk: int | None, precision: Precision
 ) -> LocalTraining:
-    """Clients beyond the task's hundred have the data of the first again."""
+    """Return the clients' data; clients beyond the task's hundred repeat the data of the first."""
     inputs, labels = (torch.from_numpy(array).flatten(0, 1).to(device) for array in client_data(task))
     model = build(task.model, task.input_shape, task.classes)
     rows = np.arange(clients * task.samples) % len(labels)
@@ -59,7 +59,7 @@ def trainer(
 
 
 def milliseconds(training: LocalTraining, clients: int, rounds: int) -> float:
-    """Of a client and step."""
+    """Return the milliseconds per client and step."""
     device, weights = training.inputs.device, training.model.initial(0).to(training.inputs.device)
     seconds = []
     for round in range(_WARM_UP + rounds):
@@ -72,7 +72,7 @@ def milliseconds(training: LocalTraining, clients: int, rounds: int) -> float:
 
 
 def row(name: str, options: argparse.Namespace, strategy: Strategy, chunk: int | None, precision: Precision) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     task, device = TASKS[name], torch.device(options.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""What is timed: the same data and networks for every contender. Needs numpy and torch only."""
+"""Data and networks of the benchmarks, equal for every contender. Needs numpy and torch only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """100 clients with `samples` each, 5 epochs of batches of 10, clip norm 1, noise multiplier 1.
+    """Task of 100 clients with `samples` samples each, 5 epochs of batches of 10, clip norm 1, noise multiplier 1.
 
-    group:         clients whose updates dpfed holds in memory at a time, as its own rounds do
-    flower_rounds: of Flower's simulation, the slowest of all
+    group:         clients whose updates dpfed holds in memory at a time, as in its rounds
+    flower_rounds: number of rounds of Flower's simulation, which is the slowest contender
     """
 
     model: str
@@ -40,7 +40,7 @@ TASKS = {
 
 
 def client_data(task: Task) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Random inputs [clients, samples, ...] and labels [clients, samples]: the time does not depend on them."""
+    """Return random inputs [clients, samples, ...] and labels [clients, samples]; the time does not depend on them."""
     generator = np.random.default_rng(0)
     shape = (task.clients, task.samples)
     inputs = generator.standard_normal((*shape, *task.input_shape), dtype=np.float32)
@@ -48,7 +48,7 @@ def client_data(task: Task) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def network(task: Task) -> nn.Module:
-    """The task's network in plain torch."""
+    """Return the task's network in plain torch."""
     if task.model == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     padding, features = (2, 3136) if task.model == "fed-smp-cnn" else (0, 1024)

@@ -1,4 +1,4 @@
-"""The documentation site: `make docs`. Tutorials run while it is built; a warning ends the build."""
+"""Configuration of the documentation site (`make docs`). Tutorials run during the build; a warning ends the build."""
 
 import importlib
 import inspect
@@ -32,7 +32,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]
 
-# Commands of tutorials are this environment's, in tables of a page's width; files go to a temporary folder.
+# Commands of tutorials come from this environment; tables have a page's width; files go to a temporary folder.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ |= {
     "COLUMNS": "90",
@@ -81,11 +81,11 @@ COPIES = {
     "examples/README.md": "examples",
     "README.md": "index",
 }
-"""Where the site has what the repository keeps outside of docs/. All but the last are that file's text."""
+"""Pages of the site for files outside docs/. All pages except the last contain the text of their file."""
 
 
 def from_the_repository(app, name, source):
-    """The pages that are copies get their text. Links to files that no page has become plain words."""
+    """Insert the text of pages that are copies; replace links to files without a page by plain text."""
     path = f"docs/{name}.md"
     for original, page in COPIES.items():
         if page == name and name != "index":
@@ -121,11 +121,11 @@ PAGES = (
     "accounting.ledger",
     "accounting.mechanisms",
 )
-"""Modules whose pages have what the package offers as well, under the package's shorter name."""
+"""Modules whose pages also list the names that the package exports, under the package's shorter name."""
 
 
 def public_names(match):
-    """A line `% public: MODULE` becomes every class and function that the module offers."""
+    """Replace a line `% public: MODULE` by every class and function that the module exports."""
     module, package = importlib.import_module(match[1]), importlib.import_module(match[1].partition(".")[0])
     shared = {
         id(getattr(importlib.import_module(one), name))
@@ -151,14 +151,14 @@ ALIASES |= {stringify_annotation(Floats, mode): "Floats" for mode in ("smart", "
 
 
 def readable(app, what, name, thing, options, signature, returned):
-    """Signatures have the aliases of arrays' types."""
+    """Use aliases of array types in signatures."""
     for written, alias in ALIASES.items():
         signature, returned = (text and text.replace(written, alias) for text in (signature, returned))
     return signature, returned
 
 
 def as_written(app, what, name, thing, options, lines):
-    """Docstrings are plain text: paragraphs, columns and formulas, which stay as they are, and examples."""
+    """Convert plain-text docstrings: paragraphs and examples; columns and formulas stay literal."""
     written = []
     for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
         rows = part.splitlines()
@@ -174,7 +174,7 @@ def as_written(app, what, name, thing, options, lines):
 
 
 class CommandsAsSuch(SphinxPostTransform):
-    """A cell of commands is shown as such, without the line that makes Python run them."""
+    """Show a cell of commands without its first line, the magic that runs the commands."""
 
     default_priority = 1
 

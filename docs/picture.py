@@ -1,4 +1,4 @@
-"""README's picture: `python docs/picture.py` writes docs/_static/epsilon-light.svg and -dark.svg."""
+"""Draw README's picture: `python docs/picture.py` writes docs/_static/epsilon-light.svg and -dark.svg."""
 
 from collections.abc import Iterator
 from pathlib import Path

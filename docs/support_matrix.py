@@ -1,9 +1,9 @@
-"""Support matrix of docs/participation.md: sampler x noise x neighbours x unit, from what the accounts answer.
+"""Support matrix of docs/participation.md (sampler x noise x neighbours x unit), computed by the accounts.
 
     python docs/support_matrix.py            print it
     python docs/support_matrix.py --write    put it into the page
 
-Every cell is a plan that is solved: its epsilon against the proven lower bound, or the reason of its refusal.
+Every cell is a solved plan: its epsilon compared with the proven lower bound, or the reason of a refusal.
 """
 
 import sys
@@ -23,12 +23,12 @@ BEGIN, END = "<!-- support matrix: begin -->\n", "<!-- support matrix: end -->\n
 PLAN: dict[str, Any] = {"clients": 600, "cohort": 100, "rounds": 18}
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "`poisson`": {},
-    "the same, at most 130": {"cohort_cap": 130},
+    "`poisson`, cap 130": {"cohort_cap": 130},
     "`fixed`": {"sampling": "fixed"},
     "`all`": {"sampling": "all"},
     "`balls-and-bins`": {"sampling": "balls-and-bins"},
-    "the same in 3 lanes": {"sampling": "balls-and-bins", "lanes": 3},
-    "the same in 3 secret lanes": {"sampling": "balls-and-bins", "lanes": 3, "secret_lanes": True},
+    "`balls-and-bins`, 3 lanes": {"sampling": "balls-and-bins", "lanes": 3},
+    "`balls-and-bins`, 3 secret lanes": {"sampling": "balls-and-bins", "lanes": 3, "secret_lanes": True},
     "`allocation`": {"sampling": "allocation", "participations": 3},
     "`min-separation`": {"sampling": "min-separation", "separation": 3},
     "`cyclic`": {"sampling": "cyclic"},
@@ -40,18 +40,18 @@ NOISES: dict[str, dict[str, Any]] = {
     "2 buffers": {"noise": "blt", "buffers": 2},
     "Gaussian shares": {"mechanism": "distributed-gaussian"},
     "discrete Gaussian": {"mechanism": "discrete-gaussian", "dimension": 100, "placement": "server", "secure": False},
-    "the same in shares": {"mechanism": "discrete-gaussian", "dimension": 100},
+    "discrete Gaussian shares": {"mechanism": "discrete-gaussian", "dimension": 100},
     "Skellam shares": {"mechanism": "skellam", "dimension": 100},
-    "coins, summed": {"mechanism": "bernoulli-aggregate", **COINS},
-    "coins, seen": {"mechanism": "bernoulli-channel", **COINS},
+    "Bernoulli, summed": {"mechanism": "bernoulli-aggregate", **COINS},
+    "Bernoulli, visible": {"mechanism": "bernoulli-channel", **COINS},
 }
 EXACT = 1e-3
-"""Distance between both bounds, over the lower one, that grids and search of the lower bound explain."""
+"""Largest relative distance between both bounds that discretisation and the search of the lower bound explain."""
 _UNKNOWN = ("no account", "no bound", "schedules are accounted with", "not implemented", "is implemented")
 
 
 class Matrix:
-    """Cells of all tables, and the reasons of refusals by number."""
+    """Cells of all tables, and the numbered reasons of refusals."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -59,8 +59,8 @@ class Matrix:
     def lines(self) -> Iterator[str]:
         yield (
             f"A client as unit: {PLAN['cohort']} of {PLAN['clients']} clients, {PLAN['rounds']} rounds, noise "
-            "multiplier 2. *exact*: upper and lower bound meet within 0.1%. *certified, x%*: so far above the lower "
-            "bound. *certified*: an upper bound, without a lower one. Reasons of refusals are below."
+            "multiplier 2. *exact*: upper and lower bound meet within 0.1%. *certified, x%*: an upper bound x% above "
+            "the lower bound. *certified*: an upper bound without a lower bound. Reasons of refusals are below."
         )
         for adjacency in Adjacency:
             yield f"\n| {adjacency} | {' | '.join(NOISES)} |"
@@ -70,8 +70,8 @@ class Matrix:
                 yield f"| {name} | {' | '.join(cells)} |"
         names = [name for name, sampling in SAMPLINGS.items() if not {"lanes", "cohort_cap"} & sampling.keys()]
         yield (
-            "\nA record as unit (`[local.record]`): Gaussian or discrete Gaussian noise in local steps; clients pay "
-            "for their rounds."
+            "\nA record as unit (`[local.record]`): Gaussian or discrete Gaussian noise in local steps; each client "
+            "is charged for its rounds."
         )
         yield f"\n| | {' | '.join(names)} |"
         yield f"|---|{'---|' * len(names)}"
@@ -119,7 +119,7 @@ class Matrix:
 
 
 def stated(epsilon: float, lower: float | None) -> str:
-    """Return a cell for an upper bound and the lower bound beside it."""
+    """Return the cell for an upper and a lower bound."""
     if lower is None:
         return "certified"
     above = epsilon / lower - 1

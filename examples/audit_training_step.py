@@ -1,4 +1,4 @@
-"""Is a training step as private as it claims? A DP-SGD step by Opacus (one record more or less), and a round of a loop.
+"""Audit of a DP-SGD step by Opacus (one record added or removed) and of a round of a loop against their claims.
 
 python audit_training_step.py"""
 
@@ -14,7 +14,7 @@ CLAIM = accounting.Gaussian(noise_multiplier=1.0, adjacency=accounting.Adjacency
 
 
 def opacus_step(given: tuple[Tensor, Tensor], seed: int) -> Tensor:
-    """Weights [d] and records [n, d] in, weights after a step of DP-SGD out: one record is the unit."""
+    """Return the weights after a DP-SGD step from (weights [d], records [n, d]); the unit is one record."""
     weights, records = given
     model = GradSampleModule(nn.Linear(len(weights), 1, bias=False), loss_reduction="sum")
     with torch.no_grad():
@@ -33,7 +33,7 @@ def opacus_step(given: tuple[Tensor, Tensor], seed: int) -> Tensor:
 
 
 def loop_round(given: tuple[Tensor, Tensor], seed: int) -> Tensor:
-    """A state [d] and every client's data [clients, d] in, the new state out: one client is the unit."""
+    """Return the new state from (state [d], all clients' data [clients, d]); the unit is one client."""
     state, data = given
     moves = 0.5 * (data - state)  # local training
     moves = moves * (1 / moves.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)

@@ -1,5 +1,7 @@
-"""One budget over several experiments on the same clients: every run is charged to one ledger, and the one that it no
-longer pays for ends early or does not begin. Whatever is chosen by looking at results, epsilon is the budget's."""
+"""One budget for several experiments on the same clients.
+
+Every run is charged to one ledger; a run ends early or does not begin if the budget is spent. The budget's epsilon
+holds even if runs are chosen by earlier results."""
 
 import dpfed
 from accounting.ledger.project import ProjectLedger

@@ -1,10 +1,10 @@
-"""A compressor and a method of one's own. dpfed run masked-levels-digits --load own_compressor.py
+"""A custom compressor and a custom method. dpfed run masked-levels-digits --load own_compressor.py
 dpfed audit scheme three-levels --load own_compressor.py; dpfed audit upload masked-levels --load own_compressor.py"""
 
 from dpfed import compress, methods, stages
 
 
-@compress.register("three-levels")  # the largest entry times -1, 0 or 1, at random so that the mean is right
+@compress.register("three-levels")  # the largest entry times -1, 0 or 1, drawn so that the mean is unbiased
 class ThreeLevels:
     unbiased = True
 
@@ -21,5 +21,5 @@ class ThreeLevels:
 
 
 @methods.register("masked-levels", scheme="three-levels", sparse="yes", preset={"method": {"keep": 0.4}})
-def masked_levels(s):  # of the coordinates that the round's public seed draws
+def masked_levels(s):  # sends the coordinates drawn by the round's public seed
     return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept))

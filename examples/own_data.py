@@ -1,4 +1,4 @@
-"""Your own data and network, on the plan of a preset. Each of 300 clients holds 20 samples; nobody else sees them."""
+"""Your own data and network with the plan of a preset. Each of 300 clients has 20 samples."""
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,5 @@
-"""Your own training loop in plain torch. Who takes part, the clip, the noise and the charge come from one object, so
-that what is charged is what was done. Afterwards: dpfed audit run own-loop.jsonl"""
+"""Your own training loop in plain torch. One object draws cohorts, clips, adds noise and charges, so that the charge
+matches what ran. Afterwards: dpfed audit run own-loop.jsonl"""
 
 import copy
 
@@ -17,7 +17,7 @@ network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32
 
 
 def difference(client: int) -> dict[str, Tensor]:
-    """What a client's own training changes in the network: here a few steps of SGD, in yours anything."""
+    """Return the change of the network by a client's training: here a few steps of SGD; replace it by yours."""
     mine, own = copy.deepcopy(network), owner == client
     optimizer = torch.optim.SGD(mine.parameters(), lr=0.5, momentum=0.5)
     for _ in range(5):

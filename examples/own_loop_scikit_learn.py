@@ -1,4 +1,4 @@
-"""The same promise without a torch model: scikit-learn's partial_fit on every client, updates as numpy arrays."""
+"""Private training loop without torch: scikit-learn's partial_fit on every client, updates as numpy arrays."""
 
 import copy
 

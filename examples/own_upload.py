@@ -1,4 +1,4 @@
-"""A function of one's own, and what is claimed of it. Is the claim true?
+"""Custom functions with claims to audit: one claim is true, one is false.
 
 dpfed audit upload clipped_sum --load own_upload.py; dpfed audit upload forgotten_layers --load own_upload.py"""
 
@@ -17,14 +17,14 @@ def clipped(updates: Tensor) -> Tensor:
 
 @audit.claim(CLAIM, clip_norm=1.0)
 def clipped_sum(updates: Tensor, seed: int) -> Tensor:
-    """Right: every client's whole update is clipped to 1, and the sum gets noise of standard deviation 1."""
+    """Correct: clip every client's whole update to norm 1, and add noise of standard deviation 1 to the sum."""
     noise = torch.randn(updates.shape[1], generator=torch.Generator().manual_seed(seed))
     return clipped(updates).sum(dim=0) + noise
 
 
 @audit.claim(CLAIM, clip_norm=1.0)
 def forgotten_layers(updates: Tensor, seed: int) -> list[Tensor]:
-    """Wrong: each of two layers is clipped to 1, so a client moves the sum by sqrt(2)."""
+    """Wrong: clip each of two layers to norm 1, so that a client moves the sum by sqrt(2)."""
     noise = torch.Generator().manual_seed(seed)
     return [
         clipped(layer).sum(dim=0) + torch.randn(layer.shape[1], generator=noise) for layer in updates.chunk(2, dim=1)

@@ -1,4 +1,4 @@
-"""Numbers to predict, privately: their mean, and their upper tenth by a loss of one's own."""
+"""Private prediction of numbers: their mean, and their 90% quantile by a custom loss."""
 
 import numpy as np
 import torch

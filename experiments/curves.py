@@ -1,18 +1,18 @@
-"""Curves of several runs in one figure: test accuracy over rounds and over megabytes, epsilon over rounds."""
+"""Figure with curves of several runs: test accuracy over rounds and over megabytes, epsilon over rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpfed.report.figures.figure import figure, looks_of, plain_log_ticks
+from dpfed.report.figures.figure import distinct_looks, figure, plain_log_ticks
 
 Point = Mapping[str, float | None]
 
 
 def plot_curves(runs: Mapping[str, Sequence[Point]], path: Path) -> None:
-    """Draw a line a run; points hold round, test_accuracy, epsilon and uplink_megabytes, None where there is none."""
-    looks = looks_of(list(runs))
+    """Draw one line per run; a point has round, test_accuracy, epsilon and uplink_megabytes, each possibly None."""
+    looks = distinct_looks(list(runs))
     private = any(point.get("epsilon") is not None for points in runs.values() for point in points)
     with figure(path, columns=3 if private else 2) as axes:
         for name, points in runs.items():

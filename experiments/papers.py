@@ -1,9 +1,9 @@
-"""The page of the four papers, docs/papers.md, from the files of results.
+"""Write the page of the four papers, docs/papers.md, from files of results.
 
     python experiments/papers.py > docs/papers.md
 
-papers.md beside this file is the text; `{{name}}` stands for the table that the function of this name makes. A row
-without a result says so. No run is started, and none is needed.
+The text is papers.md in this folder, in which `{{name}}` is replaced by the table of the function of this name. A row
+without a result is marked. No run is started.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 Line = dict[str, str]
 NONE = "no result yet"
 ONCE = "client-steps"
-"""method.public_epochs of rows that were made before it was a key."""
+"""Value of method.public_epochs for rows that were made before this key existed."""
 
 
 def read(name: str) -> list[Line]:
-    """Lines of a CSV file under experiments/; none if there is no such file."""
+    """Return the lines of a CSV file under experiments/; an empty list without such a file."""
     path = HERE / name
     if not path.exists():
         return []
@@ -34,19 +34,19 @@ def read(name: str) -> list[Line]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, its first column to the left."""
+    """Return a Markdown table with a left-aligned first column."""
     rule = ["---", *["--:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
 
 
 def mean(values: Sequence[float], digits: int = 1) -> str:
-    """The mean, and the standard deviation of several."""
+    """Return the mean as text, with the standard deviation of several values."""
     middle = f"{statistics.fmean(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ± {statistics.stdev(values):.{digits}f}"
 
 
 def grouped(lines: Iterable[Line], *keys: str) -> dict[tuple[str, ...], list[Line]]:
-    """Lines by their values of `keys`."""
+    """Return the lines grouped by their values of `keys`."""
     found: dict[tuple[str, ...], list[Line]] = defaultdict(list)
     for line in lines:
         found[tuple(line[key] for key in keys)].append(line)
@@ -54,13 +54,13 @@ def grouped(lines: Iterable[Line], *keys: str) -> dict[tuple[str, ...], list[Lin
 
 
 def period(lines: Sequence[Line]) -> str:
-    """The server's passes over public samples."""
+    """Return the number of passes of the server over public samples."""
     values = sorted({line["public_epochs"] for line in lines})
     return "; ".join(f"{value}, not yet made again" if value == ONCE else value for value in values)
 
 
 def fed_smp_table_1() -> str:
-    """Each cell of Table I beside its two runs here: the paper's sampler and noise, and a true epsilon of 1.01."""
+    """Compare each cell of Table I with two runs: the paper's sampler and noise, and a true epsilon of 1.01."""
     runs, rows = grouped(read("fed-smp/results.csv"), "row", "x"), []
     cells = [line for line in read("fed-smp/table-1.csv") if line["quantity"] == "best_test_accuracy"]
     printed = {(cell["row"], cell["x"]) for cell in cells}
@@ -90,7 +90,7 @@ def fed_smp_table_1() -> str:
 
 
 def accuracies(lines: Sequence[Line]) -> str:
-    """Best over rounds and, in brackets, of the last round."""
+    """Return the best accuracy over rounds and, in brackets, that of the last round."""
     if not lines:
         return NONE
     best, last = ([float(line[key]) for line in lines] for key in ("best_test_accuracy", "test_accuracy"))
@@ -98,7 +98,7 @@ def accuracies(lines: Sequence[Line]) -> str:
 
 
 def epsilons(lines: Sequence[Line]) -> str:
-    """The largest epsilon, and the smallest lower bound, rounded to the safe sides."""
+    """Return the largest epsilon, rounded upwards, and the smallest lower bound, rounded downwards."""
     if not [line for line in lines if line["epsilon"]]:
         return ""
     least = [float(line["lower_bound"]) for line in lines if line.get("lower_bound")]
@@ -107,7 +107,7 @@ def epsilons(lines: Sequence[Line]) -> str:
 
 
 def fed_smp_figure_2() -> str:
-    """Megabytes until the test accuracy is first 72%, and what is saved of DP-FedAvg's."""
+    """Return megabytes until test accuracy first reaches 72%, and the savings compared with DP-FedAvg."""
     first: dict[tuple[str, str], tuple[int, float]] = {}
     for line in read("fed-smp/table-1-curves.csv"):
         if line["row"].endswith("as published") and float(line["test_accuracy"]) >= 0.72:
@@ -124,7 +124,7 @@ def fed_smp_figure_2() -> str:
 
 
 def private_masks() -> str:
-    """Private FedPM beside Fed-SMP's top-k at equal epsilon and bits."""
+    """Compare private FedPM with Fed-SMP's top-k at equal epsilon and bits."""
     rows = []
     for data in ("digits", "mnist", "fashion-mnist"):
         lines = [line for line in read("fedpm-masks/results.csv") if line["group"] == f"{data}-private"]
@@ -151,7 +151,7 @@ def private_masks() -> str:
 
 
 def fedpm_table_1() -> str:
-    """FedPM's Table 1 settings on small images."""
+    """Return FedPM's Table 1 settings on small images."""
     runs = grouped(read("fedpm/table-1-small-images.csv"), "images", "method", "setting")
     settings = sorted({setting for _, _, setting in runs}, reverse=True)
     rows = [
@@ -167,7 +167,7 @@ def fedpm_table_1() -> str:
 
 
 def fedmrn_table_1() -> str:
-    """FedMRN's Table 1 on Fashion-MNIST beside 12 rounds here."""
+    """Compare FedMRN's Table 1 on Fashion-MNIST with 12 rounds of dpfed."""
     lines = [line for line in read("fedmrn/12-rounds/table.csv") if line["quantity"] == "test_accuracy"]
     runs, splits = {(line["row"], line["split"]): line for line in lines}, ("IID", "Non-IID-1", "Non-IID-2")
     printed = {
@@ -188,7 +188,7 @@ def fedmrn_table_1() -> str:
 
 
 def fedmrn_figure_6() -> str:
-    """Seconds of one client's training and of its message."""
+    """Return the seconds of one client's training and of encoding its message."""
     lines = read("fedmrn/figure-6.csv")
     if not lines:
         return f"Figure 6: {NONE}."
@@ -200,7 +200,7 @@ def fedmrn_figure_6() -> str:
 
 
 def fedscalar_figures() -> str:
-    """Loss, accuracy and bits of FedScalar at the rounds of the page."""
+    """Return loss, accuracy and bits of FedScalar at the rounds that the page shows."""
     rows = []
     for (row, number), lines in grouped(read("fedscalar/curves.csv"), "row", "round").items():
         if number not in ("600", "2000", "10000"):
@@ -212,7 +212,7 @@ def fedscalar_figures() -> str:
 
 
 def fedscalar_variance() -> str:
-    """Trace of the covariance of one round: measured, exact, and by the paper's Proposition III.1."""
+    """Return the trace of one round's covariance: measured, exact, and by the paper's Proposition III.1."""
     rows = []
     for line in read("fedscalar/variance.csv"):
         measured = f"{float(line['measured']):.4g} ± {float(line['standard_error']):.1g}"
@@ -221,7 +221,7 @@ def fedscalar_variance() -> str:
 
 
 def public_epochs() -> str:
-    """How long the server trains on its public samples, chosen on these alone."""
+    """Return the passes over public samples, chosen on public samples only."""
     rows = [
         [
             f"{line['preset']}, {line['public_epochs']}",
@@ -249,11 +249,11 @@ RESULTS = {
     "fedscalar/figure-2": "in full, five seeds",
     "fedscalar/figure-3": "in full, five seeds",
 }
-"""Experiment files of which results are kept; the others have none."""
+"""Experiment files with stored results; all other files have none."""
 
 
 def what_has_run() -> str:
-    """Every experiment file, and how much of it has a result."""
+    """Return every experiment file and the share of its rows with a result."""
     rows = []
     for paper, folder in FILES.items():
         for path in sorted((HERE / folder).glob("*.toml")):
@@ -280,7 +280,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def page() -> str:
-    """The text with its tables."""
+    """Return the text of the page with its tables."""
     text = (HERE / "papers.md").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: TABLES[found[1]](), text)
 

@@ -1,1 +1,1 @@
-"""The call `dpfed.run(...)`, and with it `dpfed run`: build, run in an engine, show progress, write the report."""
+"""The function `dpfed.run(...)`, which `dpfed run` calls: build a run, train, show progress, write the report."""

@@ -25,18 +25,18 @@ _COLUMNS = (
     TimeElapsedColumn(),
     TimeRemainingColumn(),
 )
-_FAR = 10.0
-_TAIL = 1 << 16
-_SAID = ("test_accuracy", "test_loss", "epsilon")
+_NOTABLE_RATIO = 10.0
+_TAIL_BYTES = 1 << 16
+_SHOWN_KEYS = ("test_accuracy", "test_loss", "epsilon")
 
 
-def is_watched(console: Console) -> bool:
-    """Return True on a terminal or in a notebook, where lines can be drawn again."""
+def is_interactive(console: Console) -> bool:
+    """Return True on a terminal or in a notebook, where a progress bar can be redrawn."""
     return console.is_terminal or console.is_jupyter
 
 
 @contextmanager
-def shown(
+def progress_display(
     rounds: int,
     console: Console,
     *,
@@ -44,19 +44,19 @@ def shown(
     budget: float | None = None,
     folder: Path | None = None,
 ) -> Iterator[OnRound]:
-    """Yield the function that takes each line of metrics.jsonl.
+    """Yield a function that shows progress; call it with each line of metrics.jsonl.
 
-    Without a terminal or a notebook, a line of text is passed to `otherwise` after each tenth of the rounds.
-    `budget`: the epsilon that may be spent. `folder`: of the run; the operator's terminal shows one hint if the clip
-    norm is far from the norm of updates."""
-    watched, said = is_watched(console), dict[str, float]()
+    Without a terminal or a notebook, a line of text is passed to `otherwise` after every tenth of the rounds.
+    `budget`: the epsilon that may be spent. `folder`: the run folder; if the clip norm is far from the norm of updates,
+    the operator's terminal shows one hint."""
+    watched, said = is_interactive(console), dict[str, float]()
     tenths, hinted = 0, False
     with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
         task = progress.add_task("", total=rounds, said="")
 
         def on_round(record: Mapping[str, Any]) -> None:
             nonlocal tenths, hinted
-            said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
+            said.update({k: v for k, v in record.items() if k in _SHOWN_KEYS and v is not None})
             words = _progress_line(said, budget)
             progress.update(task, completed=record["round"], said=words)
             before, tenths = tenths, math.floor(10 * record["round"] / rounds)
@@ -70,21 +70,22 @@ def shown(
 
 
 @contextmanager
-def followed(
+def chosen_progress(
     wish: bool | OnRound | None, rounds: int, *, budget: float | None = None, folder: Path | None = None
 ) -> Iterator[OnRound]:
-    """Yield the function for lines that the caller of `dpfed.run` chose.
+    """Yield the function called with each line of metrics.jsonl, by the argument `progress` of `dpfed.run`.
 
-    True, False: a bar on standard error or none. None: a bar on a terminal or in a notebook. Or the caller's function.
+    True draws a bar on standard error, False draws none. None draws a bar on a terminal or in a notebook only. A
+    function is used as it is.
     """
     if callable(wish):
         yield wish
         return
     console = Console(stderr=True, highlight=False, markup=False)
-    if wish is False or (wish is None and not is_watched(console)):
+    if wish is False or (wish is None and not is_interactive(console)):
         yield lambda record: None
         return
-    with shown(rounds, console, otherwise=console.print, budget=budget, folder=folder) as on_round:
+    with progress_display(rounds, console, otherwise=console.print, budget=budget, folder=folder) as on_round:
         yield on_round
 
 
@@ -101,27 +102,27 @@ def _progress_line(said: Mapping[str, float], budget: float | None) -> str:
 
 
 def clipping_hint(folder: Path) -> str | None:
-    """Return a hint if the typical update of the last round is ten clip norms long or more, or a tenth or less.
+    """Return a hint if the median update norm of the last round is at least 10 clip norms or at most 0.1, else None.
 
-    It is from diagnostics.jsonl, which no epsilon covers: for a terminal only, never for a log or a tracker.
+    The hint is computed from diagnostics.jsonl, which no epsilon covers: print it on a terminal, never log or track it.
     """
-    last = _last_line(folder / "diagnostics.jsonl")
+    last = _last_record(folder / "diagnostics.jsonl")
     if last is None or last.typical_norm is None or not last.counted:
         return None
     typical, share = last.typical_norm, f"{last.clipped or 0} of {last.counted} updates are clipped"
-    if typical >= _FAR:
+    if typical >= _NOTABLE_RATIO:
         return f"{share}; a typical one is {typical:.3g} clip norms long (`dpfed diagnose {folder}`)"
-    if typical <= 1 / _FAR:
+    if typical <= 1 / _NOTABLE_RATIO:
         return f"{share}; a typical one is {typical:.2g} of the clip norm (`dpfed diagnose {folder}`)"
     return None
 
 
-def _last_line(file: Path) -> RoundRecord | None:
-    """Return the last whole line; None if it cannot be read: a hint is no reason to stop."""
+def _last_record(file: Path) -> RoundRecord | None:
+    """Return the record in the last line, or None if it cannot be read: a missing hint must not stop the run."""
     try:
         with file.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - _TAIL))
+            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
             last = stream.read().rstrip(b"\n").rpartition(b"\n")[2].decode()
         return validated_record(RoundRecord, json_object(last, file.name), file.name)
     except (OSError, ValueError, Unavailable):

@@ -1,4 +1,4 @@
-"""Replay audit of a configuration: a preset, a TOML file, the folder of a run, or the file of a pair that failed."""
+"""Replay audit of a configuration: a preset, a TOML file, a run folder, or the JSON file that a failed audit wrote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.api.run import Engine, carry_out, run
+from dpfed.api.run import Engine, run, run_and_report
 from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
 from dpfed.audit.replays.ranks import run_ranks
@@ -24,9 +24,9 @@ from dpfed.runs.loop import train_share_of_rounds
 
 @dataclass(frozen=True)
 class ConfiguredRun:
-    """Call `dpfed.run` with checked tables. `load`: files of custom code, which a fresh process loads again.
+    """Callable that runs `dpfed.run` with checked tables. `load`: files of custom code, loaded again by a new process.
 
-    processes: number of ranks, as torchrun would start them; engine: as in `dpfed.run`
+    processes: number of ranks, as torchrun would start them. engine: as in `dpfed.run`.
     """
 
     tables: Mapping[str, Any]
@@ -42,21 +42,21 @@ class ConfiguredRun:
         tables = dict(self.tables)
         tables["run"] = {**tables.get("run", {}), **({"evaluate_every": 1} if data.reporting else {})}
 
-        def part(among: Ranks) -> None:
+        def run_rank(among: Ranks) -> None:
             experiment = build(parse(tables, source="the audit's configuration"), among)
             if among.index:
                 train_share_of_rounds(experiment)
             else:
-                carry_out(experiment, out, engine=self.engine, resume=False, on_round=lambda record: None)
+                run_and_report(experiment, out, engine=self.engine, resume=False, on_round=lambda record: None)
 
-        run_ranks(self.processes, part)
+        run_ranks(self.processes, run_rank)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         load_files([Path(one) for one in self.load])
 
     def shortened(self, rounds: int) -> ConfiguredRun:
-        """Return the run with at most `rounds` rounds."""
+        """Return this run with at most `rounds` rounds."""
         planned = int(dict(self.tables.get("federation", {})).get("rounds", rounds))
         short = override(dict(self.tables), [f"federation.rounds={min(rounds, planned)}"])
         return replace(self, tables=short)
@@ -76,13 +76,14 @@ def replay_config(
 ) -> ReplayAudit:
     """Run the replay audit of a configuration, in its first `rounds` rounds.
 
-    config: a preset's name, a TOML file, a run's folder (with config.toml), or the JSON file that a failed audit left
-    processes, engine: the ranks of torchrun, or Flower's apps and messages with nodes that are in this process
-    Raises ConfigError for a configuration that cannot run, DpfedError where the first run fails.
+    config: a preset's name, a TOML file, a run folder (with config.toml), or the JSON file that a failed audit wrote
+    processes: number of ranks, as torchrun would start them
+    engine: "in-process", or "flower" for Flower's apps and messages, with all nodes in this process
+    Raises ConfigError if the configuration cannot run, DpfedError if the first run fails.
     """
     path, chosen = Path(config), None
     if path.suffix == ".json" and path.exists():
-        kept = _read(path)
+        kept = _read_audit_file(path)
         pair, load = Pair.read(path), [*map(Path, kept["load"]), *load]
         tables, rounds, seed, chosen = kept["config"], kept["rounds"], kept["seed"], [pair]
         processes, engine = kept.get("processes", processes), kept.get("engine", engine)
@@ -99,7 +100,7 @@ def replay_config(
     try:
         short = call.shortened(rounds)
         found = replay(short, wanted, **options)
-    except DpfedError:  # a schedule of other rounds, say: all rounds are planned, and the first ones made
+    except DpfedError:  # a schedule may need all its rounds: plan them all, and replay the first ones
         found = replay(call, wanted, rounds=rounds, **options)
     failed = found.failed
     again = {} if failed is None else failed.pair.to_dict()
@@ -108,9 +109,11 @@ def replay_config(
     return replace(found, reproduce=json.loads(json.dumps(reproduce, default=str)))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_audit_file(path: Path) -> dict[str, Any]:
     try:
         kept: dict[str, Any] = json.loads(path.read_text())
         return kept if "pair" in kept else dict(kept["reproduce"])
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"{path}: is no file of a replay audit ({error}).") from None
+        raise ConfigError(
+            f"{path}: is no file of a replay audit ({error}). Name the JSON file that `dpfed audit replay` wrote."
+        ) from None

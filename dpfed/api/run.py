@@ -20,15 +20,15 @@ from accounting import Guarantee, Ledger
 from accounting.html_table import html_table
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
-from dpfed.api.progress import followed
-from dpfed.api.track import tracked
+from dpfed.api.progress import chosen_progress
+from dpfed.api.track import open_trackers
 from dpfed.clients.losses import OfSamples
 from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.records.summary import Summary
-from dpfed.report.figures.figure import pandas
+from dpfed.report.figures.figure import import_pandas
 from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
@@ -50,7 +50,7 @@ _NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """folder: what `dpfed run` leaves. summary, metrics: summary.json, and the lines of metrics.jsonl."""
+    """Result of a finished run: its folder, summary.json as `summary`, and the lines of metrics.jsonl as `metrics`."""
 
     folder: Path
     summary: dict[str, object]
@@ -59,15 +59,16 @@ class Finished:
 
     @cached_property
     def model(self) -> nn.Module:
-        """A new network with the final weights, those of model.safetensors, in evaluation mode on the CPU."""
+        """A new network with the final weights (model.safetensors), in evaluation mode on the CPU."""
         flat, saved = self.experiment.model, load_file(self.folder / "model.safetensors")
         weights = torch.cat([saved[block.name].reshape(-1) for block in flat.layout])
         return flat.bind(weights).eval()
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """Epsilon from the ledger alone, with all that must be named beside it: an upper bound for what ran, of which
-        summary["epsilon"] is the number. RunError where the run is not private."""
+        """Upper bound on epsilon for what ran, computed from the ledger alone, with delta, unit and adjacency.
+
+        Its epsilon equals summary["epsilon"]. Raises RunError if the run is not private."""
         privacy_target = self.experiment.privacy_target
         if privacy_target is None:
             raise RunError(
@@ -79,8 +80,8 @@ class Finished:
         )
 
     def to_pandas(self) -> Any:
-        """Return the lines of metrics.jsonl as a pandas DataFrame, one row a round. ConfigError without pandas."""
-        return pandas().DataFrame(self.metrics).set_index("round")
+        """Return the lines of metrics.jsonl as a pandas DataFrame, one row per round. ConfigError without pandas."""
+        return import_pandas().DataFrame(self.metrics).set_index("round")
 
     def _repr_html_(self) -> str:
         """Return the run's privacy card as a table for notebooks."""
@@ -88,9 +89,9 @@ class Finished:
         card = card_of(summary)
         rows = [
             ("In one sentence", card.sentence),
-            *((one.name, f"{one.value} ({one.beside})") for one in card.numbers),
+            *((one.name, f"{one.value} ({one.conditions})") for one in card.numbers),
         ]
-        rows += [(one.name, one.words or " ".join(one.lines)) for one in card.facts]
+        rows += [(one.name, one.text or " ".join(one.items)) for one in card.texts]
         return html_table(f"{summary.method} on {summary.dataset}: {self.folder}", rows)
 
     def __repr__(self) -> str:
@@ -115,40 +116,38 @@ def run(
     progress: bool | OnRound | None = None,
     track: Sequence[str] = (),
 ) -> Finished:
-    """Run a federated experiment: what `dpfed run` does, in its folder, report and all.
+    """Run a federated experiment and write its run folder with the report, as `dpfed run` does.
 
     config:   a preset's name, a TOML file (a path, or a string that ends in .toml), or tables
-    settings: {"federation.rounds": 20} on top; None takes a key away
+    settings: keys that override `config`, as in {"federation.rounds": 20}; None removes a key
     data:     a `dpfed.data.Dataset` in place of data.name (`dpfed.data.from_arrays`, `from_clients`, `from_samples`).
-              Where it says who holds what and a preset is run, its owners are the clients: data.partition is "natural"
-              and federation.clients their number, unless `settings` say otherwise
-    model:    an nn.Module, which is copied and starts from its weights, or a function, of nothing or of (input_shape,
-              classes), that makes one with fresh weights
-    loss:     f(outputs, targets) -> [n], in place of local.loss
+              If `config` is a preset and the data set names the client of each sample, data.partition becomes
+              "natural" and federation.clients the number of these clients, unless `settings` override them
+    model:    an nn.Module, which is copied with its weights; or a function that returns a new one, called with no
+              argument or with (input_shape, classes)
+    loss:     f(outputs, targets) -> one loss per sample [n], in place of local.loss
     metrics:  {name: f(outputs, targets) -> number} on the test half, beside run.metrics (`dpfed.runs.evaluate.Metric`)
-    out:      the folder; default: runs/NAME, the first free one. resume: go on with the interrupted run in it, given
-              the same data, model and loss again
-    ledger:   a project ledger (`dpfed ledger create`) that is charged as well; the run ends when its budget is spent
-    pay:      the most units of the project that the run may be bought for, where its rounds are of another kind than
-              the project's
-    progress: a bar on standard error; None: where that is a terminal or a notebook; or a function that is given each
-              line of metrics.jsonl
-    track:    "csv", "tensorboard", "mlflow", "wandb", or a tracker of an installed package, which take these lines
-              (`dpfed.api.track`)
+    out:      the run folder; default: runs/NAME, or the first free name after it
+    resume:   True to continue the interrupted run in `out`; give the same data, model and loss again
+    ledger:   a project ledger (`dpfed ledger create`) that is also charged; the run ends when its budget is spent
+    pay:      the largest number of project units that the run may use, if its rounds differ from the project's unit
+    progress: True draws a bar on standard error, None only on a terminal or in a notebook; or a function called with
+              each line of metrics.jsonl
+    track:    "csv", "tensorboard", "mlflow", "wandb", or a tracker of an installed package, which receive the lines of
+              metrics.jsonl (`dpfed.api.track`)
 
-    Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError,
-    AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
-    KeyboardInterrupt passes at once, with a note that says how to continue; the round is cut off as by a crash.
+    Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError and
+    AccountingError refuse a run and leave no folder. RunError and LedgerError end a run; all finished rounds are saved.
+    KeyboardInterrupt is raised at once with a note on how to continue; the round is cut off as by a crash.
     """
     replayed.require_apart(out, *(() if ledger is None else (ledger,)))
     own = CustomObjects(data=data, model=None if model is None else model_maker(model), loss=loss, metrics=metrics)
     if resume and out is None:
-        raise ConfigError("resume=True without out: name the folder of the run to go on with.")
+        raise ConfigError("resume=True without out: name the run folder to resume.")
     if own.given_names and engine != "in-process":
         raise ConfigError(
-            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which "
-            "need "
-            "names. Register them in a file of your own (--load), and use the names."
+            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which require "
+            "names. Register the objects in a file of your own (--load), and give their names."
         )
     begun = Path(out) if resume and out is not None else None
     with naming_missing_code(begun):
@@ -159,13 +158,15 @@ def run(
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
     checked, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
     with (
-        followed(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
-        tracked(track, folder, checked.to_dict(), after=show, say=_warn) as on_round,
+        chosen_progress(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
+        open_trackers(track, folder, checked.to_dict(), after=show, say=_warn_caller) as on_round,
     ):
         try:
-            outcome = carry_out(experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round)
+            outcome = run_and_report(
+                experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round
+            )
         except KeyboardInterrupt as error:
-            words = _how_to_continue(folder)
+            words = _resume_hint(folder)
             LOG.warning("%s", words)
             LOG.debug("interrupted here", exc_info=error)
             error.add_note(words)
@@ -173,8 +174,8 @@ def run(
     return Finished(folder=outcome.folder, summary=outcome.summary, metrics=outcome.metrics, experiment=experiment)
 
 
-def _how_to_continue(folder: Path) -> str:
-    """Return what an interrupted run has left in its folder, and how to continue it."""
+def _resume_hint(folder: Path) -> str:
+    """Return a text about the files of an interrupted run and how to continue it."""
     if not (folder / "config.toml").exists():
         return f"{folder}: interrupted before the run began; nothing was written."
     return (
@@ -183,12 +184,12 @@ def _how_to_continue(folder: Path) -> str:
     )
 
 
-def _warn(words: str) -> None:
+def _warn_caller(words: str) -> None:
     """Issue a warning at the caller of `dpfed.run`."""
     warnings.warn(words, stacklevel=2)
 
 
-def carry_out(
+def run_and_report(
     experiment: Experiment,
     folder: Path,
     *,
@@ -198,7 +199,7 @@ def carry_out(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run in the given engine, and write the report; `stop` is asked before every round."""
+    """Run the experiment in the engine and write the report. `stop`: called before each round; True ends the run."""
     if engine not in ("in-process", "flower"):
         raise ConfigError(f"engine={engine!r}: must be 'in-process' or 'flower'.")
     if engine == "flower":
@@ -209,13 +210,13 @@ def carry_out(
     else:
         from dpfed.runs.loop import run as train
 
-    def told(record: Mapping[str, object]) -> None:
+    def log_and_forward(record: Mapping[str, object]) -> None:
         LOG.info("%s: round %s, epsilon %s", folder, record["round"], record.get("epsilon"))
         on_round(record)
 
     configure_log()
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
-    outcome = train(experiment, folder, resume=resume, on_round=told, project=project, stop=stop)
+    outcome = train(experiment, folder, resume=resume, on_round=log_and_forward, project=project, stop=stop)
     LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])
     replay = replayed.current_replay()
     if replay is None or replay.writes_reports:
@@ -230,17 +231,17 @@ def _named_tables(
     data: Dataset | None,
     model: nn.Module | Callable[..., nn.Module] | None,
 ) -> tuple[dict[str, object], str]:
-    """Return the unchecked tables, and the name of their run."""
+    """Return the tables of the configuration, not yet validated, and the name of the run."""
     wanted = flat_tables(settings)
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
         tables, name = presets.preset_tables(config), config
-        wanted = _owners(data) | wanted
+        wanted = _natural_partition_settings(data) | wanted
     else:
         tables, name = read_toml(Path(config)), Path(config).stem
     if data is not None:
-        for key in ("root", "classes"):  # of a file that is not read
+        for key in ("root", "classes"):  # keys of a data file, which `data` replaces
             tables.get("data", {}).pop(key, None)
         tables["data"] = {**tables.get("data", {}), "name": data.name}
     if model is not None:
@@ -251,8 +252,8 @@ def _named_tables(
     return tables, name
 
 
-def _owners(data: Dataset | None) -> dict[str, object]:
-    """Return the settings of a natural partition if the data have owners: a preset's division is of its own data."""
+def _natural_partition_settings(data: Dataset | None) -> dict[str, object]:
+    """Return the settings of the natural partition if the data have clients, which override a preset's partition."""
     if data is None or data.train_clients is None:
         return {}
     return {"data.partition": "natural", "federation.clients": data.natural_clients}

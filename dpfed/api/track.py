@@ -1,10 +1,10 @@
 """Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow, Weights & Biases.
 
-Installed packages add their own by the entry point group `dpfed.trackers`: a function of the run's folder and its
+Installed packages add trackers by the entry point group `dpfed.trackers`: a function of the run folder and the
 configuration that returns a `Tracker`.
 
-A tracker is given the lines that are safe to publish with the model, and never what diagnostics.jsonl holds. One that
-fails is left aside with a word: it does not end a run.
+A tracker receives only lines that may be published with the model, never the content of diagnostics.jsonl. A tracker
+that raises is disabled with a warning; the run continues.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dpfed.runs.durable_files import append, put
 from dpfed.runs.loop import OnRound
 from dpfed.runs.metrics_endpoint import MetricsEndpoint
 
-GROUP = "dpfed.trackers"
-_EXTRAS = {
+ENTRY_POINT_GROUP = "dpfed.trackers"
+_TRACKER_PACKAGES = {
     "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
     "mlflow": ("mlflow", "mlflow"),
     "wandb": ("wandb", "wandb"),
@@ -40,17 +40,17 @@ _LOG = logging.getLogger("dpfed")
 
 
 class Tracker(Protocol):
-    """Somewhere that lines go."""
+    """Destination of the lines of metrics.jsonl."""
 
     def line(self, record: Mapping[str, object]) -> None:
-        """Receive a line of metrics.jsonl, after it was written."""
+        """Record one line of metrics.jsonl, which is already on disk."""
 
     def close(self) -> None:
-        """No more lines come."""
+        """Release resources; no line is recorded afterwards."""
 
 
 @contextmanager
-def tracked(
+def open_trackers(
     kinds: Sequence[str],
     folder: Path,
     config: Mapping[str, object],
@@ -58,44 +58,44 @@ def tracked(
     say: Callable[[str], None],
     after: OnRound = lambda record: None,
 ) -> Iterator[OnRound]:
-    """Yield the function that takes each line of metrics.jsonl, for `after` and then for the trackers.
+    """Yield a function of one line of metrics.jsonl that calls `after` and then every tracker.
 
-    ConfigError for an unknown kind, or one whose package is not installed. `say` is called when a tracker fails.
+    Raises ConfigError for an unknown kind or a package that is not installed. `say` receives a text if a tracker fails.
     """
     trackers: dict[str, Tracker] = {kind: _make_tracker(kind, folder, config) for kind in kinds}
 
-    def each(use: Callable[[Tracker], None]) -> None:
+    def apply_to_trackers(use: Callable[[Tracker], None]) -> None:
         for kind, tracker in list(trackers.items()):
             try:
                 use(tracker)
-            except Exception as error:  # a package or a server that is not ours
+            except Exception as error:  # the package or server of a tracker may raise anything
                 trackers.pop(kind)
                 _LOG.info("tracker %s fails: %s: %s", kind, type(error).__name__, error)
                 say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run continues without it.")
 
     def on_round(record: Mapping[str, object]) -> None:
         after(record)
-        each(lambda tracker: tracker.line(record))
+        apply_to_trackers(lambda tracker: tracker.line(record))
 
     try:
         yield on_round
     finally:
-        each(lambda tracker: tracker.close())
+        apply_to_trackers(lambda tracker: tracker.close())
 
 
-def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a line, except its round."""
+def numeric_metrics(record: Mapping[str, object]) -> dict[str, float]:
+    """Return the numeric values of a line of metrics.jsonl, without the round."""
     return {key: float(value) for key, value in record.items() if key != "round" and require.is_number(value)}
 
 
 def _make_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
-        return Csv(folder)
+        return CsvTracker(folder)
     if kind == "prometheus":
         return MetricsEndpoint(config)
-    if kind not in _EXTRAS:
+    if kind not in _TRACKER_PACKAGES:
         return _package_tracker(kind, folder, config)
-    module, package = _EXTRAS[kind]
+    module, package = _TRACKER_PACKAGES[kind]
     try:
         found = import_module(module)
     except ImportError as error:
@@ -103,20 +103,22 @@ def _make_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Trac
             f"--track {kind}: {package} is not installed ({error}): pip install 'dpfed[{package}]'."
         ) from None
     if kind == "tensorboard":
-        return TensorBoard(found, folder)
+        return TensorBoardTracker(found, folder)
     if kind == "wandb":
-        return WeightsAndBiases(found, folder, config)
+        return WandbTracker(found, folder, config)
     if not found.is_tracking_uri_set():  # its default is a database that mlflow-skinny cannot open
         raise ConfigError("--track mlflow: no server is named. Set MLFLOW_TRACKING_URI, as in http://127.0.0.1:5000.")
-    return Mlflow(found, folder, config)
+    return MlflowTracker(found, folder, config)
 
 
 def _package_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
-    """Return the tracker that an installed package has under this name. ConfigError."""
-    found = {one.name: one for one in entry_points(group=GROUP)}
+    """Return the tracker that an installed package registers under this name. ConfigError if there is none."""
+    found = {one.name: one for one in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in found:
-        known = ", ".join(["csv", *_EXTRAS, "prometheus", *sorted(found)])
-        raise ConfigError(f"--track {kind}: must be one of {known}; packages add theirs by entry points {GROUP!r}.")
+        known = ", ".join(["csv", *_TRACKER_PACKAGES, "prometheus", *sorted(found)])
+        raise ConfigError(
+            f"--track {kind}: must be one of {known}; packages add theirs by entry points {ENTRY_POINT_GROUP!r}."
+        )
     with errors_of_user_code(f"--track {kind}: its package fails"):
         made: Tracker = found[kind].load()(folder, config)
     lacking = [name for name in ("line", "close") if not callable(getattr(made, name, None))]
@@ -125,9 +127,10 @@ def _package_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> T
     return made
 
 
-class Csv:
-    """metrics.csv in the run folder. The first line written brings those of the rounds before it: a run may have
-    been interrupted."""
+class CsvTracker:
+    """Tracker that writes metrics.csv in the run folder.
+
+    The first call also writes the lines of earlier rounds, because a run may be resumed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._columns = folder, list[str]()
@@ -144,7 +147,7 @@ class Csv:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open between calls."""
 
     def _csv_bytes(self, lines: Sequence[Mapping[str, object]]) -> bytes:
         stream = io.StringIO(newline="")
@@ -154,8 +157,8 @@ class Csv:
         return stream.getvalue().encode()
 
 
-class TensorBoard:
-    """Event files in the folder tensorboard of the run folder, which is there once a round is done."""
+class TensorBoardTracker:
+    """Tracker that writes event files to the subfolder `tensorboard` of the run folder, made after the first round."""
 
     def __init__(self, module: ModuleType, folder: Path) -> None:
         self._module, self._folder = module, folder / "tensorboard"
@@ -164,7 +167,7 @@ class TensorBoard:
     def line(self, record: Mapping[str, object]) -> None:
         if self._writer is None:
             self._writer = self._module.SummaryWriter(log_dir=str(self._folder))
-        for key, value in numbers_of(record).items():
+        for key, value in numeric_metrics(record).items():
             self._writer.add_scalar(key, value, record["round"])
 
     def close(self) -> None:
@@ -172,8 +175,8 @@ class TensorBoard:
             self._writer.close()
 
 
-class Mlflow:
-    """A run of MLflow, at the server that its environment names: parameters are the configuration's keys."""
+class MlflowTracker:
+    """Tracker that logs to the MLflow server named by the environment; configuration keys become MLflow parameters."""
 
     def __init__(self, module: ModuleType, folder: Path, config: Mapping[str, object]) -> None:
         self._mlflow, self._name, self._config, self._begun = module, folder.name, config, False
@@ -183,15 +186,15 @@ class Mlflow:
             self._mlflow.start_run(run_name=self._name)
             self._begun = True
             self._mlflow.log_params({key: str(value) for key, value in flat_tables(self._config).items()})
-        self._mlflow.log_metrics(numbers_of(record), step=record["round"])
+        self._mlflow.log_metrics(numeric_metrics(record), step=record["round"])
 
     def close(self) -> None:
         if self._begun:
             self._mlflow.end_run()
 
 
-class WeightsAndBiases:
-    """A run of Weights & Biases, as WANDB_PROJECT and WANDB_MODE say; its files are in the run folder."""
+class WandbTracker:
+    """Tracker that logs to Weights & Biases, as WANDB_PROJECT and WANDB_MODE say; its files are in the run folder."""
 
     def __init__(self, module: ModuleType, folder: Path, config: Mapping[str, object]) -> None:
         self._wandb, self._folder, self._config = module, folder, config
@@ -200,7 +203,7 @@ class WeightsAndBiases:
     def line(self, record: Mapping[str, object]) -> None:
         if self._run is None:
             self._run = self._wandb.init(name=self._folder.name, dir=str(self._folder), config=dict(self._config))
-        self._run.log(numbers_of(record), step=record["round"])
+        self._run.log(numeric_metrics(record), step=record["round"])
 
     def close(self) -> None:
         if self._run is not None:

@@ -1,4 +1,4 @@
-"""`dpfed audit`: test that runs keep the privacy that is claimed for them."""
+"""`dpfed audit`: test methods, functions and runs against the privacy claimed for them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dpfed.cli.output import Flag, Load, Settings, console, print_json, training
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import all_methods
-from dpfed.planner.whole import MaybeWhole
+from dpfed.planner.whole_numbers import MaybeWholeNumber
 
 if TYPE_CHECKING:
     from dpfed.audit.round.round_audit import UploadAudit
 
-audit = App(name="audit", help="Test claims of privacy against the code that runs. Exit status 1 if an audit fails.")
+audit = App(name="audit", help="Test privacy claims against the code that runs. Exit status 1 if an audit fails.")
 audit.command(run)
 audit.command(replay)
 audit.command(scheme)
@@ -36,9 +36,9 @@ def upload(
     method: str | None = None,
     *,
     noise_multiplier: float | None = None,
-    trials: MaybeWhole = None,
+    trials: MaybeWholeNumber = None,
     confidence: float | None = None,
-    seed: MaybeWhole = None,
+    seed: MaybeWholeNumber = None,
     settings: Settings = None,
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
@@ -47,17 +47,17 @@ def upload(
     delta: float | None = None,
     adjacency: str | None = None,
     clip_norm: float | None = None,
-    clients: MaybeWhole = None,
-    dimension: MaybeWhole = None,
+    clients: MaybeWholeNumber = None,
+    dimension: MaybeWholeNumber = None,
     time_limit: float | None = None,
     json: Flag = False,
 ) -> int:
-    """Test one round on neighbouring datasets: an attacker must not tell them apart better than claimed.
+    """Test one round on neighbouring datasets: no attacker may distinguish them better than the claim allows.
 
-    The round is that of a method of this package, or of any function f(updates, seed) in a Python file (docs/audit.md).
+    The round is run by a method of this package or by a function f(updates, seed) in your Python file (docs/audit.md).
 
-    A pass names the faults that this number of trials would have found, and with what probability. If noise short by a
-    fifth is not among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only; 3 if the
+    A pass names the faults that this number of trials would have found, and with what probability. If the trials could
+    not have found noise too small by a fifth, the verdict is "inconclusive". Exit status 1 for "fail" only; 3 if the
     audit stopped before its end (a time limit, a process that died).
 
     Example: dpfed audit upload fed-smp-randk --trials 3000
@@ -65,24 +65,24 @@ def upload(
     Parameters
     ----------
     method
-        A private method (`dpfed methods`), in a small setting: d = 610, four clients, delta = 1e-5. All four take part;
-        two drawn in every trial with --set federation.sampling=fixed (or poisson).
+        A private method (`dpfed methods`) in a small setting: d = 610, four clients, delta = 1e-5. All four take part
+        in each trial; with --set federation.sampling=fixed (or poisson), two are drawn per trial.
     noise_multiplier
         Gaussian noise over the clip norm; default 1. The noise of Bernoulli samples is set by --set privacy.epsilon=...
     trials
-        Number of rounds in all, over all pairs of neighbouring datasets; default 6000, or what @claim says. If every
-        upload is seen, trials are single uploads. Pairs that would get fewer than two trials are left out. Pilot trials
-        are not counted: for a lossy encoding, up to 200 more on each dataset settle where its scores are cut.
+        Total number of rounds over all pairs of neighbouring datasets; default 6000, or the value in @claim. If every
+        upload is visible, trials are single uploads. Pairs that would get fewer than two trials are left out. For a
+        lossy encoding, up to 200 uncounted pilot trials on each dataset set the threshold of its scores.
     confidence
-        Confidence of the test of the claim, and of the lower bounds; default 0.95, or what @claim says.
+        Confidence of the test of the claim and of the lower bounds; default 0.95, or the value in @claim.
     seed
-        Seed of all draws; default 0, or what @claim says.
+        Seed of all draws; default 0, or the value in @claim.
     settings
         table.key=value on top of the method's private preset; may be given again.
     out
         A folder for report.html, audit.png and audit.json.
     every
-        Every private method, one line each.
+        Audit every private method, and print one line for each.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
@@ -91,16 +91,16 @@ def upload(
     delta
         Delta at which epsilon is claimed; default 1e-5.
     adjacency
-        Adjacency of the claim: add-remove, zero-out or replace-one; default: what @claim says, or
+        Adjacency of the claim: add-remove, zero-out or replace-one; default: the value in @claim, or
         add-remove.
     clip_norm
         Clip norm that the function enforces on a client's update; default 1.
     clients
-        Number of updates that the function is given; default 4.
+        Number of updates passed to the function; default 4.
     dimension
         Dimension of an update; default 32.
     time_limit
-        Seconds for all calls of the function, which has a process of its own; default 600.
+        Time limit in seconds for all calls of the function, which runs in a separate process; default 600.
     json
         One JSON document on standard output.
     """
@@ -109,10 +109,10 @@ def upload(
     with training_extra("dpfed audit"):
         from dpfed.audit.one_call import loaded_function, own_names
         from dpfed.audit.round.method_setting import audit_upload, audited_methods
-        from dpfed.cli.audit_function import audit_loaded, show
+        from dpfed.cli.audit_function import audit_loaded_function, show_audit
         from dpfed.report.audit import write_audit
     if every and noise_multiplier is not None:
-        raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
+        raise ConfigError("--noise-multiplier with --all: some methods have no Gaussian noise. Audit one method.")
     load_files(load or [])
     function = loaded_function(method) if method is not None else None
     given: dict[str, object] = {
@@ -122,7 +122,7 @@ def upload(
         "time_limit": time_limit,
     }
     if function is not None:
-        return audit_loaded(
+        return audit_loaded_function(
             function,
             epsilon=epsilon,
             delta=delta,
@@ -135,7 +135,7 @@ def upload(
     given |= {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     if wrong := [f"--{key.replace('_', '-')}" for key, value in given.items() if value is not None]:
         raise ConfigError(
-            f"{', '.join(wrong)}: for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
+            f"{', '.join(wrong)}: only for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
             "method: use --set table.key=value."
         )
     if load and method is not None and method not in all_methods() and own_names():
@@ -163,13 +163,13 @@ def upload(
     if json:
         print_json({"results": [done.to_dict() for done in audits]} if every else audits[0].to_dict())
     elif every:
-        _show_all(audits)
+        _show_audits(audits)
     else:
-        show(audits[0], page)
+        show_audit(audits[0], page)
     return 1 if any(done.verdict == "fail" for done in audits) else 0
 
 
-def _show_all(audits: list[UploadAudit]) -> None:
+def _show_audits(audits: list[UploadAudit]) -> None:
     table = Table()
     for heading in ("method", "seen", "mechanism"):
         table.add_column(heading, no_wrap=True)

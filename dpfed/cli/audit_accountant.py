@@ -21,22 +21,22 @@ def accountant(
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     json: Flag = False,
 ) -> int:
-    """Test an accountant in some hundred settings with proven bounds: edges, samplers, neighbours, whole numbers.
+    """Test an accountant in several hundred settings with proven bounds: edge cases, samplers, adjacencies, integers.
 
-    A stated epsilon below a proven lower bound is refuted by the pair of neighbours that shows it: exit status 1.
+    A stated epsilon below a proven lower bound is refuted, and a pair of neighbours shows why: exit status 1.
 
     Example: dpfed audit accountant dp-accounting
 
     Parameters
     ----------
     what
-        dp-accounting, opacus, flower (with flwr installed), or MODULE:FUNCTION of your own, from the folder you are in
-        or installed: f(*, sampling, adjacency, clients, cohort, noise_multiplier, rounds, delta, releases_per_cohort),
-        which returns epsilon, or None if it has no answer.
+        dp-accounting, opacus, flower (with flwr installed), or your MODULE:FUNCTION in the current folder or installed:
+        f(*, sampling, adjacency, clients, cohort, noise_multiplier, rounds, delta, releases_per_cohort). It returns
+        epsilon, or None if it has no answer.
     seconds
-        Time limit of one answer.
+        Time limit in seconds of one answer.
     every
-        A row for every setting, not only for those that are refuted or failed.
+        Print a row for every setting, not only for settings that are refuted or failed.
     json
         One JSON document on standard output.
     """

@@ -1,4 +1,4 @@
-"""`dpfed audit flower`: strategies and mods of Flower, or of a user's app."""
+"""`dpfed audit flower`: test the differentially private strategies and mods of Flower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import Flag, console, print_json, training_extra
 from dpfed.errors import ConfigError
-from dpfed.planner.whole import MaybeWhole, Whole
+from dpfed.planner.whole_numbers import MaybeWholeNumber, WholeNumber
 
 if TYPE_CHECKING:
     from dpfed.audit.functions.audit import FunctionAudit
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def flower(
     name: str | None = None,
     *,
-    trials: MaybeWhole = None,
-    seed: Whole = 0,
+    trials: MaybeWholeNumber = None,
+    seed: WholeNumber = 0,
     json: Flag = False,
 ) -> int:
-    """Test Flower's differentially private strategies and mods with given updates, in this process and without Ray.
+    """Test Flower's differentially private strategies and mods on fixed updates, in this process and without Ray.
 
     For a strategy of your own app, audit dpfed.audit.others.flower.StrategyRound(make=...) with
-    `dpfed audit upload`. Exit status 1 where a claim is refuted.
+    `dpfed audit upload`. Exit status 1 if a claim is refuted.
 
     Example: dpfed audit flower server-fixed
 
@@ -53,11 +53,11 @@ def flower(
     if json:
         print_json({"results": [done.to_dict() | {"true_where": case.true_where} for case, done in found]})
     else:
-        _show(found)
+        _show_cases(found)
     return 1 if any(done.verdict == "fail" for _, done in found) else 0
 
 
-def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
+def _show_cases(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
     table = Table()
     for heading in ("Flower", "neighbours", "claimed epsilon", "at least", "verdict", "the claim is true for"):
         table.add_column(heading, overflow="fold")

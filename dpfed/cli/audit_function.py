@@ -14,10 +14,10 @@ from dpfed.audit.one_call import settings_beside, upload
 from dpfed.audit.outcome import AnyAudit
 from dpfed.audit.verdict import failed_first
 from dpfed.cli.output import console, print_json
-from dpfed.report.audit import moved_text, write_audit
+from dpfed.report.audit import moved_release_text, write_audit
 
 
-def audit_loaded(
+def audit_loaded_function(
     function: Callable[..., object],
     *,
     epsilon: float | None,
@@ -30,7 +30,7 @@ def audit_loaded(
 ) -> int:
     """Audit the loaded function, print the outcome, and return the exit status.
 
-    Arguments given here override the claim that is written beside the function.
+    These arguments override the claim declared on the function by @claim.
     """
     given = {key: value for key, value in setting.items() if value is not None}
     beside = settings_beside(function)
@@ -52,12 +52,12 @@ def audit_loaded(
     if json:
         print_json(done.to_dict())
     else:
-        show(done, page)
+        show_audit(done, page)
     return 1 if done.verdict == "fail" else 0
 
 
-def show(done: AnyAudit, page: Path | None) -> None:
-    """Print the verdict, the table of pairs, the checks and the path of the page of an audit by trials."""
+def show_audit(done: AnyAudit, page: Path | None) -> None:
+    """Print an audit by trials: the verdict, the table of pairs, the checks and the path of the report page."""
     out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.as_text()}", highlight=False)
     table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
@@ -80,7 +80,7 @@ def show(done: AnyAudit, page: Path | None) -> None:
     for check in failed_first(done.checks):
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
-    if words := moved_text(done):
+    if words := moved_release_text(done):
         out.print(words, highlight=False)
     if page is not None:
         out.print(f"report: {page}", highlight=False)

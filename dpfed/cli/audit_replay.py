@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
-from dpfed.planner.whole import MaybeWhole, Whole
+from dpfed.planner.whole_numbers import MaybeWholeNumber, WholeNumber
 
 if TYPE_CHECKING:
     from dpfed.audit.replays.verdict import ReplayAudit
@@ -22,36 +22,36 @@ def replay(
     *,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    rounds: Whole = 3,
-    pairs: MaybeWhole = None,
-    seed: Whole = 0,
-    processes: Whole = 1,
+    rounds: WholeNumber = 3,
+    pairs: MaybeWholeNumber = None,
+    seed: WholeNumber = 0,
+    processes: WholeNumber = 1,
     engine: Literal["in-process", "flower"] = "in-process",
     out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run a configuration on its data and on neighbouring data, with the mechanisms' outputs frozen, and compare.
+    """Compare runs of a configuration on its data and on neighbouring data, with the mechanisms' outputs frozen.
 
-    Everything outside the mechanisms must be equal, bit by bit: updates and uploads of all other clients, what is
-    announced, who takes part, charges, and every public file. What enters a mechanism may move by its sensitivity.
+    Everything outside the mechanisms must be equal, bit by bit: updates and uploads of all other clients,
+    announcements, cohorts, charges, and every public file. Inputs of a mechanism may differ by its sensitivity.
 
-    Exit status 1 if the verdict is "fail"; then the command writes a file that runs the failing pair again. A pass is a
-    test of these pairs and the code that they reached (docs/replay.md).
+    Exit status 1 if the verdict is "fail"; the command then writes a file that reruns the failing pair. A pass is a
+    statement about these pairs and the code that they reached (docs/replay.md).
 
     Example: dpfed audit replay fed-smp-randk-digits
 
     Parameters
     ----------
     config
-        A preset, a TOML file, the folder of a run, whose audit is then kept in it, or the file of a failed pair.
+        A preset, a TOML file, the file of a failed pair, or a run folder, into which the audit is then written.
     settings
         table.key=value on top of the configuration; may be given again.
     load
         A Python file of your own, which registers methods, networks or data (docs/own-methods.md); may be given again.
     rounds
-        Number of rounds that are replayed, from the first on.
+        Number of rounds that are replayed, starting with the first.
     pairs
-        Number of neighbouring pairs; default: all, about eighteen.
+        Number of neighbouring pairs, including one of equal data; default: all, about eighteen.
     seed
         Seed that chooses the clients whose data differ.
     processes
@@ -59,7 +59,7 @@ def replay(
     engine
         Engine that trains the clients: in-process, or Flower's apps with their nodes in this process.
     out
-        A folder for audit-replay.json; default: the run's folder, if that is audited.
+        A folder for audit-replay.json; default: the audited run folder, if there is one.
     json
         The outcome as one JSON document on standard output.
     """
@@ -68,7 +68,7 @@ def replay(
         from dpfed.records.replays import REPLAY_RECORD
     if rounds < 1 or (pairs is not None and pairs < 2):
         raise ConfigError(
-            f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."
+            f"--rounds {rounds}, --pairs {pairs}: give at least 1 round and 2 pairs; one pair has equal data."
         )
     log = console(to_stderr=True)
     with log.status(f"{config}: the first run") as status:
@@ -91,17 +91,17 @@ def replay(
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(jsons.dumps(found.to_dict(), indent=2))
-        except OSError as error:  # the audit is done, and its outcome does not depend on a file
+        except OSError as error:  # the audit is complete: its outcome does not depend on this file
             log.print(f"{kept}: cannot be written ({error.strerror}). Name another folder with --out.", markup=False)
             kept = None
     if json:
         print_json(found.to_dict())
     else:
-        _show(found, kept)
+        _show_replay(found, kept)
     return 1 if found.verdict == "fail" else 0
 
 
-def _show(found: ReplayAudit, kept: Path | None) -> None:
+def _show_replay(found: ReplayAudit, kept: Path | None) -> None:
     from dpfed.audit.replays.files import MAY_DIFFER
 
     out = console()

@@ -26,13 +26,13 @@ def run(
     load: Load = None,
     json: Flag = False,
 ) -> int:
-    """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
+    """Recompute epsilon from a run's ledger, check the run's files against the claim, and evaluate its canaries.
 
-    The audit needs the run's folder only; for fed-smp-topk also the data, to choose the first round's coordinates
-    again.
+    The audit needs only the run folder; for fed-smp-topk it also needs the data, to recompute the first round's
+    coordinates.
 
-    Exit status 1 if the verdict is "fail", whether or not a report can be written. "pass" means that nothing in the
-    files contradicts the claim; "inconclusive" that a check could not be made, because a file is missing, for example.
+    Exit status 1 if the verdict is "fail", even if no report can be written. "pass" means that nothing in the
+    files contradicts the claim. "inconclusive" means that a check could not be made, for example for a missing file.
 
     Example: dpfed audit run runs/dp-fedavg-digits
 
@@ -41,12 +41,12 @@ def run(
     folder
         The folder that `dpfed run` wrote, or the ledger of a dpfed.ClientLevel.
     confidence
-        A correct run fails with probability at most 1 - confidence, all checks together.
+        A correct run fails with probability at most 1 - confidence, over all checks together.
     out
-        Folder for audit.html and audit.png; default: the run's folder. Files of another audit are kept: then these are
-        audit-2.html and audit-2.png.
+        Folder for audit.html and audit.png; default: the run folder. Files of a different audit are kept: the new ones
+        are then named audit-2.html and audit-2.png.
     project
-        The project's ledger that the run was charged to (`dpfed run --ledger`): both ledgers are compared, release by
+        The project ledger charged for the run (`dpfed run --ledger`): both ledgers are compared, release by
         release.
     load
         The Python file of your own that the run was started with; may be given again.
@@ -61,16 +61,16 @@ def run(
     page: Path | None = None
     try:
         page = write_audit_report(found, out or found.files.path)
-    except RunError as error:  # the audit is done, and its outcome does not depend on a page
+    except RunError as error:  # the audit is complete: its outcome does not depend on this page
         console(to_stderr=True).print(f"No report was written: {error}", markup=False, highlight=False)
     if json:
         print_json(found.to_dict())
     else:
-        _show(found, page)
+        _show_run_audit(found, page)
     return 1 if found.verdict == "fail" else 0
 
 
-def _show(found: RunAudit, page: Path | None) -> None:
+def _show_run_audit(found: RunAudit, page: Path | None) -> None:
     out = console()
     words = {True: "yes", False: "NO", None: "could not tell"}
     table = Table(title=f"{found.files.path}: {found.verdict_in_full}", show_lines=False)

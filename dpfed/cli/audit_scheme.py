@@ -1,4 +1,4 @@
-"""`dpfed audit scheme`: test that a compressor keeps its claims."""
+"""`dpfed audit scheme`: test a compressor against its claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scheme(
     load: Load = None,
     json: Flag = False,
 ) -> int:
-    """Test a compressor by itself: encoding and decoding, its bounds, independent clients, seeds, edge cases, bias.
+    """Test a compressor: encoding and decoding, bounds, independence between clients, seeds, edge cases and bias.
 
     A correct compressor fails with probability at most 1e-6. Exit status 1 if it fails.
 
@@ -24,7 +24,7 @@ def scheme(
     Parameters
     ----------
     name
-        A scheme, or a method that has one (`dpfed methods`).
+        A compression scheme, or a method that has one (`dpfed methods`).
     options
         option=value of the scheme; may be given again.
     load
@@ -38,9 +38,9 @@ def scheme(
     load_files(load or [])
     given = override({}, [f"options.{option}" for option in options or []]).get("options", {})
     chosen = name if name in compress.names() else method_specification(name).scheme
-    if chosen is None or chosen in _OF_PROBABILITIES:
+    if chosen is None or chosen in _BERNOULLI_SCHEMES:
         raise ConfigError(
-            f"{name}: sends Bernoulli samples of probabilities. Test them with `dpfed audit upload {name}`."
+            f"{name}: sends Bernoulli samples, which are not tested here. Run `dpfed audit upload {name}`."
         )
     found = compress.check(compress.get(chosen, **given))
     if json:
@@ -50,4 +50,4 @@ def scheme(
     return 0 if found.passed else 1
 
 
-_OF_PROBABILITIES = ("fedpm", "fedmask")
+_BERNOULLI_SCHEMES = ("fedpm", "fedmask")

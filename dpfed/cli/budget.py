@@ -1,4 +1,4 @@
-"""`dpfed budget`: epsilon, noise multiplier or rounds before training. Never loads torch."""
+"""`dpfed budget`: compute epsilon, noise multiplier or rounds before training. Never loads torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,22 +9,22 @@ from accounting import budget as budgets
 from accounting.budget import Budget, Plan, advice, certificates, certified_noise
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
+from dpfed.cli.budget_tables import epsilon_delta_pairs, show_budget, show_group, show_pairs
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import refuse, solve
+from dpfed.planner.plan_options import refuse_options, solve_budget
 from dpfed.planner.question import OPTIONS, Question
-from dpfed.planner.whole import Whole
+from dpfed.planner.whole_numbers import WholeNumber
 
 _PAPERS = "fed-smp"
-"""Prefix of accounts after formulas of a paper; some of them guarantee nothing."""
+"""Prefix of accountants that follow a paper's formulas; some of them guarantee nothing."""
 
-_NOTHING = Question()
+_NO_OPTIONS = Question()
 
 
 def budget(
     *,
-    options: Question = _NOTHING,
+    options: Question = _NO_OPTIONS,
     noise_schedule: Annotated[
         tuple[float, ...] | None, Parameter(consume_multiple=True, help=OPTIONS["noise_schedule"].help)
     ] = None,
@@ -38,7 +38,7 @@ def budget(
     second_opinion: Annotated[bool, Parameter(negative="")] = False,
     precision: Annotated[bool, Parameter(negative="")] = False,
     certificate: Literal["none", "sampled"] = "none",
-    group: Whole = 1,
+    group: WholeNumber = 1,
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
@@ -49,78 +49,83 @@ def budget(
 
     Example: dpfed budget --clients 6000 --cohort 100 --rounds 180 --noise-multiplier 1.4
 
-    With --ledger: what a project has spent and what is left. With --ledger and a plan: the rounds that still fit if you
-    give the noise multiplier, the noise multiplier if you give the rounds, the total epsilon if you give both.
+    With --ledger: print the spent and remaining budget of a project. With --ledger and a plan: print the rounds that
+    still fit (given the noise multiplier), the noise multiplier (given the rounds), or the total epsilon (given both).
 
     Parameters
     ----------
     accountant
-        best is the smallest valid upper bound; exact is for few Bernoulli samples that are seen one by one;
+        best is the smallest valid upper bound; exact is for few Bernoulli samples that are visible one by one;
         fed-smp-theorem and fed-smp-lemma follow the paper (fixed sampling).
     conversion
         Conversion from Rényi divergences to (epsilon, delta); for rdp and fed-smp-lemma.
     compare
-        One row for every accountant and reading, each with its sampler; and the schedule and noise that give the least
-        error of the model's sums at this epsilon.
+        One row for every accountant, sampler and adjacency; and the schedule and noise with the least error of the
+        model's sums at this epsilon.
     papers
-        With --compare: also rows by the papers' own formulas, some of which guarantee nothing (--json always has these
-        rows).
+        With --compare: add rows computed by formulas of papers, some of which guarantee nothing (--json always has
+        these rows).
     plot
-        Write epsilon over rounds, one line for each accountant, to this PNG, and the same guarantee as profile,
-        trade-off curve, groups and an observer's belief to NAME-readings.png; with --over, a heat map.
+        Write epsilon over rounds, one line for each accountant, to this PNG; with --over, a heat map. NAME-readings.png
+        shows the guarantee as privacy profile, trade-off curve, group privacy and an observer's belief.
     over
         Given twice, with --plot: the axes of a heat map of epsilon, as in --over noise-multiplier=.5:4 --over
-        rounds=10:1000; also cohort=LOW:HIGH. Also give --noise-multiplier or --rounds if it is not an axis.
-        --accountant rdp is the quickest.
+        rounds=10:1000; also cohort=LOW:HIGH. Give --noise-multiplier or --rounds too, unless it is an axis.
+        --accountant rdp is the fastest.
     ledger
-        A project's ledger (`dpfed ledger create`), whose releases are added to the plan. Runs may continue meanwhile.
+        A project ledger (`dpfed ledger create`), whose releases are added to the plan. Runs may be in progress.
     second_opinion
-        Also print the epsilon that dp-accounting, which shares no code with dpfed, states for the same run, its known
-        errors avoided.
+        Also print the epsilon that dp-accounting, which shares no code with dpfed, states for the same run. Settings
+        in which dp-accounting is known to be wrong are avoided.
     precision
-        Compute fixed-size sampling with Gaussian noise to 0.05% instead of 0.3%, in up to some minutes.
+        Compute epsilon of fixed-size sampling with Gaussian noise to 0.05% instead of 0.3%; this can take minutes.
     certificate
-        sampled: for min-separation and secret lanes, an epsilon certified by simulation, beside the bound that always
-        holds. It fails with probability 1e-12, which is part of delta. With --epsilon and --rounds: the noise for it.
-        Takes minutes.
+        sampled: for min-separation and secret lanes, an epsilon certified by simulation, beside the deterministic
+        bound. The certificate fails with probability 1e-12, which is part of delta. With --epsilon and --rounds: the
+        noise that the certificate requires. Takes minutes.
     group
-        State epsilon at the same delta for this many clients who act as one, too.
+        Also state epsilon, at the same delta, for a group of this many clients.
     advantage
-        A target in place of --epsilon: the largest difference of the true and the false positive rate of any membership
+        A target in place of --epsilon: the largest difference between true and false positive rate of any membership
         test.
     tpr
         A target in place of --epsilon, with --fpr: the largest true positive rate of any membership test.
     fpr
         The false positive rate at which --tpr holds.
     table
-        The pairs (epsilon, delta) that hold together, both rounded upwards.
+        Print pairs (epsilon, delta) of the same guarantee, both rounded upwards.
     json
         One JSON document on standard output.
     """
     given = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     targets = {name: value for name, value in given.items() if value is not None}
     if ledger is None and options.clients is None:
-        raise ConfigError("--clients is missing: how many there are. (Or --ledger: what a project has left.)")
+        raise ConfigError(
+            "--clients is missing: give the number of clients, or --ledger for the remaining budget of a project."
+        )
     if conversion != "improved" and accountant not in ("rdp", "fed-smp-lemma"):
         raise ConfigError(
-            f"--conversion {conversion} with --accountant {accountant}: it is for rdp and fed-smp-lemma. Add one."
+            f"--conversion {conversion} with --accountant {accountant}: requires rdp or fed-smp-lemma. Change one."
         )
     if papers and not compare:
-        raise ConfigError("--papers without --compare: it adds rows to that table. Add --compare.")
+        raise ConfigError("--papers without --compare: --papers adds rows to the table of --compare. Add --compare.")
     if json and group != 1:
-        raise ConfigError("--group with --json: is printed for people only. Remove one.")
+        raise ConfigError("--group with --json: the JSON document has no groups. Remove one.")
     if ledger is not None:
         from dpfed.cli.project_budget import project_budget
 
-        refuse(
-            "--ledger: the project's own counts", clients=options.clients, epsilon=options.epsilon, delta=options.delta
+        refuse_options(
+            "--ledger: the project ledger sets them",
+            clients=options.clients,
+            epsilon=options.epsilon,
+            delta=options.delta,
         )
-        refuse(
-            "--ledger: a certificate is about one run by itself",
+        refuse_options(
+            "--ledger: a certificate is for one run without earlier releases",
             certificate=None if certificate == "none" else certificate,
         )
-        refuse("--ledger: the project has an epsilon", **targets)
-        refuse("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
+        refuse_options("--ledger: the project ledger has an epsilon", **targets)
+        refuse_options("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
             json=json, second_opinion=second_opinion, precise=precision,
@@ -128,8 +133,8 @@ def budget(
         return
     plan = options.plan(noise_schedule=noise_schedule)
     if plan.unit == "record":
-        refuse(
-            "--unit record: is about one client's steps",
+        refuse_options(
+            "--unit record: not available for steps of one client",
             compare=compare or None,
             plot=plot,
             over=over or None,
@@ -137,8 +142,8 @@ def budget(
         )
     mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
     if certificate != "none":
-        refuse(
-            f"--certificate {certificate}: it is about one epsilon",
+        refuse_options(
+            f"--certificate {certificate}: a certificate is for one epsilon",
             over=over or None,
             compare=compare or None,
             table=table or None,
@@ -149,8 +154,10 @@ def budget(
         from dpfed.cli.budget_maps import show_map
 
         if not plan.has_noise_multiplier:
-            raise ConfigError(f"--over with --mechanism {mechanism.name}: maps are for noise. Remove it.")
-        refuse(
+            raise ConfigError(
+                f"--over with --mechanism {mechanism.name}: heat maps require noise with a multiplier. Remove --over."
+            )
+        refuse_options(
             "--over: the map shows every epsilon",
             epsilon=options.epsilon,
             **targets,
@@ -161,19 +168,23 @@ def budget(
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return
     if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
-        raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
+        raise ConfigError(
+            f"--compare with --mechanism {mechanism.name}: --compare requires Gaussian noise. Remove --compare."
+        )
     sampled: certificates.Certificate | None = None
     if certificate != "none" and noise_multiplier is None and rounds is not None and options.epsilon is not None:
         if accountant != "best":
             raise ConfigError(
-                f"--certificate {certificate} with --epsilon and --accountant {accountant}: noise is searched "
-                "beside the best bound. Remove one."
+                f"--certificate {certificate} with --epsilon and --accountant {accountant}: the search for noise uses "
+                "--accountant best. Remove one."
             )
         found_noise = certified_noise.kept_or_certified_noise(plan, epsilon=options.epsilon, rounds=rounds)
         answer, sampled = found_noise.budget, found_noise.certificate
     else:
-        answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets)
-    plan, rows = answer.plan, [answer]  # one more row, for the number of lanes that a search found
+        answer = solve_budget(
+            plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets
+        )
+    plan, rows = answer.plan, [answer]  # the plan now has the number of lanes that a search may have found
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
@@ -181,12 +192,12 @@ def budget(
     found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
     if certificate != "none" and sampled is None:
         sampled = certificates.kept_or_certified(certificates.Claim.of(answer))
-    _report(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
+    _show_answer(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
 
-def _report(
+def _show_answer(
     plan: Plan,
     answer: Budget,
     rows: list[Budget],
@@ -207,15 +218,15 @@ def _report(
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]
     if json:
         results = [row.to_dict() for row in rows]
-        more: dict[str, object] = {"profile": pairs(answer)} if table else {}
+        more: dict[str, object] = {"profile": epsilon_delta_pairs(answer)} if table else {}
         more |= {"advice": [one.to_dict() for one in found]} if found else {}
         more |= {"certificate": sampled.to_dict()} if sampled else {}
         print_json({"results": results, **more} if compare else {**results[0], **more})
         return
     shown = [row for row in rows if papers or not row.accountant.startswith(_PAPERS)] if compare else []
-    show(plan, answer, shown, plots)
+    show_budget(plan, answer, shown, plots)
     if 0 < len(shown) < len(rows):
-        console().print("note: what a paper's own formulas say of such a run: --papers")
+        console().print("note: --papers adds rows computed by formulas of papers")
     if sampled is not None:
         console().print(f"certificate: {sampled}")
     for line in advice.words(found):

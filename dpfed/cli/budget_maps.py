@@ -11,7 +11,7 @@ from accounting.compose.rdp import Conversion
 from accounting.rounding import upwards
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
+from dpfed.report.figures.budget_map import MapAxis, budget_map, plot_budget_map
 from dpfed.report.privacy_text import sampler_text
 
 
@@ -25,8 +25,8 @@ def show_map(
     *,
     json: bool,
 ) -> None:
-    """Draw the heat map of two axes; `given` names the other options of the command that were given."""
-    axes = [Axis.of(text) for text in over]
+    """Draw the heat map over two axes; `given`: noise multiplier and rounds as given on the command line, else None."""
+    axes = [MapAxis.from_text(text) for text in over]
     names = {axis.name for axis in axes}
     if len(axes) != 2 or len(names) != 2:
         raise ConfigError("--over: give it exactly twice, for two different axes.")
@@ -34,8 +34,8 @@ def show_map(
         raise ConfigError("--over needs --plot FILE.png (or --json).")
     for name, value in given.items():
         if (value is None) != (name in names):
-            what = "is an axis, remove it" if name in names else "is no axis, give it"
-            raise ConfigError(f"--{name} with --over {', '.join(sorted(names))}: it {what}.")
+            what = "is an axis. Remove it" if name in names else "is no axis. Give it"
+            raise ConfigError(f"--{name} with --over {', '.join(sorted(names))}: {name} {what}.")
     fixed = {name: value for name, value in given.items() if value is not None}
     found = budget_map(plan, (axes[0], axes[1]), fixed=fixed, accountant=accountant, conversion=conversion)
     if plot is not None:

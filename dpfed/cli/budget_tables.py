@@ -1,4 +1,4 @@
-"""A budget as text, and as a table of accountants."""
+"""Text of a budget, and its table of accountants."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dpfed.report.privacy_text import factors_text, readings_text, sampler_text
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
-_SECOND = "second opinion "  # the column shows which bound agrees or is looser
+_SECOND = "second opinion "  # prefix of notes that the table's column "second opinion" already shows
 
 
-def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] = ()) -> None:
-    """Print answers for people on standard output; `rows` as a table, if there are any."""
+def show_budget(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] = ()) -> None:
+    """Print the answer as text, and `rows`, if any, as a table of accountants."""
     out = console()
-    together = "  of everything together" if plan.before is not None else ""
+    together = "  of all releases together" if plan.before is not None else ""
     out.print(
-        f"[bold]epsilon {upwards(answer.epsilon)}[/]{together}  {_strength(answer)}  "
+        f"[bold]epsilon {upwards(answer.epsilon)}[/]{together}  {_noise_text(answer)}  "
         f"rounds {answer.rounds}  delta {upwards(plan.delta)}"
         + ("" if answer.valid else "  [bold red]NOT A GUARANTEE[/]"),
         markup=True,
@@ -43,37 +43,41 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
     for note in answer.notes:
         out.print(f"note: {note}")
     if rows:
-        out.print(_table(rows, said=(*answer.notes, HYPOTHESIS)))
+        out.print(_accountant_table(rows, said=(*answer.notes, HYPOTHESIS)))
         if HYPOTHESIS not in answer.notes and any(HYPOTHESIS in row.notes for row in rows):
             out.print(f"note: {HYPOTHESIS}")
         out.print(
-            "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
+            "Only the rows with your run's sampler and adjacency hold for your run: an epsilon of Poisson "
             "sampling\ndoes not hold for fixed-size cohorts."
-            + ("" if all(row.valid for row in rows) else " Rows marked 'no' are no guarantees; the notes say why.")
+            + (
+                ""
+                if all(row.valid for row in rows)
+                else " Rows marked 'no' are no guarantees; their notes give the reason."
+            )
         )
     for plot in plots:
         out.print(f"plot: {plot}")
 
 
-def pairs(answer: Budget) -> list[dict[str, float]]:
-    """Return the (epsilon, delta) that hold together, around the answer, both rounded upwards."""
+def epsilon_delta_pairs(answer: Budget) -> list[dict[str, float]]:
+    """Return pairs (epsilon, delta) of the answer's guarantee, from 0 to three times its epsilon, rounded upwards."""
     claim = profiles.profile(answer.mechanism)
     at = [float(upwards(share * answer.epsilon)) for share in _SHARES]
     return [{"epsilon": one, "delta": min(float(upwards(claim(one))), 1.0)} for one in at]
 
 
 def show_pairs(answer: Budget) -> None:
-    """Print the pairs (epsilon, delta) as a table, for readers who prefer another delta."""
+    """Print the pairs (epsilon, delta) of the guarantee as a table, so that a reader can choose another delta."""
     table = Table()
     for heading in ("epsilon", "delta"):
         table.add_column(heading, justify="right")
-    for pair in pairs(answer):
+    for pair in epsilon_delta_pairs(answer):
         table.add_row(upwards(pair["epsilon"]), upwards(pair["delta"]))
     console().print(table)
 
 
 def show_group(answer: Budget, size: int) -> None:
-    """Print epsilon for several clients at once, and an attacker's best rates, from the same account."""
+    """Print epsilon for a group of `size` clients, and the largest advantage of membership tests of one client."""
     claim = profiles.profile(answer.mechanism)
     delta = answer.plan.delta
     together = readings.epsilon_at(readings.of_group(claim, size), delta)
@@ -83,7 +87,7 @@ def show_group(answer: Budget, size: int) -> None:
     )
 
 
-def _strength(answer: Budget) -> str:
+def _noise_text(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
         schedule = answer.plan.noise_schedule
         times = "" if schedule is None else f" times {factors_text(schedule)} in equal parts"
@@ -93,8 +97,8 @@ def _strength(answer: Budget) -> str:
     return f"{record['mechanism']} of d = {samples}"
 
 
-def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
-    """Return the table of rows. Notes in `said` are printed above it and left out, except why a row is no guarantee."""
+def _accountant_table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
+    """Return the table of rows without the notes in `said`, except notes why a row is no guarantee."""
     table = Table(title=f"noise multiplier {upwards(rows[0].noise_multiplier)}, {rows[0].rounds} rounds")
     for heading in ("sampler", "neighbours", "sensitivity", "accountant", "conversion"):
         table.add_column(heading)
@@ -120,13 +124,13 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
             downwards(row.lower_bound),
             *([upwards(row.second_opinion.epsilon)] if asked and row.second_opinion is not None else []),
             "yes" if row.valid else "no",
-            _in_a_cell(row, said),
+            _notes_cell(row, said),
         )
     return table
 
 
-def _in_a_cell(row: Budget, said: tuple[str, ...]) -> str:
-    """Return the notes of a row that the table does not show otherwise, shortened if epsilon is very large."""
+def _notes_cell(row: Budget, said: tuple[str, ...]) -> str:
+    """Return the notes of a row that no other column shows, shortened if epsilon is very large."""
     large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
     notes = [
         note.removeprefix(_NO_GUARANTEE)

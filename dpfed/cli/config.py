@@ -1,4 +1,4 @@
-"""`dpfed config`: every key of a configuration, described; a file to begin with; a schema for editors."""
+"""`dpfed config`: describe the keys of a configuration, print a starter file, or print a schema for editors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def config(
     Parameters
     ----------
     name
-        A key (privacy.epsilon) or a table (privacy); without one, all of them.
+        A key (privacy.epsilon) or a table (privacy); default: all keys.
     new
-        A preset, whose configuration is printed as a TOML file, to be changed.
+        Name of a preset; print its configuration as a TOML file to edit.
     schema
         Print the JSON schema, for editors that check TOML files.
     markdown
@@ -35,16 +35,16 @@ def config(
     """
     if sum([new is not None, schema, markdown, json]) > 1 or (name is not None and (new or schema or markdown)):
         raise ConfigError("dpfed config: give one of KEY, --new, --schema, --markdown, --json (KEY with --json works).")
-    from dpfed.cli.config_pages import asked, beginning, page, show
+    from dpfed.cli.config_pages import configuration_page, requested_keys, show_keys, starter_file
     from dpfed.methods.key_reference import schema_of
 
     if new is not None:
-        print(beginning(new), end="")
+        print(starter_file(new), end="")
     elif schema:
         print(json_text.dumps(schema_of(), indent=1))
     elif markdown:
-        print(page(), end="")
+        print(configuration_page(), end="")
     elif json:
-        print_json([one.to_dict() for one in asked(name)])
+        print_json([one.to_dict() for one in requested_keys(name)])
     else:
-        show(name)
+        show_keys(name)

@@ -1,4 +1,4 @@
-"""`dpfed deploy`: a ready Flower app for a configuration."""
+"""`dpfed deploy`: write a ready Flower app for a configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def deploy(
     load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
-    experiment = build(checked)  # refuses a configuration that cannot be deployed, before any node receives it
+    experiment = build(
+        checked
+    )  # raises ConfigError if the configuration cannot be deployed, before any node receives it
     write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.privacy_target is not None and checked.run.randomness == "simulated"
@@ -57,6 +59,4 @@ def deploy(
     else:
         print(f"Try it here: flwr run {out} local --stream --federation-config 'num-supernodes={nodes}'")
     if simulated:
-        print(
-            "note: noise and cohorts come from run.seed, which every node knows: for a release --set run.release=true"
-        )
+        print("note: every node knows run.seed, the source of noise and cohorts: for a release --set run.release=true")

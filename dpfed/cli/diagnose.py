@@ -1,4 +1,4 @@
-"""`dpfed diagnose`: find from its files why a run does not learn."""
+"""`dpfed diagnose`: find in a run's files why the run does not learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from dpfed.cli.output import Flag, console, print_json
 
 if TYPE_CHECKING:
-    from dpfed.report.diagnosis import Cause, Measure
+    from dpfed.report.diagnosis import Cause, EvidenceMeasure
 
 
 def diagnose(folder: Path, *, json: Flag = False) -> None:
@@ -28,11 +28,11 @@ def diagnose(folder: Path, *, json: Flag = False) -> None:
     json
         Measures and findings as one JSON document on standard output.
     """
-    from dpfed.report.diagnosis import findings_of, is_learning, measures_of
+    from dpfed.report.diagnosis import is_learning, likely_causes, measures_of
     from dpfed.report.evidence import evidence_of
 
     found = evidence_of(folder)
-    findings, learning = findings_of(found), is_learning(found)
+    findings, learning = likely_causes(found), is_learning(found)
     if json:
         print_json(
             {
@@ -44,21 +44,21 @@ def diagnose(folder: Path, *, json: Flag = False) -> None:
             }
         )
         return
-    _show(measures_of(found), findings, learning, found.nothing_learned)
+    _show_findings(measures_of(found), findings, learning, found.nothing_learned)
 
 
-def _show(
-    measures: list[Measure], findings: list[Cause], learning: bool | None, nothing_learned: str | None = None
+def _show_findings(
+    measures: list[EvidenceMeasure], findings: list[Cause], learning: bool | None, nothing_learned: str | None = None
 ) -> None:
     out = console()
     table = Table("measure", "value", "who may see it")
     for measure in measures:
-        table.add_row(measure.name, measure.value, "operator" if measure.operator_only else "everybody")
+        table.add_row(measure.name, measure.value, "operator" if measure.operator_only else "anyone")
     out.print(table)
     state = {
-        True: "The run learns, though not as it could:" if findings else "The run learns.",
+        True: "The run learns, but these causes may limit it:" if findings else "The run learns.",
         False: "The run hardly learns.",
-        None: "Too few evaluations to say whether it learns.",
+        None: "There are too few evaluations to decide whether the run learns.",
     }
     out.print(nothing_learned or state[learning])
     if not findings:

@@ -1,4 +1,4 @@
-"""`dpfed ledger`: one privacy budget that several runs on the same clients draw from; ledgers checked and signed."""
+"""`dpfed ledger`: one privacy budget shared by several runs on the same clients; checks and signatures of ledgers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dpfed.cli import ledger_signature
 from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
-from dpfed.planner.whole import Whole
+from dpfed.planner.whole_numbers import WholeNumber
 
 ledger = App(
     name="ledger",
-    help="One privacy budget for several runs on the same clients, also at the same time; checks and signatures.",
+    help="Share one privacy budget among runs on the same clients, also concurrent ones; check and sign ledgers.",
 )
 
 
@@ -30,7 +30,7 @@ ledger = App(
 def create(
     path: Path,
     *,
-    clients: Whole,
+    clients: WholeNumber,
     epsilon: float,
     delta: float | None = None,
     population: Path | None = None,
@@ -39,31 +39,32 @@ def create(
 ) -> None:
     """Create a project ledger; runs draw from it with `dpfed run ... --ledger PATH`.
 
-    The budget is a number of units, each one round of the first plan. Runs with rounds of that kind may be stopped,
-    resumed, repeated and chosen by the results of others. A run with other rounds pays all its units before it begins.
+    The budget is a number of units; one unit pays for one round of the first plan. Runs with such rounds may be
+    stopped, resumed, repeated, and chosen by results of earlier runs. A run with other rounds pays all its units before
+    it begins.
 
     Example: dpfed ledger create project.jsonl --clients 650 --epsilon 3
 
     Parameters
     ----------
     path
-        The file, which must not be there yet.
+        Path of the new ledger; no file of this name may exist.
     clients
-        Number of clients, the same ones in all runs.
+        Number of clients; all runs have the same clients.
     epsilon
         Epsilon that all runs together may spend on any one client.
     delta
         Delta of the budget; default: the smaller of clients^-1.1 and 1e-4.
     population
-        The folder of a run on the clients that all runs must have; default: the first run that is charged.
+        A run folder that identifies the clients of all runs; default: the first run that is charged.
     plan
-        A TOML file or preset whose round is the unit; default: the first release that is charged. Given again: runs
-        that are declared before any result, charged at their joint price with the units.
+        A TOML file or preset whose round is the unit; default: the first release that is charged. Each further --plan
+        declares a run before any result is seen; declared runs are charged at their joint price with the units.
     reserve
-        Share of delta for runs of other kinds; 0: none, and up to 1% more units.
+        Share of delta reserved for runs whose rounds are not the unit; 0 reserves none and gives up to 1% more units.
     """
     clients = require.count(clients=clients)
-    fingerprint, key = (None, None) if population is None else _population_of(population)
+    fingerprint, key = (None, None) if population is None else _population_and_key(population)
     project = ProjectLedger.create(
         path,
         clients=clients,
@@ -72,7 +73,7 @@ def create(
         population=fingerprint,
         key=key,
         reserve=reserve,
-        **_terms_of(plan or [], clients),
+        **_project_terms(plan or [], clients),
     )
     units = project.units
     console().print(
@@ -85,10 +86,10 @@ def create(
 
 @ledger.command
 def show(path: Path, *, json: Flag = False) -> None:
-    """Show a project's budget, the units that are left, and the releases of each run.
+    """Show a project's budget, its remaining units, and the releases of each run.
 
-    The statement is the budget: it holds even if runs were chosen by their results. The spent epsilon is that of all
-    releases, had they been fixed before the first result was seen.
+    The guarantee is the budget's epsilon, which holds even if runs were chosen by earlier results. The epsilon shown as
+    spent would hold only if all releases had been fixed before the first result was seen.
 
     Example: dpfed ledger show project.jsonl
 
@@ -115,10 +116,10 @@ def verify(
     key: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Check the chain of a run's or project's ledger, that it contains a head, and its signature.
+    """Check the hash chain of a run's or project's ledger, a head that it must contain, and its signature.
 
-    The head is the hash of the last line. A head that was published elsewhere, or signed, shows later that no earlier
-    line was changed or cut off. Exit status 1 if a check fails.
+    The head is the hash of the last line. Publish or sign it: it proves later that no earlier line was changed or
+    removed. Exit status 1 if a check fails.
 
     Example: dpfed ledger verify runs/fed-smp-randk-digits/ledger.jsonl --head 3f2a...
 
@@ -127,7 +128,7 @@ def verify(
     path
         The ledger.
     head
-        A head that was seen before: 64 hexadecimal digits.
+        A head recorded earlier: 64 hexadecimal digits.
     key
         The public key (`dpfed ledger keygen`) of the signer of PATH.sig.
     json
@@ -137,9 +138,9 @@ def verify(
         raise ConfigError(
             f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
         )
-    read = _checked(path)
+    read = _checked_ledger(path)
     follow = None if head is None else kept_head.entries_after(read, head)
-    signed = None if key is None else ledger_signature.verified(read, key)
+    signed = None if key is None else ledger_signature.verified_head(read, key)
     if json:
         print_json(
             {
@@ -161,12 +162,14 @@ def verify(
     if follow is not None:
         out.print(f"the head given is in the chain; entries after it: {follow}")
     if signed is not None:
-        out.print(f"signed by the key of {key} after {signed.entries} entries; entries since: {signed.follow(read)}")
+        out.print(
+            f"signed by the key of {key} after {signed.entries} entries; entries since: {signed.entries_since(read)}"
+        )
 
 
 @ledger.command
 def backup(path: Path, to: Path) -> None:
-    """Copy a ledger, its head and its population's key to a folder, consistently even while a run continues.
+    """Copy a ledger, its head and its population key to a folder; the copy is consistent even during a run.
 
     Example: dpfed ledger backup project.jsonl /backup/dpfed
 
@@ -175,7 +178,7 @@ def backup(path: Path, to: Path) -> None:
     path
         The ledger of a project or of a run.
     to
-        The folder. An earlier copy of the same ledger in it is replaced.
+        The target folder. An earlier copy of the same ledger there is replaced.
     """
     made = backups.backup(path, to)
     console().print(f"{made.path}: {made.entries} entries, head {made.head}")
@@ -183,10 +186,10 @@ def backup(path: Path, to: Path) -> None:
 
 @ledger.command
 def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: Flag = False) -> None:
-    """Restore a copy of a ledger, unless a release could be forgotten by that.
+    """Restore a copy of a ledger, unless the ledger would then lack a release.
 
-    A copy that is older than the ledger or the head at PATH is refused. If both are gone, give the last head that was
-    published or signed: it shows that the copy is the newest one.
+    A copy older than the ledger or the head at PATH is refused. If both files are gone, give the last head that was
+    published or signed: it proves that the copy is the newest one.
 
     Example: dpfed ledger restore /backup/dpfed/project.jsonl project.jsonl --head 3f2a...
 
@@ -199,7 +202,7 @@ def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: F
     head
         The last head: 64 hexadecimal digits.
     nothing_since
-        Declare that nothing was released after the copy was made; a release missing from the copy is in no epsilon.
+        Declare that nothing was released after the copy was made. Epsilon omits any release that the copy lacks.
     """
     if head is not None and not kept_head.is_head(head):
         raise ConfigError(
@@ -211,7 +214,7 @@ def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: F
 
 @ledger.command
 def sign(path: Path, *, key: Path) -> None:
-    """Sign the head of a ledger, into PATH.sig.
+    """Sign the head of a ledger and write the signature to PATH.sig.
 
     Example: dpfed ledger sign project.jsonl --key operator.pem
 
@@ -222,36 +225,36 @@ def sign(path: Path, *, key: Path) -> None:
     key
         A private Ed25519 key (`dpfed ledger keygen`).
     """
-    read = _checked(path)
+    read = _checked_ledger(path)
     target = ledger_signature.sign(read, key)
     console().print(f"{target}: signature of head {read.head} after {len(read.entries)} entries")
 
 
 @ledger.command
 def keygen(path: Path) -> None:
-    """Create a new Ed25519 key for signatures: the private one in PATH, the public one in PATH.pub.
+    """Create an Ed25519 key pair for signatures: the private key in PATH, the public key in PATH.pub.
 
     Example: dpfed ledger keygen operator.pem
 
     Parameters
     ----------
     path
-        The file of the private key, which must not be there yet.
+        Path of the new private key; no file of this name may exist.
     """
-    public = ledger_signature.generate(path)
-    console().print(f"{path}: private key, keep it; {public}: public key, give it to those who verify")
+    public = ledger_signature.generate_key_pair(path)
+    console().print(f"{path}: private key, keep it; {public}: public key, give it to anyone who verifies")
 
 
-def _checked(path: Path) -> Ledger:
-    """Return the ledger; LedgerError unless its last entry is the one that its head file names."""
+def _checked_ledger(path: Path) -> Ledger:
+    """Return the ledger. LedgerError unless its last entry has the hash in the head file."""
     kept = kept_head.read(path)
     read = Ledger.read(path)
     kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
     return read
 
 
-def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
-    """Return the unit and the declared runs of a project, from configurations."""
+def _project_terms(plans: list[str], clients: int) -> dict[str, Any]:
+    """Return the unit and the declared runs of a project with these plans; empty without plans."""
     if not plans:
         return {}
     from dpfed.cli.run_on_terminal import read_configuration
@@ -264,7 +267,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
         privacy_target = build(checked).privacy_target
         if not isinstance(privacy_target, PrivacyTarget) or checked.federation.clients != clients:
             raise ConfigError(
-                f"--plan {given}: must have [privacy] and {clients} clients, as --clients says; it has "
+                f"--plan {given}: must have [privacy] and {clients} clients (--clients); it has "
                 f"{checked.federation.clients}. Give a plan on these clients."
             )
         runs.append(privacy_target.mechanism_of_run(checked.federation.rounds).parts)
@@ -273,8 +276,8 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
     return {"unit": unit_of(first[0][0]) or without_streams(first), "declared": declared}
 
 
-def _population_of(folder: Path) -> tuple[str, bytes]:
-    """Return the fingerprint of a run's clients, and its key."""
+def _population_and_key(folder: Path) -> tuple[str, bytes]:
+    """Return the fingerprint of a run's clients and the key of this fingerprint."""
     fingerprint = Ledger.so_far(folder / "ledger.jsonl").header.population
     key = population_key.read(folder / "population.key")
     if fingerprint is None or key is None:

@@ -1,7 +1,6 @@
-"""Signatures of a ledger's head, PATH.sig: holders of the public key can verify later that nothing was cut off or
-changed.
+"""Signature of a ledger's head in PATH.sig: with the public key anyone can verify that no line was changed or removed.
 
-Ed25519, by the `cryptography` library, which only this module loads, and only when a signature is made or verified.
+The scheme is Ed25519 from the `cryptography` library, which is imported only when a signature is made or verified.
 """
 
 from __future__ import annotations
@@ -20,49 +19,48 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PURPOSE = b"dpfed-ledger-head-1\n"
-_LONGEST = 1 << 12
+_LONGEST_FILE = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignedHead:
-    """Signed content: hash of the ledger's header, hash of its last line when signed, and number of entries up to that
-    line.
-    """
+    """Signed content: hashes of the ledger's header and of its last line, and the number of entries, when signed."""
 
     ledger: str
     head: str
     entries: int
 
     @classmethod
-    def of(cls, ledger: Ledger) -> SignedHead:
+    def of_ledger(cls, ledger: Ledger) -> SignedHead:
         return cls(ledger=ledger.identity, head=ledger.head, entries=len(ledger.entries))
 
-    def message(self) -> bytes:
+    def signed_bytes(self) -> bytes:
         """Return the bytes that are signed."""
         return _PURPOSE + json.dumps(vars(self), sort_keys=True).encode()
 
-    def follow(self, ledger: Ledger) -> int:
-        """Return the number of entries added to the ledger after the signature."""
+    def entries_since(self, ledger: Ledger) -> int:
+        """Return the number of entries added to the ledger after it was signed."""
         return len(ledger.entries) - self.entries
 
     def to_dict(self, ledger: Ledger) -> dict[str, Any]:
         """Return the record that `dpfed ledger verify --json` prints."""
-        return {**vars(self), "entries_after": self.follow(ledger)}
+        return {**vars(self), "entries_after": self.entries_since(ledger)}
 
 
-def path_of(ledger: Path) -> Path:
-    """Path of the signature of the ledger at this path."""
+def signature_path(ledger: Path) -> Path:
+    """Return the path of the signature of the ledger at this path."""
     return ledger.with_name(f"{ledger.name}.sig")
 
 
-def generate(path: Path) -> Path:
-    """Write a new private key to this file and the public key to PATH.pub, as PEM; ConfigError if a file exists
-    already.
+def generate_key_pair(path: Path) -> Path:
+    """Write a new private key to `path` and its public key to PATH.pub, both as PEM; return the path of the public key.
+
+    ConfigError if one of the files exists.
     """
-    keys, serialization, _ = _library()
+    keys, serialization, _ = _cryptography_modules()
     public = path.with_name(f"{path.name}.pub")
     if taken := [str(one) for one in (path, public) if one.exists()]:
-        raise ConfigError(f"{taken[0]}: is there already. Name another file.")
+        raise ConfigError(f"{taken[0]}: exists already. Name another file.")
     key = keys.Ed25519PrivateKey.generate()
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -75,13 +73,13 @@ def generate(path: Path) -> Path:
 
 
 def sign(ledger: Ledger, key: Path) -> Path:
-    """Sign the ledger's head with the private key in this file. ConfigError, LedgerError."""
-    keys, serialization, _ = _library()
-    private: Ed25519PrivateKey = _key(
+    """Sign the ledger's head with the private key in the file `key`, and return the path of the signature."""
+    keys, serialization, _ = _cryptography_modules()
+    private: Ed25519PrivateKey = _read_key(
         key, lambda pem: serialization.load_pem_private_key(pem, None), keys.Ed25519PrivateKey
     )
-    head, target = SignedHead.of(ledger), path_of(ledger.path)
-    content = {**vars(head), "signature": private.sign(head.message()).hex()}
+    head, target = SignedHead.of_ledger(ledger), signature_path(ledger.path)
+    content = {**vars(head), "signature": private.sign(head.signed_bytes()).hex()}
     try:
         regular_file.put(target, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
@@ -89,28 +87,33 @@ def sign(ledger: Ledger, key: Path) -> Path:
     return target
 
 
-def verified(ledger: Ledger, key: Path) -> SignedHead:
-    """Return the part of the ledger that the owner of this public key signed. Raise LedgerError unless the signature
-    is valid and the ledger still has all that was signed, ConfigError for a file that holds no such key."""
-    keys, serialization, exceptions = _library()
-    public: Ed25519PublicKey = _key(key, serialization.load_pem_public_key, keys.Ed25519PublicKey)
-    source = path_of(ledger.path)
-    head, signature = _read(source)
+def verified_head(ledger: Ledger, key: Path) -> SignedHead:
+    """Return the head of the ledger that the owner of the public key in the file `key` signed.
+
+    Raises LedgerError unless the signature is valid and the ledger contains every signed entry. Raises ConfigError if
+    the file `key` holds no Ed25519 public key.
+    """
+    keys, serialization, exceptions = _cryptography_modules()
+    public: Ed25519PublicKey = _read_key(key, serialization.load_pem_public_key, keys.Ed25519PublicKey)
+    source = signature_path(ledger.path)
+    head, signature = _read_signature(source)
     try:
-        public.verify(signature, head.message())
+        public.verify(signature, head.signed_bytes())
     except exceptions.InvalidSignature:
-        raise LedgerError(f"{source}: is not signed by the key of {key}, or was changed since.") from None
+        raise LedgerError(f"{source}: is not signed by the key of {key}, or was changed after signing.") from None
     if head.ledger != ledger.identity:
-        raise LedgerError(f"{source}: is the signature of another ledger than {ledger.path}.")
+        raise LedgerError(f"{source}: is the signature of a ledger other than {ledger.path}.")
     if head.entries + kept_head.entries_after(ledger, head.head) != len(ledger.entries):
-        raise LedgerError(f"{source}: says {head.entries} entries up to its head, {ledger.path} has another number.")
+        raise LedgerError(
+            f"{source}: states {head.entries} entries up to its head, but {ledger.path} has a different number."
+        )
     return head
 
 
-def _read(source: Path) -> tuple[SignedHead, bytes]:
+def _read_signature(source: Path) -> tuple[SignedHead, bytes]:
     try:
         with open(source, "rb") as file:
-            record = json.loads(file.read(_LONGEST))
+            record = json.loads(file.read(_LONGEST_FILE))
         match record:
             case {"ledger": str(ledger), "head": str(head), "entries": int(entries), "signature": str(signature)}:
                 return SignedHead(ledger=ledger, head=head, entries=entries), bytes.fromhex(signature)
@@ -121,11 +124,11 @@ def _read(source: Path) -> tuple[SignedHead, bytes]:
     raise LedgerError(f"{source}: is no signature: it needs ledger, head, entries and signature.")
 
 
-def _key(path: Path, load: Any, kind: type) -> Any:
-    _, _, exceptions = _library()
+def _read_key(path: Path, load: Any, kind: type) -> Any:
+    _, _, exceptions = _cryptography_modules()
     try:
         with open(path, "rb") as file:
-            key = load(file.read(_LONGEST))
+            key = load(file.read(_LONGEST_FILE))
     except (OSError, ValueError, TypeError, exceptions.UnsupportedAlgorithm) as error:
         raise ConfigError(f"--key {path}: cannot be read as a key in PEM ({error}).") from None
     if not isinstance(key, kind):
@@ -133,7 +136,7 @@ def _key(path: Path, load: Any, kind: type) -> Any:
     return key
 
 
-def _library() -> tuple[ModuleType, ModuleType, ModuleType]:
+def _cryptography_modules() -> tuple[ModuleType, ModuleType, ModuleType]:
     try:
         from cryptography import exceptions
         from cryptography.hazmat.primitives import serialization

@@ -1,4 +1,4 @@
-"""`dpfed methods`: the methods of `dpfed run` and their properties."""
+"""`dpfed methods`: list the methods of `dpfed run` and their properties."""
 
 from rich.table import Table
 
@@ -19,31 +19,34 @@ from dpfed.methods.specification import (
 )
 
 _HEADINGS = ("method", "what a client sends", "bits/parameter", "unbiased", "linear", "private")
-_WAYS = {
+_PRIVACY_TEXTS = {
     NOISED_SUM: (
         "S",
-        "the server (or a secure sum) sees the sum of clipped uploads and adds Gaussian noise to it, discrete in a "
+        "the server or a secure sum adds Gaussian noise to the sum of clipped uploads; the noise is discrete in a "
         "secure sum",
     ),
-    SHARES: ("s", "as S, with the noise in shares of the clients (privacy.placement = 'clients'), Gaussian or integer"),
-    SHARED_SUM: ("S*", "as S or s where method.shared gives all clients of a round the same directions"),
-    DECODED: ("D", "a trusted server decodes every upload, clips what it decoded, sums, and adds Gaussian noise"),
+    SHARES: (
+        "s",
+        "as S, but each client adds a share of the noise (privacy.placement = 'clients'), Gaussian or integer",
+    ),
+    SHARED_SUM: ("S*", "as S or s, if method.shared gives all clients of a round the same directions"),
+    DECODED: ("D", "a trusted server decodes and clips every upload, sums the rows, and adds Gaussian noise"),
     NOISED_UPLOADS: (
         "U",
-        "clients clip, add the whole noise, then compress: every upload may be seen (privacy.release = 'uploads')",
+        "clients clip, add all of the noise, then compress: every upload may be seen (privacy.release = 'uploads')",
     ),
     DITHERED: (
         "Q",
-        "clients clip and quantise with an error that is exactly Gaussian noise; a trusted server decodes every upload "
-        "and sums",
+        "clients clip and quantise so that the error is exactly Gaussian noise; a trusted server decodes every upload "
+        "and sums them",
     ),
     COINS_SUMMED: (
         "C",
-        "the sum of exactly K clients' Bernoulli samples is seen, without added noise (see theory-bernoulli.md)",
+        "only the sum of exactly K clients' Bernoulli samples is released, without added noise (theory-bernoulli.md)",
     ),
     COINS_SEEN: (
         "c",
-        "Bernoulli samples, with or without added noise, every upload seen (privacy.release = 'uploads')",
+        "Bernoulli samples, with or without added noise; every upload may be seen (privacy.release = 'uploads')",
     ),
 }
 
@@ -54,7 +57,7 @@ def methods(
     json: Flag = False,
     markdown: Flag = False,
 ) -> None:
-    """List the methods of `dpfed run`: what clients send, bits, unbiased or not, linear or not, how private.
+    """List the methods of `dpfed run` with upload, bits per parameter, bias, linearity and private variants.
 
     Example: dpfed methods --json
 
@@ -75,46 +78,52 @@ def methods(
         print_json([method.to_dict() for method in all_methods().values()])
         return
     if markdown:
-        print(page(), end="")
+        print(methods_page(), end="")
         return
     table = Table()
     for heading in _HEADINGS:
         table.add_column(heading, overflow="fold", justify="right" if heading.startswith("bits") else "left")
     for method in all_methods().values():
-        table.add_row(*_cells(method))
+        table.add_row(*_method_cells(method))
     out = console()
     out.print(table)
     out.print(
-        "unbiased: without clipping. linear: the server can decode the sum without seeing one upload, as secure "
-        "aggregation needs.\nBits are at the preset's compression; a run reports its own. Private:"
+        "unbiased: if nothing is clipped. linear: the server can decode the sum without any single upload, as secure "
+        "aggregation requires.\nBits are nominal at the preset's compression; a run reports the bytes sent. Private:"
     )
-    for letter, text in _WAYS.values():
+    for letter, text in _PRIVACY_TEXTS.values():
         out.print(f"  {letter:2} {text}", highlight=False)
 
 
-def _cells(method: MethodSpecification) -> list[str]:
-    """Return name, what is sent, bits, unbiased, linear, and the letters of the ways to be private."""
+def _method_cells(method: MethodSpecification) -> list[str]:
+    """Return the table cells of a method: name, upload, bits, unbiased, linear, and letters of its private variants."""
     bits = f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
     answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]
-    return [method.name, method.what, bits, *answers, " ".join(_WAYS[way][0] for way in method.private_with) or "-"]
+    return [
+        method.name,
+        method.what,
+        bits,
+        *answers,
+        " ".join(_PRIVACY_TEXTS[way][0] for way in method.private_with) or "-",
+    ]
 
 
-def page() -> str:
+def methods_page() -> str:
     """Return the page docs/methods.md."""
     lines = [
         "# Methods",
         "",
-        "Generated by `dpfed methods --markdown`. Bits a parameter are nominal, at the preset's compression, without",
-        "headers; a run reports the bytes that it really sent. *Unbiased*: without clipping. *Linear*: a sum of",
-        "uploads can be decoded without seeing one, as secure aggregation needs.",
+        "Generated by `dpfed methods --markdown`. Bits per parameter are nominal, at the preset's compression, without",
+        "headers; a run reports the bytes sent. *Unbiased*: if nothing is clipped. *Linear*: the server can decode a",
+        "sum of uploads without any single one, as secure aggregation requires.",
         "",
         "| method | a client sends | bits | unbiased | linear | local training | private | paper |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS.values():
-        name, *cells, private = _cells(method)
+        name, *cells, private = _method_cells(method)
         cells = [f"`{name}`", *cells, method.local_training, private, method.paper]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "How private:", ""]
-    lines += [f"- **{letter}**: {text}." for letter, text in _WAYS.values()]
+    lines += ["", "Private variants:", ""]
+    lines += [f"- **{letter}**: {text}." for letter, text in _PRIVACY_TEXTS.values()]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Output of commands: one JSON document or tables on standard output, progress on standard error, files."""
+"""Output of commands: JSON or tables on standard output, progress on standard error, and text files."""
 
 import json
 import sys
@@ -14,13 +14,13 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.runs.durable_files import put
 
 Flag = Annotated[bool, Parameter(negative="")]
-"""Type of an option that is given or not, without a --no-... form."""
+"""Type of a Boolean option without a --no-... form."""
 Settings = Annotated[list[str] | None, Parameter(name="--set", negative="")]
-"""Type of settings on top of a configuration, table.key=value each; may be given again."""
+"""Type of the repeatable option --set table.key=value."""
 Load = Annotated[list[Path] | None, Parameter(name="--load", negative="")]
-"""Type of paths of a user's Python files; may be given again."""
-# Wide enough that no number is cut when the output is not a terminal.
-_WIDTH_OF_A_FILE = 140
+"""Type of the repeatable option --load FILE.py, a user's Python file."""
+# Wide enough that no number of a table is cut if the output is not a terminal.
+_FILE_WIDTH = 140
 
 
 def print_json(document: object) -> None:
@@ -32,13 +32,13 @@ def print_json(document: object) -> None:
 def console(*, to_stderr: bool = False) -> Console:
     """Return a console for tables (standard output) or progress (standard error)."""
     stream = sys.stderr if to_stderr else sys.stdout
-    return Console(stderr=to_stderr, width=None if stream.isatty() else _WIDTH_OF_A_FILE, highlight=False, markup=False)
+    return Console(stderr=to_stderr, width=None if stream.isatty() else _FILE_WIDTH, highlight=False, markup=False)
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a number of a table, rounded to nearest, so no guarantee (see accounting.rounding); a dash for None.
+def number_text(value: float | None, digits: int = 4) -> str:
+    """Return a number as text for a table, or a dash for None; rounding is to nearest, so never use it for a guarantee.
 
-    Fixed digits if that is readable, else scientific.
+    The text has `digits` decimals, or scientific notation for very small and very large numbers.
     """
     if value is None:
         return "–"
@@ -49,7 +49,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 @contextmanager
 def training_extra(command: str) -> Iterator[None]:
-    """Context of imports that need the training extra. Raise ConfigError if it is not installed."""
+    """Turn an ImportError of the block into a ConfigError that names the training extra."""
     try:
         yield
     except ImportError as error:
@@ -57,7 +57,7 @@ def training_extra(command: str) -> Iterator[None]:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Write a text file whole. Raise RunError if that is not possible."""
+    """Write a text file atomically. Raise RunError if it cannot be written."""
     try:
         put(file, text.encode())
     except OSError as error:

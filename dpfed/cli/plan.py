@@ -1,4 +1,4 @@
-"""`dpfed plan`: a page to plan a budget with, on this machine only, or as one file. Never loads torch."""
+"""`dpfed plan`: serve a page for planning a budget on this machine, or write it as one file. Never loads torch."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from rich.progress import Progress
 
 from dpfed.cli.output import console, write_file
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import flag
-from dpfed.planner.question import Question, opened
-from dpfed.planner.whole import Whole
-from dpfed.report.loopback import address_of
+from dpfed.planner.plan_options import option_flag
+from dpfed.planner.question import Question, read_question
+from dpfed.planner.whole_numbers import WholeNumber
+from dpfed.report.loopback import page_address
 
-_NOTHING = Question()
-_START = Question(clients=6000, cohort=100)
+_NO_OPTIONS = Question()
+_DEFAULT_PLAN = Question(clients=6000, cohort=100)
 
 
 def plan(
     file: str | None = None,
     *,
-    options: Question = _NOTHING,
-    port: Whole = 0,
+    options: Question = _NO_OPTIONS,
+    port: WholeNumber = 0,
     browser: bool = True,
     static: Path | None = None,
 ) -> None:
     """Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.
 
-    The page is served on 127.0.0.1 alone, under a printed address that has a secret in it. Ctrl-C ends the server.
+    The page is served on 127.0.0.1 only; the printed address contains a secret. Ctrl-C stops the server.
 
     Example: dpfed plan --clients 6000 --cohort 100 --rounds 180 --noise-multiplier 1.4
 
     Parameters
     ----------
     file
-        A plan that the page saved, or the link that it copied.
+        A plan file saved by the page, or a link copied from it.
     port
         Port to listen on; 0: any free port.
     browser
         Open a browser, if there is a display.
     static
-        Write one page with a grid of answers to this file, to send or to publish, and serve nothing.
+        Write one page with a grid of answers to this file, for sending or publishing, and serve nothing.
     """
-    question = _start(file, options)
+    question = _starting_question(file, options)
     if static is not None:
         _write_static(question, static)
         return
     from dpfed.planner.server import PlannerServer
 
     server = PlannerServer(question, port=port)
-    console().print(f"{address_of(server)}   (Ctrl-C ends it)", soft_wrap=True)
+    console().print(f"{page_address(server)}   (Ctrl-C ends it)", soft_wrap=True)
     if browser and _has_display():
-        webbrowser.open(address_of(server))
-    with server.lane, server:
+        webbrowser.open(page_address(server))
+    with server.answer_process, server:
         server.serve_forever()
 
 
@@ -69,33 +69,33 @@ def _write_static(question: Question, file: Path) -> None:
     console(to_stderr=True).print(f"written: {file}")
 
 
-def _start(file: str | None, options: Question) -> Question:
-    """Return the plan to begin with; by default 6,000 clients, 180 rounds, noise multiplier 1.4."""
+def _starting_question(file: str | None, options: Question) -> Question:
+    """Return the plan that the page shows first; by default 6,000 clients, 180 rounds, noise multiplier 1.4."""
     if file is not None:
-        if options != _NOTHING:
-            named = ", ".join(flag(name) for name in options.given)
-            raise ConfigError(f"{named} beside {file}: it has all of a plan. Remove one.")
-        question = opened(file)
-    elif options == _NOTHING:
-        question = _START.changed(rounds=180, noise_multiplier=1.4)
+        if options != _NO_OPTIONS:
+            named = ", ".join(option_flag(name) for name in options.given_options)
+            raise ConfigError(f"{named} beside {file}: the file or link describes the whole plan. Remove one.")
+        question = read_question(file)
+    elif options == _NO_OPTIONS:
+        question = _DEFAULT_PLAN.with_options(rounds=180, noise_multiplier=1.4)
     else:
         question = _completed_options(options)
-    question.solved  # noqa: B018  the property raises ConfigError for an invalid plan
+    question.solved_number  # noqa: B018  the property raises ConfigError for an invalid plan
     return question
 
 
 def _completed_options(options: Question) -> Question:
-    """Fill in clients, cohort, rounds and noise where they were not given."""
-    clients = options.clients or _START.clients
+    """Return the options with defaults for clients, cohort, rounds and noise multiplier if they are missing."""
+    clients = options.clients or _DEFAULT_PLAN.clients
     needs = options.cohort is None and options.sampling != "all" and options.participations is None
-    cohort = min(_START.cohort or 1, clients or 1) if needs else options.cohort
-    whole = options.changed(clients=clients, cohort=cohort)
+    cohort = min(_DEFAULT_PLAN.cohort or 1, clients or 1) if needs else options.cohort
+    whole = options.with_options(clients=clients, cohort=cohort)
     if not whole.plan().has_noise_multiplier:
-        return whole if whole.epsilon is not None else whole.changed(rounds=whole.rounds or 180)
+        return whole if whole.epsilon is not None else whole.with_options(rounds=whole.rounds or 180)
     if whole.rounds is None and (whole.epsilon is None or whole.noise_multiplier is None):
-        whole = whole.changed(rounds=180)
+        whole = whole.with_options(rounds=180)
     if whole.noise_multiplier is None and whole.epsilon is None:
-        whole = whole.changed(noise_multiplier=1.4)
+        whole = whole.with_options(noise_multiplier=1.4)
     return whole
 
 

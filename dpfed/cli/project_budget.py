@@ -1,4 +1,4 @@
-"""`dpfed budget --ledger`: what a project has spent, what is left, and what of a plan still fits."""
+"""`dpfed budget --ledger`: the spent and remaining budget of a project, and the rounds of a plan that still fit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from accounting.errors import BudgetSpent, CalibrationError
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import SingleRelease, parts_of
 from accounting.rounding import downwards, upwards
-from dpfed.cli.budget_tables import show
+from dpfed.cli.budget_tables import show_budget
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import solve
+from dpfed.planner.plan_options import solve_budget
 from dpfed.planner.question import Question
 from dpfed.report.figures.budget import plot_budget
 
@@ -35,33 +35,32 @@ def project_budget(
     second_opinion: bool,
     precise: bool = False,
 ) -> None:
-    """Return a project's budget and what of a plan still fits. The ledger is read without a lock: runs continue."""
+    """Print a project's budget and whether a plan still fits; the ledger is read without a lock, also during runs."""
     project, rounds, noise_multiplier = ProjectLedger.open(path), options.rounds, options.noise_multiplier
     record = {**project.to_dict(), "price": None}
     answer, plan, refused = None, None, None
     if options.cohort is not None or options.sampling == "all":
         terms = project.terms
-        options = options.changed(clients=project.ledger.header.clients, delta=terms.delta)
+        options = options.with_options(clients=project.ledger.header.clients, delta=terms.delta)
         plan = options.plan(noise_schedule=noise_schedule, before=project.ledger.mechanism())
         coins = not plan.has_noise_multiplier
         if rounds is None and noise_multiplier is None and not coins:
             raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")
         both = rounds is not None and (noise_multiplier is not None or coins)
-        target = None if both else _target(record)
+        target = None if both else _epsilon_target(record)
         try:
-            answer = solve(plan, rounds, noise_multiplier, target, accountant, conversion, precise)
+            answer = solve_budget(plan, rounds, noise_multiplier, target, accountant, conversion, precise)
         except CalibrationError as error:
             raise CalibrationError(f"{path}: {error}") from None
         try:
-            record["price"] = project.price(_run_of(answer, project))
+            record["price"] = project.price(_planned_run(answer, project))
         except BudgetSpent as why:
             refused = str(why)
         if second_opinion:
             (answer,) = with_second_opinion([answer])
     elif rounds is not None or noise_multiplier is not None or plot is not None or second_opinion:
         raise ConfigError(
-            "--rounds, --noise-multiplier, --plot or --second-opinion with --ledger: of which rounds? Give --cohort, "
-            "too."
+            "--rounds, --noise-multiplier, --plot or --second-opinion with --ledger require a plan. Give --cohort, too."
         )
     if plot is not None and plan is not None and answer is not None:
         plot_budget(plan, answer, plot)
@@ -74,7 +73,7 @@ def project_budget(
         _show_answer(plan, answer, record, plot, refused)
 
 
-def _target(record: dict[str, Any]) -> float:
+def _epsilon_target(record: dict[str, Any]) -> float:
     if record["spent_epsilon"] >= record["epsilon"]:
         raise ConfigError(
             f"{record['ledger']}: epsilon {upwards(record['spent_epsilon'])} of {downwards(record['epsilon'])} is "
@@ -84,18 +83,16 @@ def _target(record: dict[str, Any]) -> float:
 
 
 def project_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return lines with a project's statement, its units left, and the epsilon of its releases had they been fixed in
-    advance.
-    """
+    """Return lines with a project's guarantee, its remaining units, and the epsilon of releases fixed in advance."""
     units, left = record["units"], record["units_left"]
     return [
         f"{record['ledger']}: epsilon {upwards(record['epsilon'])} at delta {upwards(record['delta'])} for any one of "
         f"{record['clients']} clients, neighbours: {record['adjacency']}; {record['releases']} releases",
-        "no unit yet: the first release that is charged is one"
+        "no unit yet: the first release that is charged becomes the unit"
         if units is None and not record["releases"]
         else "no units: natural composition"
         if units is None
-        else f"{left} of {units} units left ({record['unit']}), whatever is chosen by looking at results",
+        else f"{left} of {units} units left ({record['unit']}); this holds even if runs are chosen by earlier results",
         f"if all releases were fixed in advance: epsilon {upwards(record['spent_epsilon'])} spent, "
         f"{downwards(record['left_epsilon'])} left",
         *(f"  {run}: {count} rounds" for run, count in record["runs"].items()),
@@ -103,8 +100,8 @@ def project_lines(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _run_of(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease, int], ...]:
-    """Return the planned run alone, without earlier releases; a schedule gets a new name."""
+def _planned_run(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease, int], ...]:
+    """Return the releases of the planned run without the project's earlier ones; a schedule gets a new stream name."""
     before = project.ledger.mechanism()
     found = Counter(dict(parts_of(answer.mechanism)))
     found -= Counter(dict(before.parts) if before is not None else {})
@@ -112,14 +109,14 @@ def _run_of(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease
 
 
 def _show_answer(plan: Plan, answer: Budget, record: dict[str, Any], plot: Path | None, refused: str | None) -> None:
-    show(plan, answer, [], [plot] if plot is not None else [])
+    show_budget(plan, answer, [], [plot] if plot is not None else [])
     fits = answer.epsilon <= record["epsilon"]
     console().print(
         f"{answer.rounds} such rounds on top "
         + ("fit" if fits else f"DO NOT FIT: the project may spend {downwards(record['epsilon'])}")
-        + ", had all of it been fixed in advance."
+        + ", if all releases had been fixed in advance."
     )
     if record["price"] is not None:
-        console().print(f"As a further run they cost {record['price']} of the {record['units_left']} units left.")
+        console().print(f"As a further run they use {record['price']} of the {record['units_left']} units left.")
     elif refused is not None:
         console().print(f"As a further run: {refused}")

@@ -1,4 +1,4 @@
-"""`dpfed report`: one page over runs."""
+"""`dpfed report`: write a page that compares runs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ def report(
     about: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Write one HTML page over runs, figures as PNG and PDF, and the numbers as CSV, beside those that a paper prints.
+    """Write an HTML page that compares runs with published numbers, figures as PNG and PDF, and CSV tables.
 
     Example: dpfed report runs/fed-smp-randk-digits --card model-card.md --registry entry.yaml
 
     Parameters
     ----------
     folders
-        The folder of a sweep, or one or more run folders. Runs that differ in their seed alone are one row.
+        The folder of a sweep, or one or more run folders. Runs that differ only in their seed form one row.
     out
-        Folder of report.html; default: the folder report in the first run folder.
+        Folder of report.html; default: the subfolder `report` of the first folder.
     card
-        Write a model card (Hugging Face's format) of one run here, and no page.
+        Write a model card (Hugging Face's format) of one run to this file, and no page.
     registry
-        Write an entry for OpenDP's registry of deployments of one run here, and no page.
+        Write an entry of one run for OpenDP's registry of deployments to this file, and no page.
     about
-        A TOML file with what a run does not contain: who publishes the model, and what for. On a terminal the command
-        prompts for missing entries; entries without an answer are marked in the text.
+        A TOML file with information that a run folder lacks, such as the publisher and the purpose. On a terminal the
+        command prompts for missing entries; entries without an answer are marked in the text.
     json
         Print the table as one JSON document.
     """
     with training_extra("dpfed report"):
         from dpfed.cli.report_on_terminal import show_collection, write_statements
-        from dpfed.report.collection import collect
+        from dpfed.report.collection import collect_runs
         from dpfed.report.experiment import write_experiment_report
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
@@ -47,8 +47,8 @@ def report(
         return
     if about is not None:
         raise ConfigError(
-            "--about without --card or --registry: a page needs no answers. Leave it out, or name a file."
+            "--about without --card or --registry: only these files use its answers. Remove it, or give one of them."
         )
-    found = collect(folders)
+    found = collect_runs(folders)
     page = write_experiment_report(found, out or folders[0] / "report")
     show_collection(found, page, json=json)

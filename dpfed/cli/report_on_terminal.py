@@ -11,23 +11,23 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json, write_file
 from dpfed.errors import ConfigError
-from dpfed.report.about import QUESTIONS, About, ask, read_about
-from dpfed.report.collection import Collection
+from dpfed.report.collection import RunCollection
 from dpfed.report.finished_run import read_finished
 from dpfed.report.model_card import model_card
 from dpfed.report.registry_entry import registry_entry, to_yaml
-from dpfed.report.statistics import groups_of, mean_of
+from dpfed.report.statement_answers import QUESTIONS, StatementAnswers, ask_questions, read_about
+from dpfed.report.statistics import group_mean, groups_of
 
 
 def write_statements(
     folders: Sequence[Path], *, card: Path | None, registry: Path | None, about: Path | None, json: bool
 ) -> None:
-    """Write the statements of one run, and print the entries that they still lack."""
+    """Write the model card and the registry entry of one run, and print the entries without an answer."""
     if len(folders) != 1:
         raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
     answers, found = read_about(about), read_finished(folders[0])
     if not json:
-        answers = _ask(answers)
+        answers = _ask_missing(answers)
     written = []
     if registry is not None:
         written.append((registry, to_yaml(registry_entry(folders[0], found, answers))))
@@ -42,25 +42,25 @@ def write_statements(
     for file, _ in written:
         out.print(f"written: {file}")
     if answers.missing:
-        out.print("left marked; answer in a TOML file (--about FILE.toml):")
+        out.print("not answered and marked in the files; answer in a TOML file (--about FILE.toml):")
         for key in answers.missing:
             out.print(f"  {key} = ...    # {QUESTIONS[key]}")
 
 
-def _ask(answers: About) -> About:
-    """Ask on a terminal for the missing entries; without a terminal return the entries unchanged."""
+def _ask_missing(answers: StatementAnswers) -> StatementAnswers:
+    """Prompt for the missing entries on a terminal; without a terminal, return the answers unchanged."""
     if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return answers
     out = console()
-    out.print("What no run knows; Enter leaves a question open, Ctrl-D all that are left.")
-    found = ask(answers, read=input, say=out.print)
+    out.print("These questions are not answered by the run. Enter skips a question, Ctrl-D skips the rest.")
+    found = ask_questions(answers, read=input, say=out.print)
     if typed := {key: value for key, value in found.answers.items() if key not in answers.answers}:
-        out.print(f"\nfor the next time, as a file for --about:\n{tomli_w.dumps(typed)}")
+        out.print(f"\nSave these answers as a file for --about:\n{tomli_w.dumps(typed)}")
     return found
 
 
-def show_collection(found: Collection, page: Path, *, json: bool) -> None:
-    """Print the table of all rows and quantities, or the same as JSON."""
+def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
+    """Print the table of all rows and quantities, as text or as JSON."""
     records = []
     table = Table(title=found.title)
     for heading in ("row", "quantity"):
@@ -69,7 +69,7 @@ def show_collection(found: Collection, page: Path, *, json: bool) -> None:
         table.add_column(heading, justify="right")
     for group in groups_of(found):
         for key in found.quantities:
-            one = mean_of(group, key, found)
+            one = group_mean(group, key, found)
             digits, there = one.digits, one.published
             table.add_row(
                 group.name,
@@ -99,22 +99,22 @@ def show_collection(found: Collection, page: Path, *, json: bool) -> None:
             {
                 "title": found.title,
                 "page": str(page),
-                "differences": list(found.differences),
+                "differences": list(found.difference_lines),
                 "table": records,
-                "missing": len(found.missing),
+                "missing": len(found.missing_runs),
             }
         )
         return
     out = console()
     out.print(table)
-    if found.differences:
+    if found.difference_lines:
         for group in groups_of(found):
             out.print(f"{group.name}: {', '.join(str(run.folder) for run in group.runs)}")
-        out.print("in what the runs differ:")
-        for words in found.differences:
+        out.print("differences between the runs:")
+        for words in found.difference_lines:
             out.print(f"  {words}")
-    if found.missing:
-        out.print(f"not finished: {len(found.missing)} of {len(found.missing) + len(found.runs)} runs")
+    if found.missing_runs:
+        out.print(f"not finished: {len(found.missing_runs)} of {len(found.missing_runs) + len(found.runs)} runs")
     out.print(f"page, with figures: {page}")
 
 

@@ -1,4 +1,4 @@
-"""`dpfed run`: a federated experiment from a preset or a TOML file."""
+"""`dpfed run`: run a federated experiment from a preset or a TOML file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.expected import expected_results
-from dpfed.planner.whole import MaybeWhole
+from dpfed.planner.whole_numbers import MaybeWholeNumber
 
 Engine = Literal["in-process", "flower"]
 Tracker = str
@@ -33,14 +33,14 @@ def run(
     resume: Flag = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
-    pay: MaybeWhole = None,
+    pay: MaybeWholeNumber = None,
     release: Flag = False,
     engine: Engine = "in-process",
     load: Load = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
     json: Flag = False,
 ) -> int:
-    """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
+    """Run a federated experiment; the run folder receives the ledger, the metrics, the model and a report.
 
     Example: dpfed run fed-smp-randk-digits --set federation.rounds=10
 
@@ -57,20 +57,20 @@ def run(
     list_presets
         List the presets and stop.
     ledger
-        A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
+        A project ledger (`dpfed ledger create`) that is also charged: the run ends when the project's budget is spent.
     pay
-        With --ledger: the most units of the project that the run may be bought for, where its rounds are of another
-        kind than the project's. All are spent when the run begins.
+        With --ledger, if the rounds differ from the project's unit: the largest number of units that the run may use.
+        The units are spent when the run begins.
     release
-        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise. If
-        a method or setting does not allow that, the command names all reasons and stops.
+        Train a model for release: noise, cohorts and dropouts from the operating system, exact integer noise. If
+        a method or setting does not allow that, the command prints all reasons and stops.
     engine
-        Who trains the clients: this process, or Flower's simulation with processes of its own.
+        Engine that trains the clients: this process, or Flower's simulation in separate processes.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     track
-        Tracker that also gets the lines of metrics.jsonl: csv, tensorboard, mlflow, wandb, or a tracker of a package;
+        Tracker that also receives the lines of metrics.jsonl: csv, tensorboard, mlflow, wandb, or a package's tracker;
         may be given again.
     json
         The summary as one JSON document on standard output.
@@ -82,13 +82,13 @@ def run(
     with training_extra("dpfed run"):
         from accounting.ledger.project import ProjectLedger
         from dpfed.aggregation import ranks
-        from dpfed.cli.run_on_terminal import read_configuration, run_shown, show_outcome
+        from dpfed.cli.run_on_terminal import read_configuration, run_with_progress, show_outcome
         from dpfed.runs import loop as federation
         from dpfed.runs.experiment import build
         from dpfed.runs.folder import free_folder
         from dpfed.runs.resuming import naming_missing_code
     if resume and out is None:
-        raise ConfigError("--resume without --out: name the folder of the run to go on with.")
+        raise ConfigError("--resume without --out: name the run folder to resume.")
     given = out if config is None and resume else config
     if given is None:
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
@@ -103,13 +103,15 @@ def run(
         with naming_missing_code(begun):
             experiment = build(checked, among)
         if among.index:
-            with stop_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
+            with stop_by_signals(
+                lambda words: None
+            ):  # the process with index 0 waits for all others and prints the outcome
                 federation.train_share_of_rounds(experiment)
             return 0
         if pay is not None and ledger is None:
-            raise ConfigError("--pay without --ledger: units of which project? Name it.")
+            raise ConfigError("--pay without --ledger: units belong to a project. Give --ledger.")
         project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
-        again = _command(
+        again = _resume_command(
             config,
             folder,
             settings=settings or [],
@@ -121,7 +123,9 @@ def run(
             processes=among.count,
         )
         try:
-            outcome = run_shown(experiment, folder, resume=resume, project=project, engine=engine, track=track or [])
+            outcome = run_with_progress(
+                experiment, folder, resume=resume, project=project, engine=engine, track=track or []
+            )
         except RunInterrupted as error:
             told = RunInterrupted(f"{error} Go on with: {again}")
             told.signal = error.signal
@@ -134,7 +138,7 @@ def run(
 
 
 def _show_presets(names: list[str]) -> None:
-    """Print a table by method and data set on a terminal; in a pipe, where scripts read, a name a line."""
+    """Print tables of methods and data sets on a terminal; in a pipe, print one preset name per line."""
     if not sys.stdout.isatty():
         print("\n".join(names))
         return
@@ -154,11 +158,11 @@ def _show_presets(names: list[str]) -> None:
         sets.add_row(name, tables["model"]["name"], *map(str, numbers))
     out.print(methods)
     out.print(sets)
-    out.print(_measured(names))
+    out.print(_measured_presets(names))
 
 
-def _measured(names: list[str]) -> Table:
-    """Return a table of accuracy, epsilon and run time of the presets that were run."""
+def _measured_presets(names: list[str]) -> Table:
+    """Return a table of accuracy, epsilon, bits and run time of the presets with a recorded run."""
     table = Table(title="one run of each on two cores")
     shown = {name: one for name, one in expected_results().items() if name in names}
     table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
@@ -170,7 +174,7 @@ def _measured(names: list[str]) -> Table:
     return table
 
 
-def _command(
+def _resume_command(
     config: str | None,
     out: Path,
     *,

@@ -1,4 +1,4 @@
-"""Runs on a terminal: configuration, progress while a run trains, its card at the end. Loads torch."""
+"""Runs on a terminal: read the configuration, show progress, print the privacy card at the end. Loads torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.api.progress import shown
-from dpfed.api.run import Engine, carry_out
-from dpfed.api.track import tracked
+from dpfed.api.progress import progress_display
+from dpfed.api.run import Engine, run_and_report
+from dpfed.api.track import open_trackers
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
@@ -19,8 +19,8 @@ from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
 from dpfed.report.evidence import nothing_learned
 from dpfed.report.privacy_card import card_of
-from dpfed.report.privacy_text import statement
-from dpfed.report.run import what_ran
+from dpfed.report.privacy_text import privacy_statement
+from dpfed.report.run import run_texts
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
 from dpfed.runs.resuming import configuration_of_run, with_delta_of_run
@@ -34,9 +34,9 @@ _FILES = {
 
 
 def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:
-    """Return the checked configuration of a TOML file, a preset or a run's folder, and its name.
+    """Return the checked configuration of a TOML file, a preset or a run folder, and its name.
 
-    of_run: folder of the resumed run; its delta is used if none is given.
+    of_run: folder of the resumed run, whose delta is used if the configuration gives none.
     """
     if isinstance(given, Path):
         written = parse_written_config(configuration_of_run(given), source=str(given / "config.toml"))
@@ -49,7 +49,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     return parse(tables if of_run is None else with_delta_of_run(of_run, tables), source=str(given)), name
 
 
-def run_shown(
+def run_with_progress(
     experiment: Experiment,
     folder: Path,
     *,
@@ -58,17 +58,17 @@ def run_shown(
     project: ProjectLedger | None = None,
     track: Sequence[str] = (),
 ) -> Outcome:
-    """Run the configuration; print its plan and progress on standard error and write its trackers."""
+    """Run the experiment; print its plan and progress on standard error, and send metrics to the trackers."""
     log = console(to_stderr=True)
     config, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
     log.print(_plan_text(experiment))
     with (
-        shown(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
-        tracked(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
+        progress_display(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
+        open_trackers(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
         stop_by_signals(log.print) as stop,
     ):
         try:
-            return carry_out(
+            return run_and_report(
                 experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
             )
         except RunInterrupted as error:
@@ -91,23 +91,23 @@ def _plan_text(experiment: Experiment) -> str:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print the run's card, the line of what ran, and the files; lists of the card follow as notes."""
+    """Print the run's privacy card, its setting, and its files; the card's lists follow as notes."""
     summary, out = outcome.record, console()
     card = card_of(summary)
     table = Table(show_header=False, title=f"{summary.method} on {summary.dataset}")
     table.add_row("In one sentence", card.sentence)
     for one in card.numbers:
-        table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
-    for fact in (*card.facts, *what_ran(summary)):
-        if not fact.lines:
-            table.add_row(fact.name, fact.words)
+        table.add_row(one.name.capitalize(), f"{one.value} ({one.conditions})")
+    for fact in (*card.texts, *run_texts(summary)):
+        if not fact.items:
+            table.add_row(fact.name, fact.text)
     if summary.no_statement:
-        table.add_row("No statement", statement(summary).removeprefix("No statement: "))
+        table.add_row("No statement", privacy_statement(summary).removeprefix("No statement: "))
     for name, file in _FILES.items():
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
     if nothing := nothing_learned(outcome.lines):
-        out.print(f"{nothing} `dpfed diagnose {outcome.folder}` names likely causes.")
-    for line in (line for fact in card.facts for line in fact.lines):
+        out.print(f"{nothing} `dpfed diagnose {outcome.folder}` lists likely causes.")
+    for line in (line for fact in card.texts for line in fact.items):
         out.print(f"note: {line}")

@@ -1,4 +1,4 @@
-"""Ctrl-C and `kill` end a run after its current round; a second signal ends it at once."""
+"""Handlers of Ctrl-C and `kill`: a run ends after its current round; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ASKING = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Request of a signal to end the run; `loop.run` reads it before every round."""
+    """Record of a received signal; `loop.run` calls it before every round, and True ends the run."""
 
     def __init__(self) -> None:
-        self.once = False
+        self.requested = False
         self.signal = int(signal.SIGINT)
 
     def __call__(self) -> bool:
-        return self.once
+        return self.requested
 
 
 @contextmanager
 def stop_by_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM while the context is open.
+    """Record the first SIGINT or SIGTERM while the context is open.
 
-    The second signal ends the process as usual, without any cleanup that could fail: a run survives it as it survives
-    kill -9.
+    A second signal ends the process at once without cleanup; the run can be resumed, as after kill -9.
     """
     asked = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked.once:
+    def record_signal(number: int, frame: FrameType | None) -> None:
+        if asked.requested:
             if sys.stderr.isatty():
-                sys.stderr.write("\x1b[?25h")  # show the cursor that a progress bar has hidden
+                sys.stderr.write("\x1b[?25h")  # show the cursor, which a progress bar hides
                 sys.stderr.flush()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        asked.once, asked.signal = True, number
-        say(f"{signal.Signals(number).name}: the round is finished and saved first; once more ends it now.")
+        asked.requested, asked.signal = True, number
+        say(f"{signal.Signals(number).name}: the run ends after this round is saved. Repeat the signal to end it now.")
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield asked
         return
-    before = {number: signal.signal(number, note) for number in _ASKING}
+    before = {number: signal.signal(number, record_signal) for number in _STOP_SIGNALS}
     try:
         yield asked
     finally:

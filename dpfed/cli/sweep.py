@@ -1,4 +1,4 @@
-"""`dpfed sweep`: all runs of an experiment."""
+"""`dpfed sweep`: run all runs of an experiment."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rich.text import Text
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
-from dpfed.cli.output import Flag, Load, Settings, console, number, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, number_text, print_json, training_extra
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
-from dpfed.planner.whole import MaybeWhole
-from dpfed.report.units import percent
+from dpfed.planner.whole_numbers import MaybeWholeNumber
+from dpfed.report.units import percent_text
 
 if TYPE_CHECKING:
     from dpfed.records.summary import Summary
     from dpfed.sweep.plan import PlannedSweep
-    from dpfed.sweep.sweep import Done, FinishedSweep, Tuned
+    from dpfed.sweep.sweep import EndedRun, FinishedSweep, TunedChoice
 
 
 def sweep(
@@ -39,7 +39,7 @@ def sweep(
     *,
     profile: str | None = None,
     out: Path | None = None,
-    jobs: MaybeWhole = None,
+    jobs: MaybeWholeNumber = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Settings = None,
     dry_run: Flag = False,
@@ -49,9 +49,9 @@ def sweep(
     load: Load = None,
     json: Flag = False,
 ) -> int:
-    """Run a table or a figure: every row at every point of its axes, in parallel, each in a run folder of its own.
+    """Run all rows of a table or figure at every point of their axes, in parallel, in one run folder each.
 
-    The same command again continues where it stopped. `dpfed report DIR` makes the page of it.
+    Repeat the command to continue an interrupted sweep. `dpfed report DIR` writes the report page.
 
     Example: dpfed sweep experiments/fed-smp/table-1.toml --profile smoke --dry-run
 
@@ -60,11 +60,11 @@ def sweep(
     experiment
         The TOML file of an experiment (docs/experiments.md).
     profile
-        Name of a smaller version in the file: smoke, cpu, ...; default: full, if there is one.
+        Name of a profile in the file, such as smoke or cpu; default: full, if the file has it.
     out
-        Folder of the run folders; default: runs/, named by the file and the profile.
+        Folder of all run folders; default: a folder in runs/ named after the file and the profile.
     jobs
-        Runs at a time; default: one for each GPU, or else for each CPU core.
+        Number of simultaneous runs; default: one for each GPU, or else one for each CPU core.
     only
         Run this row only; may be given again.
     settings
@@ -72,12 +72,12 @@ def sweep(
     dry_run
         Check every configuration without loading data, list the runs, and stop.
     private_selection
-        Release the best of a random number of runs with this mean, each of a candidate that is drawn from the grid, and
-        state one epsilon for it (docs/experiments.md).
+        Draw a random number of runs with this mean, and for each a candidate from the grid; release the best run with
+        one epsilon (docs/experiments.md).
     selection_law
-        Distribution of the number of runs; negative-binomial makes at least one.
+        Distribution of the number of runs; negative-binomial gives at least one.
     selection_eta
-        Shape of the negative binomial distribution, above -1. A lower shape gives a smaller epsilon and more often a
+        Shape of the negative binomial distribution, above -1. A lower shape gives a smaller epsilon, and more often a
         single run.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
@@ -96,18 +96,18 @@ def sweep(
         return 0
     if private_selection is not None:
         runs = RandomRuns(mean=private_selection, law=selection_law, eta=selection_eta)
-        from dpfed.sweep.private_selection import select
+        from dpfed.sweep.private_selection import select_best_run
 
         log = console(to_stderr=True)
-        chosen = select(planned, runs, jobs=jobs, on_run=lambda done: log.print(f"a run: {done.how}"))
+        chosen = select_best_run(planned, runs, jobs=jobs, on_run=lambda done: log.print(f"a run: {done.outcome}"))
         print_json(chosen) if json else _show_selected(chosen, planned.folder)
         return 0
-    finished = _run(planned, jobs)
+    finished = _run_with_progress(planned, jobs)
     if json:
         print_json(finished.to_dict())
     else:
-        _show(finished)
-    return 1 if finished.failed else 0
+        _show_finished(finished)
+    return 1 if finished.failed_runs else 0
 
 
 def _show_selected(chosen: Mapping[str, Any], folder: Path) -> None:
@@ -120,12 +120,10 @@ def _show_selected(chosen: Mapping[str, Any], folder: Path) -> None:
     )
     for note in chosen["notes"]:
         out.print(f"note: {note}")
-    out.print(
-        f"release: {folder / 'selected'}; nothing else of {folder} may be published, nor how many runs there were"
-    )
+    out.print(f"release: {folder / 'selected'}; publish nothing else of {folder}, not even the number of runs")
 
 
-def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
+def _run_with_progress(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
     from dpfed.sweep.sweep import run_sweep
 
     log = console(to_stderr=True)
@@ -133,7 +131,7 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
         TextColumn("runs"),
         BarColumn(),
         MofNCompleteColumn(),
-        _Rounds(planned),
+        _FinishedRounds(planned),
         TimeElapsedColumn(),
     )
     total = len(planned.grid.runs)
@@ -141,12 +139,12 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
         with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
             task = progress.add_task("", total=total)
 
-            def on_run(done: Done) -> None:
+            def on_run(done: EndedRun) -> None:
                 progress.update(task, advance=1)
                 accuracy = done.summary.test_accuracy if done.summary else None
-                words = f"failed: {done.error}" if done.summary is None else done.how
-                if done.how != "already":
-                    shown = "" if accuracy is None else f", accuracy {percent(accuracy)}"
+                words = f"failed: {done.error}" if done.summary is None else done.outcome
+                if done.outcome != "already":
+                    shown = "" if accuracy is None else f", accuracy {percent_text(accuracy)}"
                     log.print(f"{done.cell.row} {_point_text(done.cell.at)}: {words}{shown}")
 
             return run_sweep(planned, jobs=jobs, on_run=on_run)
@@ -155,8 +153,8 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
         raise
 
 
-class _Rounds(ProgressColumn):
-    """Number of finished rounds over all runs, read from their folders every few seconds."""
+class _FinishedRounds(ProgressColumn):
+    """Progress column: number of finished rounds over all runs, read from their folders every few seconds."""
 
     max_refresh = 2.0
 
@@ -166,18 +164,18 @@ class _Rounds(ProgressColumn):
         self._total = sum(cell.config.federation.rounds for cell in planned.grid.runs)
 
     def render(self, task: Task) -> Text:
-        done = sum(_lines(file) for file in self._files)
-        return Text(f"{done}/{self._total} rounds" if done else "building all of them first")
+        done = sum(_line_count(file) for file in self._files)
+        return Text(f"{done}/{self._total} rounds" if done else "building all runs first")
 
 
-def _lines(file: Path) -> int:
+def _line_count(file: Path) -> int:
     try:
         return read_input(file, at_most=LARGEST_LINES).count(b"\n")
     except OSError:
         return 0
 
 
-def _show(finished: FinishedSweep) -> None:
+def _show_finished(finished: FinishedSweep) -> None:
     out = console()
     table = Table(title=finished.plan.title)
     for heading in ("row", "at"):
@@ -185,34 +183,34 @@ def _show(finished: FinishedSweep) -> None:
     for heading in ("accuracy", "epsilon", "MB", "seconds"):
         table.add_column(heading, justify="right")
     table.add_column("state")
-    for one in finished.done:
+    for one in finished.ended_runs:
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
-        table.add_row(one.cell.row, _point_text(one.cell.at), *_numbers(one.summary), kind + one.how)
+        table.add_row(one.cell.row, _point_text(one.cell.at), *_summary_cells(one.summary), kind + one.outcome)
     out.print(table)
     for choice in finished.tuned:
-        out.print(_chosen(choice))
-    for one in finished.failed:
+        out.print(_choice_text(choice))
+    for one in finished.failed_runs:
         out.print(f"failed: {one.cell.row} {_point_text(one.cell.at)}: {one.error}")
         if one.trace:
             out.print(one.trace, markup=False)
     out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
 
 
-def _numbers(summary: Summary | None) -> tuple[str, str, str, str]:
-    """Return accuracy, epsilon, megabytes and seconds of a run; dashes for a failed run."""
+def _summary_cells(summary: Summary | None) -> tuple[str, str, str, str]:
+    """Return accuracy, epsilon, uplink megabytes and seconds of a run as text; dashes for a failed run."""
     if summary is None:
         return "–", "–", "–", "–"
     return (
-        percent(summary.test_accuracy),
+        percent_text(summary.test_accuracy),
         upwards(summary.epsilon),
-        number(summary.uplink_megabytes_total),
-        number(summary.seconds),
+        number_text(summary.uplink_megabytes_total),
+        number_text(summary.seconds),
     )
 
 
-def _chosen(choice: Tuned) -> str:
+def _choice_text(choice: TunedChoice) -> str:
     where = f"{choice.row} {_point_text(choice.at)}".strip()
-    scores = "; ".join(f"{_point_text(values)}: {number(score)}" for values, score in choice.scores)
+    scores = "; ".join(f"{_point_text(values)}: {number_text(score)}" for values, score in choice.scores)
     chosen = "nothing" if choice.values is None else _point_text(choice.values)
     return f"tuned: {where}: {chosen}, by {choice.score.replace('_', ' ')} ({scores})"
 

@@ -1,35 +1,35 @@
-"""`dpfed watch`: the page of a running run, on this machine only."""
+"""`dpfed watch`: serve a live page of a run, on this machine only."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dpfed.cli.output import console
-from dpfed.planner.whole import Whole
-from dpfed.report.loopback import LoopbackServer, address_of
+from dpfed.planner.whole_numbers import WholeNumber
+from dpfed.report.loopback import LoopbackServer, page_address
 
 
-def watch(folder: Path, *, port: Whole = 0) -> None:
-    """Serve the page of a running run, kept up to date; Ctrl-C ends the page, not the run.
+def watch(folder: Path, *, port: WholeNumber = 0) -> None:
+    """Serve a live page of a run in progress; Ctrl-C stops the page, not the run.
 
-    The page is served on 127.0.0.1 alone, under a printed address that has a secret in it.
+    The page is served on 127.0.0.1 only; the printed address contains a secret.
 
     Example: dpfed watch runs/fed-smp-randk-digits
 
     Parameters
     ----------
     folder
-        The folder of a run, running, interrupted or finished.
+        A run folder; the run may be in progress, interrupted or finished.
     port
         Port to listen on; 0: any free port.
     """
-    with server_of(folder, port=port) as server:
-        console().print(f"{address_of(server)}   (Ctrl-C ends it)")
+    with watch_server(folder, port=port) as server:
+        console().print(f"{page_address(server)}   (Ctrl-C ends it)")
         server.serve_forever()
 
 
-def server_of(folder: Path, *, port: int) -> LoopbackServer:
-    """Return a listening server. Raise RunError if the folder holds no run, ConfigError if the port is taken."""
+def watch_server(folder: Path, *, port: int) -> LoopbackServer:
+    """Return a listening server of the run's page. RunError for a folder without run, ConfigError for a used port."""
     from dpfed.report.live import live_page
 
     live_page(folder)

@@ -1,1 +1,1 @@
-"""The planner: questions about a plan, their answers, and the page that shows them."""
+"""Planner of privacy budgets: questions about a plan, their answers, and the page that shows both."""

@@ -1,7 +1,7 @@
-"""Answers to a question: the third number, epsilon over rounds, a map, and the same plan with another sampling.
+"""Answers to a question: the unknown number, epsilon over rounds, a map of epsilon, and plans with other samplings.
 
-Every epsilon is an upper bound. `dpfed budget` uses the account "best"; the others are faster and their bounds are
-larger.
+Every epsilon is an upper bound. `dpfed budget` uses the account "best"; other accounts are faster and their bounds
+are larger.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ Over = Literal["noise-multiplier", "cohort"]
 ACCOUNTS = {
     "best": "default account",
     "rdp": "Renyi account",
-    "pld": "account of loss distributions",
+    "pld": "privacy loss distributions",
     "analytic-gaussian": "closed form",
     "adaptive": "adaptive account",
     "central-moments": "central moments",
-    "exact": "exact law",
+    "exact": "exact distribution",
 }
 _POINTS, _QUICK_POINTS = 16, 32
 _ACROSS, _UP, _REACH = 9, 7, 4.0
 
 
-def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
-    """Solve for the third number, and return it with everything that a page shows beside it.
+def planner_answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
+    """Solve for the unknown one of epsilon, noise multiplier and rounds; return it with all content of the page.
 
-    Epsilon and noise are rounded upwards, rounds downwards. Errors: ConfigError, AccountingError.
+    Epsilon and noise are rounded upwards, rounds downwards. ConfigError or AccountingError if there is no answer.
     """
-    plan, solved = question.plan(), question.solved
+    plan, solved = question.plan(), question.solved_number
     found = budget.solve(
         plan,
         epsilon=question.epsilon,
@@ -53,9 +53,9 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         with_lower_bound=False,
     )
     if plan.needs_lanes:
-        question = question.changed(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
+        question = question.with_options(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
     return {
-        **described(found),
+        **plan_conditions(found),
         "solved": solved,
         "quick": account != "best",
         "epsilon": found.to_dict()["epsilon"],
@@ -71,15 +71,15 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         "readings": None if account != "best" or found.readings is None else readings_text(found.readings),
         "account": ACCOUNTS.get(found.accountant, found.accountant),
         "notes": list(found.notes),
-        "command": question.command,
-        "python": question.python,
+        "command": question.command_line,
+        "python": question.python_code,
         "file": question.to_json(),
-        "others": others(question, plan) if account == "best" else [],
+        "others": plans_with_other_samplings(question, plan) if account == "best" else [],
     }
 
 
-def described(found: Budget) -> dict[str, object]:
-    """Return the conditions of an epsilon: cohort, neighbours, sensitivity, and sampling as text."""
+def plan_conditions(found: Budget) -> dict[str, object]:
+    """Return the conditions under which an epsilon holds: cohort, adjacency, sensitivity, and sampling as text."""
     record, words = found.to_dict(), sampler_text(found.plan)
     return {
         "cohort": record["cohort"],
@@ -89,10 +89,10 @@ def described(found: Budget) -> dict[str, object]:
     }
 
 
-def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
-    """Return the same question for every other sampling and adjacency that has an account.
+def plans_with_other_samplings(question: Question, plan: Plan) -> list[dict[str, Any]]:
+    """Return the plan with every other sampling and every other adjacency for which an account exists.
 
-    In a schedule a client takes part as often as in the plan, on average.
+    In a schedule a client takes part as often, on average, as in `plan`.
     """
     rest = max(plan.period // 2, 2)
     times = math.ceil((question.rounds or 0) / plan.period)
@@ -112,27 +112,27 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     changes += [{"adjacency": str(one)} for one in Adjacency if one is not plan.adjacency]
     found = []
     for change in changes:
-        other = question.changed(**change)
-        with suppress(AccountingError, DpfedError):  # without an account there is no row
+        other = question.with_options(**change)
+        with suppress(AccountingError, DpfedError):  # a plan without an account gets no row
             there = other.plan()
             found.append(
                 {
                     "sampling": there.sampling.name,
                     "detail": detail.get(change.get("sampling", ""), ""),
                     "adjacency": str(there.adjacency),
-                    "options": other.texts,
+                    "options": other.option_texts,
                 }
             )
     return found
 
 
-def curve(question: Question, *, account: Accountant = "best") -> dict[str, object]:
-    """Return epsilon over rounds, up to a fifth more than planned; `question` has rounds, and noise if there is any."""
+def epsilon_curve(question: Question, *, account: Accountant = "best") -> dict[str, object]:
+    """Return epsilon over rounds, up to 1.2 times those of `question`, which also has the noise multiplier, if any."""
     plan, last = question.plan(), int(question.rounds or 1)
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
     steps = np.linspace(1, most, _POINTS if account == "best" else _QUICK_POINTS)
     rounds = sorted({int(one) for one in steps.round()} | {last})
-    accountant = unhurried(plan) if account == "best" else account
+    accountant = quick_accountant(plan) if account == "best" else account
     points: list[tuple[int, float, str]] = []
     for count in rounds:
         one = budget.epsilon(plan, noise_multiplier=question.noise_multiplier, rounds=count, accountant=accountant)
@@ -141,29 +141,25 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, obje
     return {"points": finite, "account": ACCOUNTS[accountant]}
 
 
-def unhurried(plan: Plan) -> Accountant:
-    """Return the default account, or loss distributions if the default takes minutes for many answers (adaptive, 1 s
-    each).
-    """
+def quick_accountant(plan: Plan) -> Accountant:
+    """Return the account for many answers: "pld" if "best" takes seconds each (fixed size, Gaussian), else "best"."""
     gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
     return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
-def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
-    """Return a map of epsilon around the plan: rounds upwards, and `over` (noise multiplier or cohort) from left to
-    right.
-    """
+def epsilon_map(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
+    """Return epsilon on a grid around the plan: rounds from bottom to top, the quantity `over` from left to right."""
     plan = question.plan()
-    accountant = unhurried(plan) if account == "best" else account
+    accountant = quick_accountant(plan) if account == "best" else account
     noise, rounds = float(question.noise_multiplier or 0), int(question.rounds or 1)
     middle = noise if over == "noise-multiplier" else plan.cohort
-    across = axis(middle, _ACROSS, whole=over == "cohort", most=math.inf if over != "cohort" else plan.clients)
-    up = axis(rounds, _UP, whole=True, most=plan.most_rounds or math.inf)
+    across = axis_values(middle, _ACROSS, whole=over == "cohort", most=math.inf if over != "cohort" else plan.clients)
+    up = axis_values(rounds, _UP, whole=True, most=plan.most_rounds or math.inf)
     cells = []
     for count in up:
         for x in across:
             z, cohort = (noise, int(x)) if over == "cohort" else (x, plan.cohort)
-            cells.append(_cell(plan, z, cohort, int(count), accountant))
+            cells.append(_epsilon_at(plan, z, cohort, int(count), accountant))
     return {
         "over": over,
         "across": [upwards(x) if over != "cohort" else f"{int(x):,}" for x in across],
@@ -175,7 +171,7 @@ def grid(question: Question, over: Over, *, account: Accountant = "best") -> dic
     }
 
 
-def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
+def axis_values(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
     """Return at most `count` values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
     values = [middle * _REACH ** (2 * k / (count - 1) - 1) for k in range(count)]
     nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
@@ -187,8 +183,8 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
     return sorted({min(value, most) for value in values} | {float(middle)})
 
 
-def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
-    """Return epsilon at one point, or None without an account."""
+def _epsilon_at(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
+    """Return epsilon at one grid point, or None if no account exists."""
     try:
         there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
@@ -197,13 +193,13 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
 
 
 def _cell_texts(epsilon: float | None) -> list[object]:
-    """Return the number for the colour, the text of the cell, and its title."""
+    """Return (number for the colour, text of the cell, tooltip of the cell)."""
     if epsilon is None:
         return [None, "–", "no account"]
-    return [epsilon if math.isfinite(epsilon) else None, brief(epsilon), f"epsilon {upwards(epsilon)}"]
+    return [epsilon if math.isfinite(epsilon) else None, brief_epsilon(epsilon), f"epsilon {upwards(epsilon)}"]
 
 
-def brief(epsilon: float) -> str:
+def brief_epsilon(epsilon: float) -> str:
     """Return epsilon as a short text, rounded upwards."""
     if epsilon > 999:
         return "∞" if math.isinf(epsilon) else ">999"
@@ -212,24 +208,24 @@ def brief(epsilon: float) -> str:
     return upwards(epsilon, digits=2 if epsilon < 10 else 1)
 
 
-def done(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a job of the page; {"error": text} if the question has none.
+def answer_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a job of the page, or {"error": text} if the question has no answer.
 
-    {"unknown": True} if another account may have an answer.
+    Returns {"unknown": True} if only the account "best" can decide whether there is an answer.
     """
     account = job["account"]
     try:
         question = question_of(job["options"])
         match job["kind"]:
             case "curve":
-                return curve(question, account=account)
+                return epsilon_curve(question, account=account)
             case "noise-multiplier" | "cohort" as over:
-                return grid(question, over, account=account)
+                return epsilon_map(question, over, account=account)
             case _:
-                return answer(question, account=account)
+                return planner_answer(question, account=account)
     except (CalibrationError, UnsupportedMechanism) as error:
         return {"error": str(error)} if account == "best" else {"unknown": True}
     except (AccountingError, DpfedError) as error:
         return {"error": str(error)}
     except (ArithmeticError, MemoryError) as error:
-        return {"error": f"no account for such numbers ({type(error).__name__}). Change one."}
+        return {"error": f"no account works for these numbers ({type(error).__name__}). Change one of them."}

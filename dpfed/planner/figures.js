@@ -1,7 +1,7 @@
-// The planner's figures: a curve and a map, drawn for the width that there is; a title at each mark.
+// Figures of the planner: a curve and a map, drawn for the available width, with a tooltip at each mark.
 const SVG = Object.assign(document.createElement("div"), { innerHTML: "<svg></svg>" }).firstChild.namespaceURI;
 const H = 230, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 42;
-// As many units as there are pixels, so that words are as large everywhere.
+// One unit per pixel, so that text has one size on every screen.
 function width(figure) {
   return Math.max(300, Math.round(figure.clientWidth));
 }
@@ -11,7 +11,7 @@ function shape(name, attributes, words) {
   if (words !== undefined) made.textContent = words;
   return made;
 }
-// A mark with the words that a pointer reads there.
+// A mark with a tooltip.
 function titled(mark, words) {
   mark.append(shape("title", {}, words));
   return mark;
@@ -88,7 +88,7 @@ function drawMap(figure, found, pick) {
   svg.append(shape("text", { x: 11, y: top + high / 2, "text-anchor": "middle", transform: `rotate(-90 11 ${top + high / 2})` }, "rounds"));
   placed(figure, svg, "Epsilon, upper bounds", `${found.account}; a click takes a cell`);
 }
-// Away from the middle, where neither dark nor light words can be read.
+// Shifts colours away from the middle, where neither dark nor light text is readable.
 function stretched(t) {
   return t > 0.5 ? 0.72 + 0.56 * (t - 0.5) : 0.72 * t;
 }

@@ -1,4 +1,4 @@
-"""Page of the planner, on the template of the reports: its boxes and sliders, one for each option of a question."""
+"""Page of the planner with one input box, and possibly a slider, for each option of a question."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from accounting.budget.plan import MECHANISMS
 from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.planner.question import Question
-from dpfed.report.page import rendered
+from dpfed.report.page import render_page
 
 Choices = Sequence[tuple[str, str]]
-_ANY, _INTEGERS = MECHANISMS, ("discrete-gaussian", "skellam")
-_COINS = ("bernoulli-channel", "bernoulli-aggregate")
+_ANY, _INTEGER_MECHANISMS = MECHANISMS, ("discrete-gaussian", "skellam")
+_BERNOULLI_MECHANISMS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {
-    "poisson": "Poisson: every client with the same chance, independently",
-    "fixed": "fixed size: exactly this number, without replacement",
+    "poisson": "Poisson: every client with equal probability, independently",
+    "fixed": "fixed size: exactly this number of clients, without replacement",
     "all": "all clients in every round",
     "balls-and-bins": "balls and bins: once in every epoch, in a secret round",
     "allocation": "allocation: in a fixed number of secret rounds",
-    "min-separation": "min-separation: by chance, then a rest",
-    "cyclic": "public order: clients take turns",
+    "min-separation": "min-separation: at random, then excluded for some rounds",
+    "cyclic": "public order: clients take part in turn",
 }
 NEIGHBOURS: dict[str, str] = {
-    "": "as the sampling needs",
+    "": "default of the sampling",
     "add-remove": "add-remove: one client added or removed",
-    "zero-out": "zero-out: one client sends zeros, as without samples",
-    "replace-one": "replace-one: one client is another",
+    "zero-out": "zero-out: one client's contribution becomes zero",
+    "replace-one": "replace-one: one client is replaced by another",
 }
 MECHANISM_WORDS: dict[str, str] = {
     "gaussian": "Gaussian noise from the server",
     "distributed-gaussian": "Gaussian noise in shares of the clients",
     "discrete-gaussian": "integers: discrete Gaussian noise",
     "skellam": "integers: Skellam noise",
-    "bernoulli-channel": "Bernoulli samples, seen one by one",
-    "bernoulli-aggregate": "Bernoulli samples, in sums",
+    "bernoulli-channel": "Bernoulli samples, each upload visible",
+    "bernoulli-aggregate": "Bernoulli samples, only sums visible",
 }
 assert set(SAMPLERS) == set(SAMPLING_CLASSES)
 assert set(MECHANISM_WORDS) == set(MECHANISMS)
@@ -49,137 +49,142 @@ assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 @dataclass(frozen=True, kw_only=True)
 class InputBox:
-    """A number, or one of several choices. `when`: shown if these options have one of these values; `slider`: its
-    ends.
-    """
+    """Input of the page: a number, or one of several choices.
+
+    shown_if: {option: values} under which the box is shown. slider: its smallest and largest value."""
 
     name: str
     label: str
     choices: Choices = ()
     slider: tuple[float, float] | None = None
-    whole: bool = False
+    integer_only: bool = False
     hint: str = ""
-    when: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    shown_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that the script of the page reads."""
-        return {"name": self.name, "whole": self.whole, "slider": self.slider, "when": dict(self.when)}
+        return {"name": self.name, "whole": self.integer_only, "slider": self.slider, "when": dict(self.shown_if)}
 
 
-def _noisy(**when: Sequence[str]) -> dict[str, Sequence[str]]:
-    return {"mechanism": [name for name in _ANY if name not in _COINS], **when}
+def _shown_if_noisy(**shown_if: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {"mechanism": [name for name in _ANY if name not in _BERNOULLI_MECHANISMS], **shown_if}
 
 
 NUMBERS = (
-    InputBox(name="rounds", label="Rounds", slider=(1, 100_000), whole=True),
+    InputBox(name="rounds", label="Rounds", slider=(1, 100_000), integer_only=True),
     InputBox(
-        name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), when=_noisy(),
+        name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), shown_if=_shown_if_noisy(),
         hint="standard deviation of the noise on the sum, over the clip norm",
     ),
     InputBox(name="epsilon", label="Epsilon", slider=(0.05, 50)),
 )  # fmt: skip
-"""The three numbers of a plan: two are given, the third is the answer."""
+"""Boxes of rounds, noise multiplier and epsilon: two are given, the third is the answer."""
 
 PEOPLE = (
-    InputBox(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
+    InputBox(name="clients", label="Clients", slider=(10, 100_000_000), integer_only=True),
     InputBox(
         name="unit", label="Protected",
         choices=(("client", "a client, all of its data"), ("record", "a record of a client")),
     ),
-    InputBox(name="records", label="Records a client holds", whole=True, when={"unit": ["record"]}),
-    InputBox(name="batch_size", label="Records of a batch, expected", whole=True, when={"unit": ["record"]}),
+    InputBox(name="records", label="Records a client holds", integer_only=True, shown_if={"unit": ["record"]}),
+    InputBox(name="batch_size", label="Expected records of a batch", integer_only=True, shown_if={"unit": ["record"]}),
     InputBox(
-        name="local_steps", label="Local steps a round", whole=True, hint="empty: one pass", when={"unit": ["record"]}
+        name="local_steps", label="Local steps a round", integer_only=True, hint="empty: one pass over the records",
+        shown_if={"unit": ["record"]},
     ),
     InputBox(
-        name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), whole=True,
-        when={"sampling": [name for name in SAMPLERS if name != "all"], "unit": ["client"]},
+        name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), integer_only=True,
+        shown_if={"sampling": [name for name in SAMPLERS if name != "all"], "unit": ["client"]},
     ),
     InputBox(
-        name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items()), when={"unit": ["client"]}
+        name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items()), shown_if={"unit": ["client"]}
     ),
     InputBox(
-        name="participations", label="Rounds a client takes part in", whole=True,
-        when={"sampling": ["allocation", "balls-and-bins"]},
+        name="participations", label="Rounds a client takes part in", integer_only=True,
+        shown_if={"sampling": ["allocation", "balls-and-bins"]},
     ),
     InputBox(
-        name="separation", label="Rounds from one part to the next", whole=True, when={"sampling": ["min-separation"]}
+        name="separation", label="Least rounds from one participation to the next", integer_only=True,
+        shown_if={"sampling": ["min-separation"]},
     ),
     InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
     InputBox(name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4"),
 )  # fmt: skip
 
-_SCALED = {"mechanism": list(_INTEGERS)}
-_TOSSED = {"mechanism": list(_COINS)}
+_INTEGERS_ONLY = {"mechanism": list(_INTEGER_MECHANISMS)}
+_BERNOULLI_ONLY = {"mechanism": list(_BERNOULLI_MECHANISMS)}
 DETAILS = (
     InputBox(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
     InputBox(
-        name="noise", label="Noise over rounds", when={"mechanism": ["gaussian"]},
+        name="noise", label="Noise over rounds", shown_if={"mechanism": ["gaussian"]},
         choices=(
             ("independent", "independent"),
-            ("banded", "banded: taken back over rounds"),
-            ("blt", "blt: taken back from a few buffers"),
+            ("banded", "banded: partly cancelled in later rounds"),
+            ("blt", "blt: partly cancelled, from a few buffers"),
         ),
     ),
     InputBox(
-        name="bands", label="Bands", whole=True, hint="balls and bins: empty for the number of lanes",
-        when={"noise": ["banded"], "mechanism": ["gaussian"]},
+        name="bands", label="Bands", integer_only=True, hint="balls and bins: empty means one per lane",
+        shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
-        name="lanes", label="Lanes", whole=True, hint="empty: those of least error, if epsilon is given",
-        when={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+        name="lanes", label="Lanes", integer_only=True, hint="empty: the number of least error, if epsilon is given",
+        shown_if={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
         name="secret_lanes", label="Lanes are", choices=(("", "public"), ("true", "secret, drawn for a run")),
-        when={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+        shown_if={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
-        name="buffers", label="Buffers", whole=True, hint="empty: 3",
-        when={"noise": ["blt"], "mechanism": ["gaussian"]},
+        name="buffers", label="Buffers", integer_only=True, hint="empty: 3",
+        shown_if={"noise": ["blt"], "mechanism": ["gaussian"]},
     ),
     InputBox(
-        name="factorisation", label="Factorisation", when={"noise": ["banded"], "mechanism": ["gaussian"]},
+        name="factorisation", label="Factorisation", shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
         choices=(("optimised", "optimised"), ("square-root", "square root, in closed form")),
     ),
     InputBox(
-        name="factorisation_power", label="Power of prefix sums", hint="empty: the factorisation",
-        when={"noise": ["banded"], "mechanism": ["gaussian"]},
+        name="factorisation_power", label="Power of prefix sums", hint="empty: as the factorisation has it",
+        shown_if={"noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
         name="server_momentum", label="Server momentum", hint="0 to 1",
-        when={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
+        shown_if={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
     ),
     InputBox(
         name="server_decay", label="Server's decay a round", hint="0 to 1",
-        when={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
+        shown_if={"noise": ["banded", "blt"], "mechanism": ["gaussian"]},
     ),
     InputBox(
-        name="dropout", label="Share of noise that may be missing", hint="0 to 1",
-        when={"mechanism": ["distributed-gaussian", *_INTEGERS]},
+        name="dropout", label="Fraction of noise that may be missing", hint="0 to 1",
+        shown_if={"mechanism": ["distributed-gaussian", *_INTEGER_MECHANISMS]},
     ),
-    InputBox(name="dimension", label="Coordinates, d", whole=True, when={"mechanism": [*_INTEGERS, *_COINS]}),
-    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", when=_SCALED),
-    InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), when=_SCALED),
     InputBox(
-        name="placement", label="Noise from", when=_SCALED,
+        name="dimension", label="Coordinates, d", integer_only=True,
+        shown_if={"mechanism": [*_INTEGER_MECHANISMS, *_BERNOULLI_MECHANISMS]},
+    ),
+    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", shown_if=_INTEGERS_ONLY),
+    InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), shown_if=_INTEGERS_ONLY),
+    InputBox(
+        name="placement", label="Noise from", shown_if=_INTEGERS_ONLY,
         choices=(("", "the clients, in shares"), ("server", "the server")),
     ),
     InputBox(
-        name="cohort_cap", label="Cohort cap", whole=True, hint="empty: none, or seldom reached",
-        when={"mechanism": ["gaussian", *_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
+        name="cohort_cap", label="Cohort cap", integer_only=True, hint="empty: no cap, or one that is seldom reached",
+        shown_if={"mechanism": ["gaussian", *_INTEGER_MECHANISMS, "bernoulli-aggregate"], "sampling": ["poisson"]},
     ),
-    InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", when=_TOSSED),
-    InputBox(name="clip_norm", label="Clip of the move, L2", when=_TOSSED),
-    InputBox(name="l2_sensitivity", label="or L2 sensitivity itself", when=_TOSSED),
-    InputBox(name="linf_clip", label="Clip of one coordinate", when=_TOSSED),
-    InputBox(name="noise_std", label="Noise on probabilities, std", when=_TOSSED),
+    InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", shown_if=_BERNOULLI_ONLY),
+    InputBox(name="clip_norm", label="L2 clip norm of the change", shown_if=_BERNOULLI_ONLY),
+    InputBox(name="l2_sensitivity", label="or: L2 sensitivity", shown_if=_BERNOULLI_ONLY),
+    InputBox(name="linf_clip", label="Clip of one coordinate", shown_if=_BERNOULLI_ONLY),
+    InputBox(name="noise_std", label="Standard deviation of noise on probabilities", shown_if=_BERNOULLI_ONLY),
     InputBox(
-        name="clip_metric", label="Clips are measured", when=_TOSSED,
-        choices=(("", "in plain distance"), ("fisher", "in standard deviations (fisher)")),
+        name="clip_metric", label="Metric of clip norms", shown_if=_BERNOULLI_ONLY,
+        choices=(("", "Euclidean"), ("fisher", "standard deviations (fisher)")),
     ),
     InputBox(
-        name="others", label="Other clients", when={"mechanism": ["bernoulli-aggregate"]},
-        choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to keep to the clip")),
+        name="others", label="Other clients", shown_if={"mechanism": ["bernoulli-aggregate"]},
+        choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to respect the clip norm")),
     ),
 )  # fmt: skip
 
@@ -192,16 +197,16 @@ def planner_page(
     details: Sequence[InputBox] = DETAILS,
     grid: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the page, which requests answers from its server, or uses a `grid` of answers."""
+    """Return the HTML page; it requests answers from its server, or reads them from `grid`."""
     known = {
         "boxes": [box.to_dict() for box in (*numbers, *people, *details)],
-        "start": question.texts,
-        "solved": question.solved,
+        "start": question.option_texts,
+        "solved": question.solved_number,
         "samplers": SAMPLERS,
         "neighbours": NEIGHBOURS,
         "grid": grid,
     }
-    return rendered(
+    return render_page(
         "planner.html",
         room=files(__package__),
         title="Privacy plan",

@@ -1,4 +1,4 @@
-"""Numbers of a budget (epsilon, noise multiplier, rounds), which one is solved for, and refusals of options."""
+"""The unknown one of epsilon, noise multiplier and rounds; the solution; refusals of options without effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Solved = Literal["epsilon", "noise_multiplier", "rounds"]
 _NO_TARGETS: Mapping[str, float] = {}
 
 
-def wanted(
+def number_to_solve(
     plan: Plan,
     *,
     rounds: int | None,
@@ -25,35 +25,35 @@ def wanted(
     epsilon: float | None,
     targets: Mapping[str, float] = _NO_TARGETS,
 ) -> Solved:
-    """Return the one of the three numbers that follows from the other two; for Bernoulli samples, from rounds or
-    epsilon.
+    """Return the name of the number to solve for: epsilon, noise multiplier or rounds.
 
-    targets: targets in place of epsilon, by name. ConfigError unless exactly one number is left to solve for.
+    Two of the three are given; for Bernoulli samples only one, rounds or epsilon. targets: targets that replace
+    epsilon, by name. ConfigError unless exactly one number is missing.
     """
     if targets:
-        refuse("--epsilon: a budget meets one target", **(targets if epsilon is not None else {}))
+        refuse_options("--epsilon: a budget has one target", **(targets if epsilon is not None else {}))
         epsilon = 0.0
     given = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "rounds": rounds}
     if not plan.has_noise_multiplier:
-        refuse("coins: it is for Gaussian noise", noise_multiplier=noise_multiplier)
+        refuse_options("Bernoulli samples: it requires Gaussian noise", noise_multiplier=noise_multiplier)
         if (rounds is None) == (epsilon is None):
             raise ConfigError(
-                "coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them."
+                "Bernoulli samples: give exactly one of --rounds (to get epsilon) and --epsilon (to get rounds)."
             )
         return "rounds" if rounds is None else "epsilon"
     lacking = [name for name in get_args(Solved) if given[name] is None]
     if len(lacking) != 1:
         names = [name for name in reversed(given) if given[name] is not None and not (name == "epsilon" and targets)]
-        named = ", ".join(map(flag, [*names, *targets]))
+        named = ", ".join(map(option_flag, [*names, *targets]))
         raise ConfigError(
-            f"given {named or 'none of them'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
-            "third is what you get. (In place of --epsilon: --advantage, or --tpr and --fpr.)"
+            f"given {named or 'no number'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
+            "third is computed. (--advantage, or --tpr and --fpr, may replace --epsilon.)"
         )
     solved: Solved = lacking[0]
     return solved
 
 
-def solve(
+def solve_budget(
     plan: Plan,
     rounds: int | None,
     noise_multiplier: float | None,
@@ -63,11 +63,11 @@ def solve(
     precise: bool = False,
     targets: Mapping[str, float] = _NO_TARGETS,
 ) -> Budget:
-    """Return the budget with the third of the three numbers. ConfigError unless exactly one is missing."""
-    wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon, targets=targets)
+    """Return the budget with all of epsilon, noise multiplier and rounds. ConfigError unless exactly one is missing."""
+    number_to_solve(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon, targets=targets)
     if not plan.has_noise_multiplier and accountant not in ("best", "rdp", "exact"):
         raise ConfigError(
-            f"--accountant {accountant} with Bernoulli samples: use best, rdp, or exact (few coordinates)."
+            f"--accountant {accountant} with Bernoulli samples: give best, rdp, or exact (for few coordinates)."
         )
     return budget.solve(
         plan,
@@ -83,13 +83,13 @@ def solve(
     )
 
 
-def refuse(why: str, **given: object) -> None:
-    """Raise ConfigError naming the options that were given and are not allowed."""
-    named = [flag(name) for name, value in given.items() if value is not None]
+def refuse_options(why: str, **given: object) -> None:
+    """Raise ConfigError if one of these options is given (not None); `why` names what they conflict with."""
+    named = [option_flag(name) for name, value in given.items() if value is not None]
     if named:
         raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")
 
 
-def flag(name: str) -> str:
-    """Return the option of the command line for this name."""
+def option_flag(name: str) -> str:
+    """Return the command-line option of this name: noise_multiplier -> --noise-multiplier."""
     return f"--{name.replace('_', '-')}"

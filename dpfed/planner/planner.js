@@ -1,4 +1,4 @@
-// The planner: sliders and boxes, what they come to, and the same elsewhere.
+// The planner: sliders and boxes, the answer, the map, and other samplings.
 const known = JSON.parse(document.getElementById("planner").textContent);
 const source = known.grid ? new Gridded(known.grid) : new Served();
 const at = (id) => document.getElementById(id);
@@ -14,12 +14,12 @@ function boxOf(name) { return known.boxes.find((box) => box.name === name); }
 function shownHere(box) {
   return Object.entries(box.when).every(([name, values]) => !at(name) || values.includes(at(name).value));
 }
-// A comma between thousands is left out; any other is no number.
+// Removes commas between thousands; a text with any other comma is no number.
 function typed(box) {
   const text = at(box.name).value.trim();
   return box.whole && /^\d{1,3}(,\d{3})+$/.test(text) ? text.replaceAll(",", "") : text;
 }
-// What is asked: the options that have a meaning and are given.
+// Options of the question: those that are shown and given.
 function options() {
   const given = {};
   for (const box of known.boxes) {
@@ -54,7 +54,7 @@ function fromSlider(box) {
   return box.whole ? String(value < 100 ? Math.round(value) : Number(value.toPrecision(2))) : String(Number(value.toPrecision(3)));
 }
 
-// A change: at once a quick answer; when it stays so for a moment, all of it.
+// On a change requests a quick answer at once, and the full answer after a moment without changes.
 function changed() {
   version += 1;
   arrange();
@@ -93,7 +93,7 @@ async function later() {
   if (fresh()) await rows(answer, turn, fresh);
   if (fresh()) await map(turn, fresh, ahead(given));
 }
-// The plan with rounds and noise as they were found.
+// The plan with the rounds and noise of the answer.
 function ahead(given) {
   const there = { ...given, rounds: String(found.rounds) };
   if (found.noise_multiplier !== null) there.noise_multiplier = String(found.noise_multiplier);
@@ -106,7 +106,7 @@ async function figures(turn, fresh, given) {
   if (curve.points) drawCurve(at("curve"), curve, curve.here ?? Number(there.rounds)); else if (curve.error) emptied(at("curve"));
   await map(undefined, fresh, there);
 }
-// Without a turn by a quick account.
+// Requests the map by a quick account, without a turn number.
 async function map(turn, fresh, there) {
   at("elsewhere").hidden = there.noise_multiplier === undefined;
   if (there.noise_multiplier === undefined) { emptied(at("map")); return; }
@@ -155,7 +155,7 @@ function badge(mood, words) {
   at("account").className = `badge ${mood}`;
   at("account").textContent = words;
 }
-// What stands there is of another plan.
+// Marks the shown answer as one of an earlier plan.
 function wait() {
   badge("mind", "computing");
   for (const id of ["numbers", "facts", "curve", "map"]) at(id).classList.add("waiting");
@@ -212,7 +212,7 @@ async function rows(answer, turn, fresh) {
   }
 }
 
-// The boxes from options; what is not given is empty, or the first choice.
+// Fills the boxes from options; a missing option is empty, or the first choice.
 function fill(given, wanted) {
   for (const box of known.boxes) {
     const here = at(box.name);

@@ -1,9 +1,9 @@
-// Where the planner's answers are from: its own server, or a grid that lies in the page.
+// Sources of the planner's answers: the page's server, or a grid of answers in the page.
 class Served {
   async answer(options, turn) { return this.ask("answer", options, turn); }
   async curve(options, turn) { return this.ask("curve", options, turn); }
   async map(over, options, turn) { return this.ask(over, options, turn); }
-  // Without a turn: at once, by a quick account.
+  // Requests without a turn number are answered at once by a quick account.
   async ask(kind, options, turn) {
     const body = JSON.stringify({ kind, options, turn: turn ?? 0, quick: turn === undefined });
     try {
@@ -16,7 +16,7 @@ class Served {
     }
   }
 }
-// Between the points of its grid it takes the next dearer one: less noise, more rounds.
+// Between grid points it shows the next point with less noise and more rounds, an upper bound.
 class Gridded {
   constructor(grid) { this.grid = grid; }
   table(options) {
@@ -39,7 +39,7 @@ class Gridded {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
       shown: { epsilon: shown, noise_multiplier: table.noise_shown[column], rounds: count.toLocaleString("en"), delta: this.grid.delta },
       words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
-      notes: [...(exact ? [] : [`for noise multiplier ${table.noise_shown[column]} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
+      notes: [...(exact ? [] : [`for noise multiplier ${table.noise_shown[column]} and ${count.toLocaleString("en")} rounds, the nearest grid point of this page with at least this epsilon`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
     };
   }
@@ -50,7 +50,7 @@ class Gridded {
   }
   beyond(table, wanted) {
     const count = table.rounds.map((one) => one.toLocaleString("en"));
-    if (wanted !== "epsilon") return "No point of this page's grid is within that. dpfed plan answers for all numbers.";
+    if (wanted !== "epsilon") return "No grid point of this page reaches the target. dpfed plan answers for all numbers.";
     return `This page has noise multipliers from ${table.noise_shown[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
   }
   async curve(options) {
@@ -82,7 +82,7 @@ function lastIndex(values, fits) {
   for (let k = values.length - 1; k >= 0; k -= 1) if (fits(values[k], k)) return k;
   return -1;
 }
-// Of all places at most so many with this one among them: [where it is, the places].
+// At most the given number of positions, including this one: [its index, the positions].
 function around(place, values, most) {
   const first = Math.max(0, Math.min(place - Math.floor(most / 2), values.length - most));
   const places = values.map((_, k) => k).slice(first, first + most);

@@ -1,1 +1,1 @@
-"""One self-contained HTML page of a run."""
+"""Reports of runs: HTML pages, figures, model cards, registry entries and diagnoses."""

@@ -1,4 +1,4 @@
-"""audit.html and audit.png of a run."""
+"""Files audit.html and audit.png of the audit of a run."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from dpfed.audit.verdict import failed_first, failed_in_words
 from dpfed.errors import DpfedError, RunError
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.page import places_for, rendered
+from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put
 
 _MEANING = {
-    "pass": "Nothing in the run's files speaks against its claim.",
-    "fail": "The run's files contradict its claim: its epsilon should not be relied on.",
-    "inconclusive": "At least one check could not be made, so nothing is said for or against the claim.",
+    "pass": "Nothing in the run's files contradicts its claim.",
+    "fail": "The run's files contradict its claim: do not rely on its epsilon.",
+    "inconclusive": "At least one check could not be made, so the audit neither supports nor contradicts the claim.",
 }
 _COLOURS = {"pass": "pass", "fail": "fail", "inconclusive": "unknown"}
 _HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell", "unknown")}
 
 
 def write_audit_report(found: RunAudit, out: Path) -> Path:
-    """Write audit.html and audit.png into `out`, beside files of another audit as audit-2.html and audit-2.png; return
-    the path of the page. RunError if it cannot be written."""
-    page, subject = out / "audit.html", _subject(found, out)
+    """Write audit.html and audit.png into `out` and return the path of the page.
+
+    Files of a different audit are kept: the new names are then audit-2.html and audit-2.png. RunError if the page
+    cannot be written."""
+    page, subject = out / "audit.html", _audit_subject(found, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        page, plot = places_for(out, "audit.html", "audit.png", subject=subject)
-        seen = _canaries(found), _noise(found), _cohorts(found)
-        put(page, _rendered(found, plot_audit(*seen, plot), subject).encode())
+        page, plot = free_paths(out, "audit.html", "audit.png", subject=subject)
+        seen = _canary_scores(found), _noise_ratios(found), _cohort_sizes(found)
+        put(page, _audit_page(found, plot_audit(*seen, plot), subject).encode())
     except OSError as error:
         raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return page
 
 
-def _subject(found: RunAudit, out: Path) -> str:
-    """Return the ledger under audit: relative to a report in its own folder, which may be moved, else absolute."""
+def _audit_subject(found: RunAudit, out: Path) -> str:
+    """Return the name of the audited ledger: relative if the report is in the run folder, else an absolute path."""
     own = found.files.path.resolve() == out.resolve()
     return f"audit run {found.files.ledger_name if own else found.files.path.resolve() / found.files.ledger_name}"
 
 
-def _rendered(found: RunAudit, group: ChartGroup, subject: str) -> str:
+def _audit_page(found: RunAudit, group: ChartGroup, subject: str) -> str:
     checks, failed = [], failed_in_words(found.checks)
     for one in failed_first(found.checks):
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
-    return rendered(
+    return render_page(
         "audit_run.html",
         title=f"Audit: {found.verdict_in_full}{f', {failed}' if failed else ''}",
         subject=subject,
@@ -77,15 +79,15 @@ def _value_text(value: float | None) -> str:
     return "unknown" if value is None else upwards(value)
 
 
-def _canaries(found: RunAudit) -> CanaryScores | None:
+def _canary_scores(found: RunAudit) -> CanaryScores | None:
     if found.canaries is None:
         return None
     scores, present = found.canaries.scores, found.canaries.present
     return CanaryScores(present=scores[present], absent=scores[~present], shift=found.canaries.shift)
 
 
-def _noise(found: RunAudit) -> NoiseRatios | None:
-    """Return standard deviations of the noise, with the limits of the test of single rounds."""
+def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
+    """Return each round's noise standard deviation over the charged one, with the test's limits for one round."""
     try:
         rounds, _ = measured(found.files)
     except (DpfedError, AccountingError):
@@ -102,7 +104,7 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
     )
 
 
-def _cohorts(found: RunAudit) -> CohortSizes | None:
+def _cohort_sizes(found: RunAudit) -> CohortSizes | None:
     try:
         who = found.files.sampler
         law = size_distribution(who)

@@ -1,4 +1,4 @@
-"""The finished runs of a report: from a sweep's folder, or from run folders."""
+"""Finished runs that a report compares: from the folder of a sweep, or from run folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
-from dpfed.report.repeat import ANOTHER, SAME, repeated
+from dpfed.report.repeat_command import ANOTHER_RUN, SAME_RUN, repeat_command
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, ListedRun, PublishedNumber, Sweep, read_sweep
 
@@ -22,11 +22,13 @@ _MOST_KEYS = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Collection:
-    """Runs of a report. `missing` runs are listed but not finished; `repeat` are the commands that make all of them.
+class RunCollection:
+    """Finished runs of a report, with texts for its page.
 
-    differing: for run folders, the keys in which their configurations differ, with the value in each of `folders`;
-    empty for a sweep, whose axes name them.
+    missing_runs: runs of the sweep that are not finished
+    repeat_commands: commands that make all runs again
+    differing_values: for run folders, each key in which configurations differ, with its value in each of `folders`;
+                      empty for a sweep, whose axes are the differing keys
     """
 
     title: str
@@ -36,19 +38,19 @@ class Collection:
     x: str | None = None
     runs: tuple[FinishedRun, ...]
     folders: tuple[str, ...] = ()
-    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    missing: tuple[ListedRun, ...] = ()
+    differing_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    missing_runs: tuple[ListedRun, ...] = ()
     published: tuple[PublishedNumber, ...] = ()
-    repeat: tuple[str, ...] = ()
+    repeat_commands: tuple[str, ...] = ()
     versions: Mapping[str, str]
     commit: str | None = None
-    tuned: tuple[Mapping[str, object], ...] = ()
+    tuned_choices: tuple[Mapping[str, object], ...] = ()
 
     @property
-    def differences(self) -> tuple[str, ...]:
-        """Return the differences between run folders, a line for each key."""
+    def difference_lines(self) -> tuple[str, ...]:
+        """Return one line for each key in which the run folders differ."""
         found = []
-        for key, values in self.differing.items():
+        for key, values in self.differing_values.items():
             by_value: dict[str, list[str]] = {}
             for folder, value in zip(self.folders, values, strict=True):
                 by_value.setdefault(value, []).append(folder)
@@ -56,18 +58,18 @@ class Collection:
         return tuple(found)
 
 
-def collect(folders: Sequence[Path]) -> Collection:
-    """Return the runs of a sweep's folder, or of run folders. RunError if none is finished."""
+def collect_runs(folders: Sequence[Path]) -> RunCollection:
+    """Return the finished runs of the folder of a sweep, or of run folders. RunError if no run is finished."""
     if len(folders) == 1 and (folders[0] / NAME).exists():
         return _sweep_collection(folders[0], read_sweep(folders[0]))
     for folder in folders:
         if (folder / NAME).exists():
-            raise ConfigError(f"{folder}: is the folder of a sweep. Make a report of it alone.")
+            raise ConfigError(f"{folder}: is the folder of a sweep. Give it as the only folder.")
     return _runs_collection(folders)
 
 
 def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
-    """Write results.csv: one line a run, with its place on the axes and everything in its summary."""
+    """Write results.csv: one line per run, with its values on the axes and its whole summary."""
     axes = list(dict.fromkeys(name for run in runs for name in run.at))
     summaries = [run.summary.to_dict() for run in runs]
     keys = list(dict.fromkeys(key for one in summaries for key in one if key not in ("not_protected", "notes")))
@@ -80,52 +82,53 @@ def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
     put(target, stream.getvalue().encode())
 
 
-def _sweep_collection(folder: Path, sweep: Sweep) -> Collection:
+def _sweep_collection(folder: Path, sweep: Sweep) -> RunCollection:
     runs = [
         replace(read_finished(folder / one.folder), row=one.row, at=one.at)
         for one in sweep.runs
         if (folder / one.folder / "summary.json").exists()
     ]
     if not runs:
-        raise RunError(f"{folder}: no run of it is finished. Run `{sweep.command}` first.")
+        raise RunError(f"{folder}: no run of this sweep is finished. Run `{sweep.command}` first.")
     there = {run.folder for run in runs}
-    return Collection(
+    return RunCollection(
         title=sweep.title,
         paper=sweep.paper,
-        note=_note(sweep),
+        note=_sweep_note(sweep),
         quantities=sweep.quantities,
         x=sweep.x,
         runs=tuple(runs),
-        missing=tuple(one for one in sweep.runs if folder / one.folder not in there),
+        missing_runs=tuple(one for one in sweep.runs if folder / one.folder not in there),
         published=sweep.published,
-        repeat=(f"{sweep.command}      # {_what_it_makes(runs)}",),
+        repeat_commands=(f"{sweep.command}      # {_repetition_text(runs)}",),
         versions=sweep.versions,
         commit=sweep.commit,
-        tuned=sweep.tuned,
+        tuned_choices=sweep.tuned,
     )
 
 
-def _what_it_makes(runs: Sequence[FinishedRun]) -> str:
-    """Return whether the sweep's command, run anew, makes the same runs."""
+def _repetition_text(runs: Sequence[FinishedRun]) -> str:
+    """Return a text that states which runs the sweep's command would repeat exactly."""
     secret = [run for run in runs if run.summary.randomness == "secure"]
-    same, others = SAME.replace("run", "runs"), ANOTHER.replace("another run", "other runs")
+    same, others = SAME_RUN.replace("run", "runs"), ANOTHER_RUN.replace("another run", "other runs")
     if not secret:
         return same
     return others if len(secret) == len(runs) else f"{same}, but for {len(secret)} of {len(runs)}: {others}"
 
 
-def _note(sweep: Sweep) -> str:
+def _sweep_note(sweep: Sweep) -> str:
     if not sweep.note:
         return ""
     words = f"Profile {sweep.profile}: {sweep.note}." if sweep.profile else f"{sweep.note[0].upper()}{sweep.note[1:]}."
     if sweep.published and (sweep.profile != "full" or "--set" in sweep.note):
-        words += " This is not the paper's setting, and differences from its numbers come from that, too."
+        words += " This is not the paper's setting, which partly explains differences from its numbers."
     return words
 
 
-def _runs_collection(folders: Sequence[Path]) -> Collection:
-    """Return run folders as a collection: rows are methods; axes are the keys that differ within a method, or the
-    folder.
+def _runs_collection(folders: Sequence[Path]) -> RunCollection:
+    """Return run folders as a collection: rows are methods; axes are keys that differ within a method, or the folder.
+
+    The folder replaces the keys if more than `_MOST_KEYS` differ.
     """
     runs = [read_finished(folder) for folder in folders]
     configs = [{key: value for key, value in flat_tables(run.config).items() if key != SEED} for run in runs]
@@ -140,30 +143,32 @@ def _runs_collection(folders: Sequence[Path]) -> Collection:
         placed.append(replace(run, row=method, at={**at, SEED: str(run.summary.seed)}))
     _refuse_repeated(placed, configs)
     methods, data_sets = (run.summary.method for run in runs), (run.summary.dataset for run in runs)
-    return Collection(
+    return RunCollection(
         title=" on ".join(", ".join(dict.fromkeys(names)) for names in (methods, data_sets)),
         runs=tuple(placed),
         folders=tuple(str(folder) for folder in folders),
-        differing=_differing(runs),
-        repeat=tuple(repeated(run.folder, run.config, config=str(run.folder / "config.toml")) for run in runs),
+        differing_values=_differing_keys(runs),
+        repeat_commands=tuple(
+            repeat_command(run.folder, run.config, config=str(run.folder / "config.toml")) for run in runs
+        ),
         versions={},
     )
 
 
 def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, object]]) -> None:
-    """Raise ConfigError for a run that is given twice: it is no second seed."""
+    """Raise RunError if two folders hold a run of equal configuration and seed."""
     for number, run in enumerate(runs):
         for earlier, other in zip(runs[:number], configs, strict=False):
             same = (run.summary.method, run.summary.seed) == (earlier.summary.method, earlier.summary.seed)
             if same and configs[number] == other:
                 raise RunError(
-                    f"{run.folder}: is the run of {earlier.folder} again, of the same configuration and seed. A mean "
-                    "over seeds would count it twice. Leave one of them out."
+                    f"{run.folder}: has the configuration and the seed of {earlier.folder}. A mean over seeds would "
+                    "count this run twice. Remove one of the folders."
                 )
 
 
-def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
-    """Return every key in which configurations differ, the seed included, and its values."""
+def _differing_keys(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
+    """Return every key in which the configurations differ, including the seed, with its value in each run."""
     configs = [flat_tables(run.config) for run in runs]
     found = {
         key: tuple(_value_text(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})

@@ -1,6 +1,6 @@
-"""Causes why a run does not learn, the likeliest first, and the key to change.
+"""Likely causes why a run does not learn, each with the configuration key to change.
 
-These are rules of thumb with the thresholds below, not theorems: no privacy claim depends on them.
+The rules are heuristics with the thresholds below, not theorems: no privacy claim depends on them.
 """
 
 from __future__ import annotations
@@ -9,26 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from accounting.rounding import downwards, upwards
-from dpfed.report.evidence import Evidence
-from dpfed.report.units import percent, significant
+from dpfed.report.evidence import RunEvidence
+from dpfed.report.units import percent_text, significant_text
 
-BROKEN = 0.01
-"""Threshold for the share of updates that are not finite."""
-TOO_FAR, HARDLY = 5.0, 1e-3
-"""Thresholds for one client's update over the model it starts from: above, training diverges; below, it hardly
-moves.
-"""
-LOUD = 0.4
-"""Threshold for the noise of the whole run, over the sum of clients that all agree."""
-IDLE = 0.25
-"""Threshold for updates so much shorter than the clip norm that the noise is far too large for them."""
-TIED = 0.5
-"""Threshold for the distance, over the model's norm, that the model can move."""
+BROKEN_SHARE = 0.01
+"""Largest share of updates that may be NaN or infinite before training is said to diverge."""
+DIVERGING_UPDATE, TINY_UPDATE = 5.0, 1e-3
+"""Thresholds for the norm of a client's update over the norm of its model: divergence above, no progress below."""
+LARGE_NOISE = 0.4
+"""Threshold for the noise of all rounds, over the sum of clipped updates that all agree."""
+SHORT_UPDATE = 0.25
+"""Threshold for the norm of a typical update over the clip norm: below it, the noise is unnecessarily large."""
+SHORT_REACH = 0.5
+"""Threshold for the distance that clipped updates can move the model, over the model's norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A cause, its evidence, and the key to change. `operator_only`: the evidence is covered by no epsilon."""
+    """A cause, its evidence as text, and the key to change. `operator_only`: no epsilon covers the evidence."""
 
     cause: str
     words: str
@@ -38,31 +36,31 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
-    """A number of the evidence as text."""
+class EvidenceMeasure:
+    """A named number of the evidence, as text. `operator_only`: no epsilon covers the number."""
 
     name: str
     value: str
     operator_only: bool = False
 
 
-def findings_of(found: Evidence) -> list[Cause]:
-    """Return the causes, the likeliest first; empty if none was found."""
-    rules: tuple[Callable[[Evidence], Cause | None], ...] = (
-        _diverges,
-        _does_not_begin,
+def likely_causes(found: RunEvidence) -> list[Cause]:
+    """Return the causes that were found, the likeliest first."""
+    rules: tuple[Callable[[RunEvidence], Cause | None], ...] = (
+        _diverging_training,
+        _hardly_trains,
         _clip_too_large,
         _clip_too_small,
         _noise_too_large,
-        _budget_spent,
+        _spent_budget,
     )
     return [finding for rule in rules if (finding := rule(found)) is not None]
 
 
-def is_learning(found: Evidence) -> bool | None:
-    """Return True if the last evaluation is better than the first, None for fewer than two.
+def is_learning(found: RunEvidence) -> bool | None:
+    """Return True if the last evaluation is clearly better than the first, None for fewer than two evaluations.
 
-    It uses public numbers only.
+    Only public numbers are used.
     """
     if found.nothing_learned is not None:
         return False
@@ -73,46 +71,50 @@ def is_learning(found: Evidence) -> bool | None:
     return found.accuracies[-1] > found.accuracies[0] + 0.2 or found.accuracies[-1] > 0.8
 
 
-def measures_of(found: Evidence) -> list[Measure]:
-    """Return the numbers of the evidence as text."""
+def measures_of(found: RunEvidence) -> list[EvidenceMeasure]:
+    """Return the numbers of the evidence, each with its name and as text."""
     planned = "" if found.planned is None else f" of {found.planned:,}"
-    measures = [Measure(name="rounds", value=f"{found.rounds:,}{planned}")]
+    measures = [EvidenceMeasure(name="rounds", value=f"{found.rounds:,}{planned}")]
     if found.accuracies:
-        measures.append(Measure(name="accuracy", value=_from_to([percent(value) for value in found.accuracies])))
+        measures.append(
+            EvidenceMeasure(name="accuracy", value=_range_text([percent_text(value) for value in found.accuracies]))
+        )
     if found.losses:
-        measures.append(Measure(name="test loss", value=_from_to([significant(value) for value in found.losses])))
+        measures.append(
+            EvidenceMeasure(name="test loss", value=_range_text([significant_text(value) for value in found.losses]))
+        )
     if found.epsilon is not None:
         allowed = "" if found.budget is None else f" of {downwards(found.budget)}"
-        measures.append(Measure(name="epsilon spent, at most", value=f"{upwards(found.epsilon)}{allowed}"))
+        measures.append(EvidenceMeasure(name="epsilon spent, at most", value=f"{upwards(found.epsilon)}{allowed}"))
     measures += _measures_of_value("noise of a round, over the clip norm", found.noise)
-    measures += _measures_of_value("noise of the run, over all that clients could agree on", found.noise_over_run)
+    measures += _measures_of_value("noise of the run, over the sum of agreeing updates", found.noise_over_run)
     measures += _measures_of_value("reach of clipped updates, over the model's norm", found.reach)
     measures += _measures_of_value("typical update, over the clip norm", found.typical, operator_only=True)
     measures += _measures_of_value("typical update, over the model's norm", found.move, operator_only=True)
     measures += _measures_of_value("rounding to integers, over a typical update", found.rounding, operator_only=True)
     for name, share in (("updates clipped", found.clipped), ("updates not finite", found.broken)):
         if share is not None:
-            measures.append(Measure(name=name, value=f"{share:.1%}", operator_only=True))
+            measures.append(EvidenceMeasure(name=name, value=f"{share:.1%}", operator_only=True))
     return measures
 
 
-def _measures_of_value(name: str, value: float | None, *, operator_only: bool = False) -> list[Measure]:
+def _measures_of_value(name: str, value: float | None, *, operator_only: bool = False) -> list[EvidenceMeasure]:
     if value is None:
         return []
-    return [Measure(name=name, value=significant(value), operator_only=operator_only)]
+    return [EvidenceMeasure(name=name, value=significant_text(value), operator_only=operator_only)]
 
 
-def _from_to(values: list[str]) -> str:
+def _range_text(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def _diverges(found: Evidence) -> Cause | None:
-    if found.broken is not None and found.broken > BROKEN:
+def _diverging_training(found: RunEvidence) -> Cause | None:
+    if found.broken is not None and found.broken > BROKEN_SHARE:
         words, private = f"{found.broken:.1%} of the updates are not finite", True
-    elif found.move is not None and found.move > TOO_FAR:
-        words, private = f"a typical update is {significant(found.move)} times as long as the model itself", True
-    elif found.typical is None and not _is_loud(found) and _grows(found.losses):
-        words = f"the test loss grows from {significant(found.losses[0])} to {significant(found.losses[-1])}"
+    elif found.move is not None and found.move > DIVERGING_UPDATE:
+        words, private = f"a typical update is {significant_text(found.move)} times as long as the model itself", True
+    elif found.typical is None and not _is_noise_large(found) and _loss_grows(found.losses):
+        words = f"the test loss grows from {significant_text(found.losses[0])} to {significant_text(found.losses[-1])}"
         private = False
     else:
         return None
@@ -120,76 +122,78 @@ def _diverges(found: Evidence) -> Cause | None:
         cause="learning rate too large",
         words=f"Local training diverges: {words}.",
         key="local.learning_rate",
-        advice="Divide it by 10, then by 3, until updates are shorter than the model.",
+        advice="Divide it by 10, then by 3, until updates have a smaller norm than the model.",
         operator_only=private,
     )
 
 
-def _grows(losses: tuple[float, ...]) -> bool:
+def _loss_grows(losses: tuple[float, ...]) -> bool:
     return len(losses) > 1 and losses[-1] > 2 * max(losses[0], 1.0)
 
 
-def _is_loud(found: Evidence) -> bool:
-    return found.noise_over_run is not None and found.noise_over_run >= LOUD
+def _is_noise_large(found: RunEvidence) -> bool:
+    return found.noise_over_run is not None and found.noise_over_run >= LARGE_NOISE
 
 
-def _does_not_begin(found: Evidence) -> Cause | None:
-    if found.move is None or found.move >= HARDLY:
+def _hardly_trains(found: RunEvidence) -> Cause | None:
+    if found.move is None or found.move >= TINY_UPDATE:
         return None
     return Cause(
         cause="learning rate too small",
-        words=f"Clients hardly train: a typical update is {significant(found.move)} of the model's norm.",
+        words=f"Clients hardly train: a typical update is {significant_text(found.move)} of the model's norm.",
         key="local.learning_rate",
         advice="Multiply it by 10, or give clients more steps (local.epochs).",
         operator_only=True,
     )
 
 
-def _clip_too_large(found: Evidence) -> Cause | None:
-    if found.typical is None or found.noise is None or found.typical >= IDLE:
+def _clip_too_large(found: RunEvidence) -> Cause | None:
+    if found.typical is None or found.noise is None or found.typical >= SHORT_UPDATE:
         return None
     if found.noise / found.typical < 1:
         return None
     return Cause(
         cause="clip norm too large",
-        words=f"A typical update is {significant(found.typical)} of the clip norm, to which noise is scaled. In a "
-        f"round it is {significant(found.noise / found.typical)} times as long as what clients could agree on.",
+        words=f"A typical update is {significant_text(found.typical)} of the clip norm, to which noise is scaled. In a "
+        f"round, noise is {significant_text(found.noise / found.typical)} times as long as a mean of equal updates.",
         key="privacy.clip_norm",
-        advice=f"Multiply it by {significant(found.typical, 2)}; epsilon stays the same. Choose it on public data, "
-        "or by [privacy.adaptive]: this number looked at private updates.",
+        advice=f"Multiply it by {significant_text(found.typical, 2)}; epsilon stays the same. Choose it on public "
+        "data, or by [privacy.adaptive], because this number was computed from private updates.",
         operator_only=True,
     )
 
 
-def _clip_too_small(found: Evidence) -> Cause | None:
-    if found.reach is None or found.reach >= TIED:
+def _clip_too_small(found: RunEvidence) -> Cause | None:
+    if found.reach is None or found.reach >= SHORT_REACH:
         return None
-    typical = "" if found.typical is None else f" Updates are typically {significant(found.typical)} clip norms long."
+    typical = (
+        "" if found.typical is None else f" Updates are typically {significant_text(found.typical)} clip norms long."
+    )
     return Cause(
         cause="clip norm too small",
-        words="Clipped updates that all agree, in all rounds, take the model no further than "
-        f"{significant(found.reach)} of its own norm.{typical}",
+        words="If all clipped updates agreed in all rounds, they would move the model by only "
+        f"{significant_text(found.reach)} of the model's norm.{typical}",
         key="privacy.clip_norm",
-        advice="Multiply it by 10, or server.learning_rate as much; epsilon stays the same.",
+        advice="Multiply it by 10, or multiply server.learning_rate by 10; epsilon stays the same.",
         operator_only=found.typical is not None,
     )
 
 
-def _noise_too_large(found: Evidence) -> Cause | None:
+def _noise_too_large(found: RunEvidence) -> Cause | None:
     over_run = found.noise_over_run
-    if not _is_loud(found) or over_run is None or found.noise is None:
+    if not _is_noise_large(found) or over_run is None or found.noise is None:
         return None
     return Cause(
         cause="noise too large",
-        words=f"The noise of a round is {significant(found.noise)} times as long as the mean of clipped updates could "
-        f"be, and {significant(over_run)} of it is left after {found.rounds:,} rounds.",
+        words=f"The noise of a round is {significant_text(found.noise)} times as long as the mean of clipped updates "
+        f"could be. Over {found.rounds:,} rounds together this ratio is {significant_text(over_run)}.",
         key="federation.cohort",
         advice="Use more clients a round, fewer coordinates (method.keep), a larger privacy.epsilon, or a smaller "
-        "network; `dpfed budget` prints epsilon for each.",
+        "network; `dpfed budget` prints epsilon for each choice.",
     )
 
 
-def _budget_spent(found: Evidence) -> Cause | None:
+def _spent_budget(found: RunEvidence) -> Cause | None:
     if found.planned is None or found.budget is None or found.epsilon is None:
         return None
     per_round = found.epsilon / max(1, found.rounds)
@@ -200,5 +204,5 @@ def _budget_spent(found: Evidence) -> Cause | None:
         words=f"Epsilon {upwards(found.epsilon)} of {downwards(found.budget)} was spent in {found.rounds:,} of "
         f"{found.planned:,} rounds.",
         key="privacy.noise_multiplier",
-        advice="Leave it out: it is then calibrated so that all rounds fit the budget. Or plan fewer rounds.",
+        advice="Remove the key: the noise is then calibrated so that all rounds fit the budget. Or plan fewer rounds.",
     )

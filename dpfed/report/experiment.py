@@ -1,4 +1,4 @@
-"""The page of an experiment: one self-contained HTML file, its figures as PNG and PDF, its numbers as CSV."""
+"""Page of an experiment: a self-contained HTML file, its figures as PNG and PDF, and its numbers as CSV."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
-from dpfed.report.collection import SEED, Collection, write_results
-from dpfed.report.evidence import NOTHING, nothing_learned
+from dpfed.report.collection import SEED, RunCollection, write_results
+from dpfed.report.evidence import NOTHING_SHARE, nothing_learned
 from dpfed.report.experiment_figures import draw_figures
 from dpfed.report.finished_run import FinishedRun
-from dpfed.report.page import rendered
-from dpfed.report.privacy_card import Card, short_card_of
+from dpfed.report.page import render_page
+from dpfed.report.privacy_card import PrivacyCard, short_card_of
 from dpfed.report.readings import readings_of
-from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
+from dpfed.report.statistics import GroupMean, RunGroup, group_mean, groups_of, short_axis_name, write_table
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES
 
@@ -25,31 +25,31 @@ _MOST_COLUMNS = 9
 _MOST_CARDS = 12
 
 
-def write_experiment_report(collection: Collection, folder: Path) -> Path:
-    """Write report.html, the figures, results.csv and table.csv into `folder`; return the page."""
+def write_experiment_report(collection: RunCollection, folder: Path) -> Path:
+    """Write report.html, the figures, results.csv and table.csv into `folder`; return the path of the page."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_results(collection.runs, folder / "results.csv")
         write_table(collection, folder / "table.csv")
         figures = draw_figures(collection, folder)
-        page = rendered("experiment.html", title=collection.title, figures=figures, **_content(collection))
+        page = render_page("experiment.html", title=collection.title, figures=figures, **_page_content(collection))
         put(folder / "report.html", page.encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error}).") from None
     return folder / "report.html"
 
 
-def _content(collection: Collection) -> dict[str, Any]:
+def _page_content(collection: RunCollection) -> dict[str, Any]:
     groups = groups_of(collection)
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
-    means = {id(group): [mean_of(group, key, collection) for key in collection.quantities] for group in groups}
+    means = {id(group): [group_mean(group, key, collection) for key in collection.quantities] for group in groups}
     columns = [[means[id(group)][i].published for group in groups] for i in range(len(collection.quantities))]
-    beside = [_decimals([one.value for one in column if one is not None]) for column in columns]
+    beside = [_published_decimals([one.value for one in column if one is not None]) for column in columns]
     readings = [one for group in groups if (one := readings_of(group)) is not None]
     return {
         "c": collection,
-        "cards": _cards(groups, collection),
-        "axes": [short(axis) for axis in axes],
+        "cards": _privacy_cards(groups, collection),
+        "axes": [short_axis_name(axis) for axis in axes],
         "headings": [
             (QUANTITIES[key].heading, 1 if decimals is None else 3)
             for key, decimals in zip(collection.quantities, beside, strict=True)
@@ -58,15 +58,15 @@ def _content(collection: Collection) -> dict[str, Any]:
         "lines": [_table_line(group, axes, means[id(group)], beside) for group in groups],
         "beside": any(decimals is not None for decimals in beside),
         "folders": list(collection.folders),
-        "differing": list(collection.differing.items()),
-        "places": _places(collection),
-        "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
+        "differing": list(collection.differing_values.items()),
+        "places": _published_sources(collection),
+        "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing_runs)),
         "readings": readings,
-        "starred": any(one.assumed for one in readings),
-        "not_protected": _notes([(run.row, run.summary.not_protected) for run in collection.runs]),
-        "nothing_learned": _nothing_learned(collection.runs),
-        "notes": _notes([(run.row, run.summary.notes) for run in collection.runs]),
-        "costs": [_cost(group, collection) for group in groups],
+        "starred": any(one.other_sampler_ran for one in readings),
+        "not_protected": _notes_with_rows([(run.row, run.summary.not_protected) for run in collection.runs]),
+        "nothing_learned": _nothing_learned_text(collection.runs),
+        "notes": _notes_with_rows([(run.row, run.summary.notes) for run in collection.runs]),
+        "costs": [_cost_line(group, collection) for group in groups],
         "seeds": ", ".join(dict.fromkeys(str(run.summary.seed) for run in collection.runs)),
         "upwards": upwards,
         "downwards": downwards,
@@ -75,35 +75,37 @@ def _content(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, Card]]:
-    """Return, for few run folders, the card of each row's run with the largest epsilon, which bounds the others'."""
-    if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
+def _privacy_cards(groups: Sequence[RunGroup], collection: RunCollection) -> list[tuple[str, PrivacyCard]]:
+    """Return a card for each row: that of its run with the largest epsilon. Empty for sweeps and for many rows."""
+    if collection.x is not None or not collection.difference_lines or len(groups) > _MOST_CARDS:
         return []
     worst = [max(group.runs, key=lambda run: run.summary.epsilon or 0.0) for group in groups]
     return [(group.name, short_card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
 
 
 def _table_line(
-    group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]
+    group: RunGroup, axes: Sequence[str], means: Sequence[GroupMean], beside: Sequence[int | None]
 ) -> dict[str, object]:
     return {
         "row": group.row,
         "at": [group.at.get(axis, "") for axis in axes],
         "n": len(group.runs),
-        "cells": [_cell(one, decimals) for one, decimals in zip(means, beside, strict=True)],
+        "cells": [_table_cell(one, decimals) for one, decimals in zip(means, beside, strict=True)],
     }
 
 
-def _decimals(published: Sequence[float]) -> int | None:
-    """Return the decimals that the paper prints in this column, or None if it prints nothing."""
+def _published_decimals(published: Sequence[float]) -> int | None:
+    """Return the number of decimals of the published values of a column, or None if no value is published."""
     return max((len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in published), default=None)
 
 
-def _cell(one: Mean, decimals: int | None) -> dict[str, object]:
-    """Return a table cell. `decimals`: of the published column, None if there is none."""
+def _table_cell(one: GroupMean, decimals: int | None) -> dict[str, object]:
+    """Return a table cell. `decimals`: number of decimals of the published column, None without such a column."""
     digits, there = one.digits, one.published
     ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
-    if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often equal for every seed
+    if one.std is not None and (
+        one.std or one.quantity.unit == "%"
+    ):  # without it for sizes, which are often equal for all seeds
         ours += f" ± {one.std:,.{digits}f}"
     return {
         "ours": ours,
@@ -114,15 +116,15 @@ def _cell(one: Mean, decimals: int | None) -> dict[str, object]:
     }
 
 
-def _places(collection: Collection) -> str:
+def _published_sources(collection: RunCollection) -> str:
     places = list(dict.fromkeys(one.where for one in collection.published if one.where))
     if len(places) > _MOST_PLACES:
         return "Sources of the published numbers: table.csv."
     return f"Published: {'; '.join(places)}." if places else ""
 
 
-def _notes(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the notes of the runs' summaries; each note names its rows unless all rows have it."""
+def _notes_with_rows(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the distinct notes of the runs' summaries; a note lists its rows unless all rows have it."""
     rows: dict[str, dict[str, None]] = {}
     for row, notes in said:
         for note in notes:
@@ -131,22 +133,22 @@ def _notes(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return [note if len(some) == all_rows else f"{note} ({', '.join(some)})" for note, some in rows.items()]
 
 
-def _nothing_learned(runs: Sequence[FinishedRun]) -> str | None:
-    """Return a sentence that names the rows with runs that learned nothing; None if there are none."""
+def _nothing_learned_text(runs: Sequence[FinishedRun]) -> str | None:
+    """Return a sentence that names the rows with runs that learned nothing, or None if every run learned."""
     poor = [run for run in runs if nothing_learned(run.metrics)]
     if not poor:
         return None
     rows = ", ".join(f"{row} ({n})" for row, n in Counter(run.row for run in poor).items())
     return (
-        f"Nothing was learned in {len(poor)} of {len(runs)} runs: {rows}. The last model gains at most "
-        f"{NOTHING:.0%} of what a constant prediction lacks; `dpfed diagnose` says why."
+        f"Nothing was learned in {len(poor)} of {len(runs)} runs: {rows}. The last model closes at most "
+        f"{NOTHING_SHARE:.0%} of the gap from a constant to a perfect prediction; `dpfed diagnose` finds causes."
     )
 
 
-def _cost(group: Group, collection: Collection) -> dict[str, object]:
+def _cost_line(group: RunGroup, collection: RunCollection) -> dict[str, object]:
     keys = ("uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total", "rounds", "seconds")
     return {
         "name": group.name,
-        "numbers": [_cell(mean_of(group, key, collection), None)["ours"] for key in keys],
+        "numbers": [_table_cell(group_mean(group, key, collection), None)["ours"] for key in keys],
         "device": ", ".join(dict.fromkeys(str(run.summary.device) for run in group.runs)),
     }

@@ -1,4 +1,4 @@
-"""Figures of an experiment, and their data."""
+"""Data of an experiment's figures, drawn by `dpfed.report.figures.experiment`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 import numpy as np
 
 from accounting.rounding import upwards
-from dpfed.report.collection import Collection
-from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
-from dpfed.report.figures.figure import Look, looks_of
+from dpfed.report.collection import RunCollection
+from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over_axis
+from dpfed.report.figures.figure import LineLook, distinct_looks
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.statistics import Group, groups_of, mean_of, short
+from dpfed.report.statistics import RunGroup, group_mean, groups_of, short_axis_name
 from dpfed.runs.quantities import QUANTITIES
 
 _MOST_CURVES = 8
 _ACCURACY, _UPLINK, _EPSILON = "test_accuracy", "uplink_megabytes_total", "privacy.epsilon"
 _AXES = {
-    "method.keep": "entries kept, as a part of all (method.keep)",
-    _EPSILON: "epsilon to calibrate for (privacy.epsilon)",
+    "method.keep": "share of entries kept (method.keep)",
+    _EPSILON: "target epsilon (privacy.epsilon)",
     "privacy.noise_multiplier": "noise multiplier",
     "data.alpha": "Dirichlet parameter (data.alpha)",
 }
 
 
-def draw_figures(collection: Collection, folder: Path) -> list[ChartGroup]:
-    """Write the figures that the runs have data for, as PNG and PDF, and return them for a page."""
+def draw_figures(collection: RunCollection, folder: Path) -> list[ChartGroup]:
+    """Write every figure for which the runs have data, as PNG and PDF, and return its panels for a page."""
     groups = groups_of(collection)
-    drawn = (_over_x, _over_epsilon, _accuracy_over_bytes, _curves)
+    drawn = (_quantity_over_x, _accuracy_over_epsilon, _accuracy_over_bytes, _accuracy_curves)
     return [figure for draw in drawn for figure in draw(collection, groups, folder)]
 
 
-def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
+def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
     x = collection.x
     if x is None or len({group.at[x] for group in groups if x in group.at}) < 2:
         return
@@ -40,99 +40,99 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     points = [
         Point(
             name=_name_without_axes(group, x),
-            x=_number(group.at[x]) if x in group.at else None,
+            x=_number_or_text(group.at[x]) if x in group.at else None,
             mean=one.mean,
             std=one.std or 0.0,
             published=None if one.published is None else one.published.value,
         )
         for group in groups
-        if (one := mean_of(group, quantity.key, collection)).mean is not None
+        if (one := group_mean(group, quantity.key, collection)).mean is not None
     ]
     path = folder / "axis.png"
-    xlabel = _AXES.get(x, short(x))
-    yield plot_over(
+    xlabel = _AXES.get(x, short_axis_name(x))
+    yield plot_over_axis(
         points,
         path,
         xlabel=xlabel,
         ylabel=quantity.heading,
         logarithmic=x == _EPSILON,
         bounds=x in (_EPSILON, "privacy.noise_multiplier"),
-        looks=_looks(collection),
+        looks=_row_looks(collection),
         caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.",
     )
 
 
-def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
-    epsilons = {group.name: mean_of(group, "epsilon", collection).mean for group in groups}
+def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
+    epsilons = {group.name: group_mean(group, "epsilon", collection).mean for group in groups}
     different = {upwards(epsilon) for epsilon in epsilons.values() if epsilon is not None}
     if len(different) < 2 or collection.x == _EPSILON:
         return
-    varying = _axes_beside(groups, epsilons)
+    varying = _epsilon_axes(groups, epsilons)
     points = [
         Point(name=_name_without_axes(group, *varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
         for group in groups
-        if (one := mean_of(group, _ACCURACY, collection)).mean is not None
+        if (one := group_mean(group, _ACCURACY, collection)).mean is not None
     ]
     path = folder / "privacy-utility.png"
-    yield plot_over(
+    yield plot_over_axis(
         points,
         path,
         xlabel="epsilon (upper bound for what ran)",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
         bounds=True,
-        looks=_looks(collection),
-        caption="Accuracy against epsilon. Bars: deviation over seeds; dashed across: not private. Points are "
-        "comparable where delta, unit and adjacency are the same (table of readings).",
+        looks=_row_looks(collection),
+        caption="Accuracy against epsilon. Bars: deviation over seeds; dashed lines: not private. Points are "
+        "comparable if delta, unit and adjacency are equal (see the table of readings).",
     )
 
 
-def _accuracy_over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
-    """Draw accuracy against the uplink of all clients."""
-    sent = {group.name: mean_of(group, _UPLINK, collection).mean for group in groups}
+def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
+    """Draw accuracy against the uplink bytes of all clients."""
+    sent = {group.name: group_mean(group, _UPLINK, collection).mean for group in groups}
     different = {f"{megabytes:.4g}" for megabytes in sent.values() if megabytes}
     if len(different) < 2 or collection.x is not None:
         return
     points = [
         Point(name=group.name, x=sent[group.name], mean=one.mean, std=one.std or 0.0)
         for group in groups
-        if (one := mean_of(group, _ACCURACY, collection)).mean is not None and sent[group.name]
+        if (one := group_mean(group, _ACCURACY, collection)).mean is not None and sent[group.name]
     ]
-    yield plot_over(
+    yield plot_over_axis(
         points,
         folder / "uplink-utility.png",
         xlabel="sent by all clients, MB",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
         bounds=False,
-        looks=_looks(collection),
-        caption="Accuracy against what all clients have sent. Bars: deviation over seeds.",
+        looks=_row_looks(collection),
+        caption="Accuracy against the uplink of all clients. Bars: deviation over seeds.",
     )
 
 
-def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
-    """Draw all curves in one figure if they fit, else one figure for each point of the axes."""
-    parts: dict[str, list[Group]] = {}
+def _accuracy_curves(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
+    """Draw all accuracy curves in one figure if there are few, else one figure for each point of the axes."""
+    parts: dict[str, list[RunGroup]] = {}
     for group in groups:
         words = group.name.removeprefix(group.row).removeprefix(", ")
         parts.setdefault("" if len(groups) <= _MOST_CURVES else words, []).append(group)
     everywhere = parts.pop("", []) if len(parts) > 1 else []
     for i, (words, some) in enumerate(parts.items(), start=1):
-        drawn = [curve for group in (*everywhere, *some) if (curve := _curve(group, bool(words))) is not None]
+        drawn = [curve for group in (*everywhere, *some) if (curve := _group_curve(group, bool(words))) is not None]
         if any(len(curve.rounds) > 1 for curve in drawn):
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
             where = f" at {words}" if words else ""
             caption = f"Accuracy over rounds and over the uplink of all clients{where}."
-            yield plot_curves(drawn, path, looks=_looks(collection), caption=caption)
+            yield plot_curves(drawn, path, looks=_row_looks(collection), caption=caption)
 
 
-def _looks(collection: Collection) -> dict[str, Look]:
-    """Return a look for each row, equal in every figure."""
-    return looks_of([run.row for run in collection.runs])
+def _row_looks(collection: RunCollection) -> dict[str, LineLook]:
+    """Return the line look of each row, the same in every figure."""
+    return distinct_looks([run.row for run in collection.runs])
 
 
-def _curve(group: Group, row_only: bool) -> Curve | None:
-    """Return the curve over the rounds in which every seed was evaluated."""
+def _group_curve(group: RunGroup, row_only: bool) -> Curve | None:
+    """Return the curve of a group over the rounds in which every seed was evaluated, or None without such rounds."""
     each = [{line.round: line for line in run.metrics if line.test_accuracy is not None} for run in group.runs]
     rounds = sorted(set.intersection(*map(set, each)))
     if not rounds:
@@ -145,8 +145,8 @@ def _curve(group: Group, row_only: bool) -> Curve | None:
     )
 
 
-def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> list[str]:
-    """Return the axes along which epsilon changes: points along them belong to one line."""
+def _epsilon_axes(groups: Sequence[RunGroup], epsilons: dict[str, float | None]) -> list[str]:
+    """Return the axes along which epsilon changes; the points along such an axis are joined by one line."""
     axes = dict.fromkeys(name for group in groups for name in group.at)
     found = []
     for axis in axes:
@@ -159,12 +159,12 @@ def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> 
     return found
 
 
-def _name_without_axes(group: Group, *axes: str) -> str:
-    words = ", ".join(f"{short(name)} {value}" for name, value in group.at.items() if name not in axes)
+def _name_without_axes(group: RunGroup, *axes: str) -> str:
+    words = ", ".join(f"{short_axis_name(name)} {value}" for name, value in group.at.items() if name not in axes)
     return f"{group.row}, {words}" if words else group.row
 
 
-def _number(text: str) -> float | str:
+def _number_or_text(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Records of a finished run, read from its folder without trusting it."""
+"""Records of a finished run, read from its folder and validated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpfed.records.summary import Summary
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinishedRun:
-    """Records of a run's folder. config: tables of config.toml; row, at: its row and axes in an experiment."""
+    """Records of a run folder. config: tables of config.toml; row, at: row and axis labels in an experiment."""
 
     folder: Path
     row: str = ""
@@ -37,8 +37,10 @@ def read_finished(folder: Path) -> FinishedRun:
             sum(line.seconds for line in read_lines(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
         )
     except (ValueError, RecursionError, Unavailable) as error:
-        raise RunError(f"{folder}: is no folder of a finished run ({error}). `dpfed run` makes them.") from None
-    # The summary of a resumed run counts from the round where it was resumed.
+        raise RunError(
+            f"{folder}: is no folder of a finished run ({error}). Name a folder that `dpfed run` wrote."
+        ) from None
+    # The seconds in the summary of a resumed run count from the round of the resumption.
     return FinishedRun(
         folder=folder, summary=replace(summary, seconds=max(summary.seconds, seconds)), metrics=metrics, config=config
     )

@@ -1,4 +1,4 @@
-"""A run's ledger in a few lines: releases, their number, noise and sampling."""
+"""Summary of a run's ledger in a few lines: releases, their number, noise and sampling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accounting.errors import AccountingError
 from accounting.ledger import Aborted, LocalRelease, Purchase, Release
 from accounting.rounding import downwards, upwards
 from dpfed.report.privacy_text import sampler_name
-from dpfed.report.units import significant
+from dpfed.report.units import significant_text
 
 _MOST_LINES = 6
 _KINDS = {
@@ -29,9 +29,9 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerText:
-    """Description of a ledger.
+    """Text of a ledger's content.
 
-    `lines`: one for each kind of release; `head`: the hash of the last entry; `error`: why there are none.
+    lines: one for each kind of release. head: the hash of the last entry. error: reason if the ledger cannot be read.
     """
 
     lines: tuple[str, ...] = ()
@@ -41,20 +41,20 @@ class LedgerText:
 
 
 def ledger_text(file: Path) -> LedgerText | None:
-    """Describe the ledger in this file; None if there is none, as for a run that is not private."""
+    """Return the text of the ledger in this file, or None without a file, as for a run that is not private."""
     if not file.exists():
         return None
     try:
         ledger = Ledger.read(file)
     except AccountingError as error:
         return LedgerText(error=str(error))
-    lines = tuple(_lines([entry for entry in ledger.entries if not isinstance(entry, Purchase)]))
+    lines = tuple(_round_lines([entry for entry in ledger.entries if not isinstance(entry, Purchase)]))
     if len(lines) > _MOST_LINES:
         lines = (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more kinds of releases")
     return LedgerText(lines=lines, entries=len(ledger.entries), head=ledger.head)
 
 
-def _lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]:
+def _round_lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]:
     for words, some in groupby(entries, key=_entry_text):
         rounds = [entry.round + 1 for entry in some]
         where = f"Round {rounds[0]:,}" if len(rounds) == 1 else f"Rounds {rounds[0]:,} to {rounds[-1]:,}"
@@ -67,19 +67,19 @@ def _entry_text(entry: Release | LocalRelease | Aborted) -> str:
             return f"nothing was released ({entry.reason})"
         case LocalRelease():
             return (
-                f"every client's own steps, noise of standard deviation {significant(entry.noise_std, 4)} on the sum "
-                f"over a batch, clip norm {downwards(entry.clip_norm)}"
+                f"local steps of every client, noise of standard deviation {significant_text(entry.noise_std, 4)} on "
+                f"the sum over a batch, clip norm {downwards(entry.clip_norm)}"
             )
     record = entry.mechanism.to_dict()
-    parts = [_noise(record), f"clip norm {downwards(entry.clip_norm)}"]
+    parts = [_noise_text(record), f"clip norm {downwards(entry.clip_norm)}"]
     if entry.noise_std:
-        parts.append(f"standard deviation {significant(entry.noise_std, 4)} on the sum")
+        parts.append(f"standard deviation {significant_text(entry.noise_std, 4)} on the sum")
     if "dimension" in entry.detail:
         parts.append(f"{entry.detail['dimension']:,} coordinates")
-    return ", ".join([*parts, f"neighbours {entry.mechanism.adjacency}", *_sampling(record)])
+    return ", ".join([*parts, f"neighbours {entry.mechanism.adjacency}", *_sampling_texts(record)])
 
 
-def _noise(record: Mapping[str, Any]) -> str:
+def _noise_text(record: Mapping[str, Any]) -> str:
     inner = record.get("mechanism", record)
     kind = str(inner.get("kind", "a mechanism"))
     words = _KINDS.get(kind, kind.replace("-", " "))
@@ -87,7 +87,7 @@ def _noise(record: Mapping[str, Any]) -> str:
     return words if multiplier is None else f"{words}, multiplier {upwards(multiplier)}"
 
 
-def _sampling(record: Mapping[str, object]) -> list[str]:
+def _sampling_texts(record: Mapping[str, object]) -> list[str]:
     sampling = record.get("sampling")
     if not isinstance(sampling, Mapping):
         return []

@@ -1,4 +1,4 @@
-// While a run goes on: asks its own server for the page again, and puts what has changed in place.
+// During a run: requests the page again from its server, and replaces the changed content.
 setInterval(async () => {
   if (document.hidden) return;
   try {

@@ -1,4 +1,4 @@
-"""A page for this machine only: at 127.0.0.1, under an address with a secret in it."""
+"""HTTP server of one page for this machine only: at 127.0.0.1, under an address that contains a secret."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Server of one page, listening from the start. ConfigError if the port is taken."""
+    """Server of one page that listens from its creation. ConfigError if the port is in use."""
 
     daemon_threads = True
 
@@ -22,13 +22,11 @@ class LoopbackServer(ThreadingHTTPServer):
         try:
             super().__init__((_HOST, port), handler or LoopbackHandler)
         except (OSError, OverflowError) as error:
-            raise ConfigError(
-                f"--port {port}: cannot be listened on ({error}). Use 0 for any port that is free."
-            ) from None
+            raise ConfigError(f"--port {port}: is not available ({error}). Give 0 for any free port.") from None
 
     @property
-    def names(self) -> tuple[str, str]:
-        """Host and port, under both names of this machine."""
+    def host_names(self) -> tuple[str, str]:
+        """Values of the header Host that name this server: 127.0.0.1 and localhost, each with the port."""
         port = self.server_address[1]
         return f"{_HOST}:{port}", f"localhost:{port}"
 
@@ -36,13 +34,13 @@ class LoopbackServer(ThreadingHTTPServer):
         """Ignore the error: the client has closed its connection."""
 
 
-def address_of(server: LoopbackServer) -> str:
+def page_address(server: LoopbackServer) -> str:
     """Return the address of the page."""
-    return f"http://{server.names[0]}/{server.secret}/"
+    return f"http://{server.host_names[0]}/{server.secret}/"
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """Handler of GET at the secret path, under the name of this machine."""
+    """Handler that answers GET at the secret path with the page, and refuses every other path and host name."""
 
     server: LoopbackServer
     timeout = 30
@@ -50,21 +48,23 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page at the secret path, and with an error elsewhere."""
-        if not self.is_for(""):
-            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
+        if not self.requests_path(""):
+            self.send_answer(HTTPStatus.NOT_FOUND, "This address has no page.")
             return
         try:
-            self.answer(HTTPStatus.OK, self.server.page(), "text/html")
+            self.send_answer(HTTPStatus.OK, self.server.page(), "text/html")
         except RunError as error:
-            self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            self.send_answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
-    def is_for(self, path: str) -> bool:
+    def requests_path(self, path: str) -> bool:
         """Return True if the request is for the secret path followed by `path`."""
         expected = f"/{self.server.secret}/{path}".encode()
-        return self.headers.get("Host") in self.server.names and secrets.compare_digest(self.path.encode(), expected)
+        return self.headers.get("Host") in self.server.host_names and secrets.compare_digest(
+            self.path.encode(), expected
+        )
 
-    def answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
-        """Send the whole answer, which no browser may keep or frame."""
+    def send_answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        """Send status, headers and text; the headers forbid browsers to cache or frame the page."""
         body = text.encode()
         self.send_response(status)
         for name, value in (

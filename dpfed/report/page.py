@@ -1,4 +1,4 @@
-"""One template for every page: self-contained HTML that loads nothing, with light and dark colours, also for phones."""
+"""Rendering of every page from a template: self-contained HTML in light and dark colours, also for small screens."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dpfed.version import __version__
 
 _HERE = files(__package__)
 _HEAD = 2000
-"""Bytes of a page in which its subject and its title are."""
+"""Number of bytes at the start of a page that contain its subject and its title."""
 _OLDER_AUDIT = "an audit of a version without subjects"
 
 
-def rendered(
+def render_page(
     template: str,
     *,
     title: str,
@@ -35,11 +35,11 @@ def rendered(
     subject: str = "",
     **content: object,
 ) -> str:
-    """Return the page of a template.
+    """Return the HTML page of a template.
 
-    connects: the page may send requests to its own server only; `state` changes when there is news. subject: text that
-    differs between pages of one kind (`places_for`). The template, `scripts` and `style` are files of `room`, or
-    else of this folder.
+    connects: True if the page may send requests to its own server; `state` changes whenever the content does. subject:
+    text that distinguishes pages of one kind (`free_paths`). The template, `scripts` and `style` are files of the
+    folder `room`, or else of this folder.
     """
 
     def text(name: str) -> str:
@@ -53,35 +53,38 @@ def rendered(
     return environment.get_template(template).render(
         title=title,
         state=state,
-        subject=_hashed(subject) if subject else "",
+        subject=_subject_hash(subject) if subject else "",
         css=Markup(text("page.css") + (text(style) if style else "")),
         script=Markup(script),
-        policy=_policy(script, connects),
+        policy=_content_security_policy(script, connects),
         version=__version__,
         **content,
     )
 
 
-def places_for(folder: Path, page: str, *others: str, subject: str) -> list[Path]:
-    """Return paths in `folder` for a page and the files beside it, so that no page of another subject is overwritten.
+def free_paths(folder: Path, page: str, *others: str, subject: str) -> list[Path]:
+    """Return paths in `folder` for a page and its other files, such that no page of a different subject is overwritten.
 
-    The names are as given, or end in -2, -3, ... (audit-2.html) where files of another subject have these names. A page
-    of an older version has no subject: an audit's is overwritten.
+    The names are as given, or end in -2, -3, ... (audit-2.html) if files of a different subject have the names. Audit
+    pages of older versions have no subject and are overwritten.
     """
     for number in itertools.count(1):
-        places = [folder / (name if number == 1 else _numbered(name, number)) for name in (page, *others)]
-        if not any(one.exists() for one in places) or _subject_of(places[0]) in (_hashed(subject), _OLDER_AUDIT):
+        places = [folder / (name if number == 1 else _numbered_name(name, number)) for name in (page, *others)]
+        if not any(one.exists() for one in places) or _page_subject(places[0]) in (
+            _subject_hash(subject),
+            _OLDER_AUDIT,
+        ):
             return places
     raise AssertionError
 
 
-def _numbered(name: str, number: int) -> str:
+def _numbered_name(name: str, number: int) -> str:
     file = Path(name)
     return f"{file.stem}-{number}{file.suffix}"
 
 
-def _subject_of(page: Path) -> str | None:
-    """Return the subject in the head of a page, `_OLDER_AUDIT`, or None for a file that is no page of an audit."""
+def _page_subject(page: Path) -> str | None:
+    """Return the subject hash in the head of a page, `_OLDER_AUDIT` for an audit without one, else None."""
     try:
         with open_input(page, at_most=LARGEST_LINES) as file:
             head = file.read(_HEAD).decode("utf-8", errors="replace")
@@ -92,12 +95,12 @@ def _subject_of(page: Path) -> str | None:
     return _OLDER_AUDIT if "<title>Audit" in head else None
 
 
-def _hashed(subject: str) -> str:
+def _subject_hash(subject: str) -> str:
     return hashlib.sha256(subject.encode()).hexdigest()[:16]
 
 
-def _policy(script: str, connects: bool) -> str:
-    """Return the content security policy: the page may load its own style and script only."""
+def _content_security_policy(script: str, connects: bool) -> str:
+    """Return the content security policy, which allows only the page's inline style and this script."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
     return f"{policy}; connect-src 'self'" if connects else policy

@@ -1,4 +1,4 @@
-"""The privacy card of a run: its guarantee, for whom, and the guarantee's limitations, before any other result."""
+"""Privacy card of a run, shown before any other result: the guarantee, its unit, its adversary and its limitations."""
 
 from __future__ import annotations
 
@@ -12,194 +12,198 @@ from dpfed.report.privacy_text import (
     adversary_text,
     delta_text,
     noise_text,
+    privacy_statement,
     readings_text,
     sampler_name,
     sampling_text,
-    statement,
     unit_text,
 )
-from dpfed.report.units import duration, percent, significant, size
+from dpfed.report.units import duration_text, percent_text, significant_text, size_text
 
-Mood = Literal["good", "bad", "mind"]
+BadgeTone = Literal["good", "bad", "mind"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Badge:
-    """Short label in a colour."""
+    """Short label; `tone` sets its colour: good, bad, or mind (a caution)."""
 
-    words: str
-    mood: Mood
+    label: str
+    tone: BadgeTone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
-    """Number in large type, its name, and the conditions to read with it."""
+class CardNumber:
+    """Number in large type, with its name and its conditions."""
 
     name: str
     value: str
-    beside: str
+    conditions: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
-    """A name, and a text or a list of texts."""
+class CardText:
+    """A heading `name` with a text, or with a list of texts."""
 
     name: str
-    words: str = ""
-    lines: tuple[str, ...] = ()
+    text: str = ""
+    items: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
-    """Sentence, badges, numbers and named texts at the top of a run's page."""
+class PrivacyCard:
+    """Content of the card at the top of a run's page: a sentence, badges, numbers and named texts."""
 
     sentence: str = ""
     badges: tuple[Badge, ...]
-    numbers: tuple[Number, ...]
-    facts: tuple[Fact, ...]
+    numbers: tuple[CardNumber, ...]
+    texts: tuple[CardText, ...]
 
 
-def card_of(summary: Summary) -> Card:
+def card_of(summary: Summary) -> PrivacyCard:
     """Return the card of a finished run. Epsilon and delta are rounded upwards, lower bounds downwards."""
-    return Card(
-        sentence=statement(summary),
-        badges=_badges(summary),
-        numbers=tuple(_numbers(summary)),
-        facts=tuple(_card_texts(summary)),
+    return PrivacyCard(
+        sentence=privacy_statement(summary),
+        badges=_card_badges(summary),
+        numbers=tuple(_card_numbers(summary)),
+        texts=tuple(_card_texts(summary)),
     )
 
 
-def short_card_of(summary: Summary) -> Card:
-    """Return the card without its sentence and named texts, to be shown beside others."""
-    return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
+def short_card_of(summary: Summary) -> PrivacyCard:
+    """Return the badges and numbers of the card only, for a page with several cards."""
+    return PrivacyCard(badges=_card_badges(summary), numbers=tuple(_card_numbers(summary)), texts=())
 
 
-def _badges(summary: Summary) -> tuple[Badge, ...]:
+def _card_badges(summary: Summary) -> tuple[Badge, ...]:
     if summary.epsilon is None:
-        return (Badge(words="no statement" if summary.no_statement else "not private", mood="bad"),)
-    private = Badge(words=f"{summary.unit}-level differential privacy", mood="good")
+        return (Badge(label="no statement" if summary.no_statement else "not private", tone="bad"),)
+    private = Badge(label=f"{summary.unit}-level differential privacy", tone="good")
     if summary.randomness == "secure":
-        return private, Badge(words="noise from the operating system", mood="good")
-    return private, Badge(words="experiment: not for release", mood="mind")
+        return private, Badge(label="noise from the operating system", tone="good")
+    return private, Badge(label="experiment: not for release", tone="mind")
 
 
-def _numbers(summary: Summary) -> list[Number]:
+def _card_numbers(summary: Summary) -> list[CardNumber]:
     if summary.epsilon is None:
-        beside = "its bounds contradict" if summary.no_statement else "nothing bounds what the model reveals"
-        first = Number(name="epsilon", value="none", beside=beside)
+        beside = "its bounds contradict each other" if summary.no_statement else "nothing bounds what the model reveals"
+        first = CardNumber(name="epsilon", value="none", conditions=beside)
     else:
-        first = Number(name="epsilon, at most", value=upwards(summary.epsilon), beside=delta_text(summary))
+        first = CardNumber(name="epsilon, at most", value=upwards(summary.epsilon), conditions=delta_text(summary))
     sent = summary.uplink_bytes_per_client_round
     return [
         first,
         score_of(summary),
-        Number(
+        CardNumber(
             name="sent by a client in a round",
-            value="–" if sent is None else size(sent),
-            beside=_traffic(summary),
+            value="–" if sent is None else size_text(sent),
+            conditions=_traffic_text(summary),
         ),
-        Number(
+        CardNumber(
             name="time",
-            value=duration(summary.seconds),
-            beside=f"{summary.rounds:,} rounds on {_device(summary)}",
+            value=duration_text(summary.seconds),
+            conditions=f"{summary.rounds:,} rounds on {_device_text(summary)}",
         ),
     ]
 
 
-def _traffic(summary: Summary) -> str:
+def _traffic_text(summary: Summary) -> str:
     bits, megabytes = summary.uplink_bits_per_parameter, summary.uplink_megabytes_total
-    words = [] if bits is None else [f"{significant(bits)} bits a parameter"]
-    return ", ".join([*words, *([] if megabytes is None else [f"{size(1e6 * megabytes)} in all"])])
+    words = [] if bits is None else [f"{significant_text(bits)} bits a parameter"]
+    return ", ".join([*words, *([] if megabytes is None else [f"{size_text(1e6 * megabytes)} in all"])])
 
 
-def score_of(summary: Summary) -> Number:
-    """Return the accuracy for classes, else the loss."""
+def score_of(summary: Summary) -> CardNumber:
+    """Return the test accuracy if targets are classes, else the test loss."""
     if summary.test_accuracy is not None:
         best = summary.best_test_accuracy
-        beside = "last round" if best is None else f"last round; best over rounds {percent(best)}, which flatters"
-        return Number(name="test accuracy", value=percent(summary.test_accuracy), beside=beside)
+        beside = (
+            "last round"
+            if best is None
+            else f"last round; best over rounds {percent_text(best)}, chosen on the test set"
+        )
+        return CardNumber(name="test accuracy", value=percent_text(summary.test_accuracy), conditions=beside)
     loss = summary.test_loss
     name = f"test loss ({summary.loss})" if summary.loss else "test loss"
-    return Number(name=name, value="–" if loss is None else significant(loss, 4), beside="last round")
+    return CardNumber(name=name, value="–" if loss is None else significant_text(loss, 4), conditions="last round")
 
 
-def _card_texts(summary: Summary) -> list[Fact]:
-    facts: list[Fact] = []
+def _card_texts(summary: Summary) -> list[CardText]:
+    facts: list[CardText] = []
     if summary.epsilon is not None:
         facts += [
-            Fact(name="For whom", words=unit_text(summary)),
-            Fact(name="Against whom", words=adversary_text(summary)),
-            Fact(name="Private by", words=_private_by(summary)),
+            CardText(name="For whom", text=unit_text(summary)),
+            CardText(name="Against whom", text=adversary_text(summary)),
+            CardText(name="Private by", text=_mechanism_text(summary)),
         ]
     if summary.readings is not None:
-        facts.append(Fact(name="Likelihood of extraction", lines=_sentences(readings_text(summary.readings))))
+        facts.append(CardText(name="Likelihood of extraction", items=_as_sentences(readings_text(summary.readings))))
     facts += _other_epsilons(summary)
-    missing = _sentences(summary.not_protected)
+    missing = _as_sentences(summary.not_protected)
     if missing:
-        facts.append(Fact(name="Not protected", lines=missing))
+        facts.append(CardText(name="Not protected", items=missing))
     elif summary.epsilon is not None:
-        facts.append(Fact(name="Not protected", words=_ALWAYS))
-    notes = _sentences(summary.notes)
+        facts.append(CardText(name="Not protected", text=_ALWAYS_UNPROTECTED))
+    notes = _as_sentences(summary.notes)
     if notes:
-        facts.append(Fact(name="Mind", lines=notes))
-    return [*facts, Fact(name="Release", words=_release_text(summary))]
+        facts.append(CardText(name="Mind", items=notes))
+    return [*facts, CardText(name="Release", text=_release_text(summary))]
 
 
-_ALWAYS = (
-    "What the operator's own files say (diagnostics.jsonl, canaries.jsonl), and choices made by looking at the data."
+_ALWAYS_UNPROTECTED = (
+    "The operator's files diagnostics.jsonl and canaries.jsonl, and choices made by looking at the data."
 )
 
 
-def _private_by(summary: Summary) -> str:
+def _mechanism_text(summary: Summary) -> str:
     words = noise_text(summary)
     clip = summary.clip_norm
     if clip is not None:
         words += f"; clip norm {downwards(clip)}"
-    return f"{words[0].upper()}{words[1:]}; {_sampled(summary)} clients."
+    return f"{words[0].upper()}{words[1:]}; {_sampled_clients_text(summary)} clients."
 
 
-def _sampled(summary: Summary) -> str:
+def _sampled_clients_text(summary: Summary) -> str:
     return f"{sampling_text(summary, sampler_name(summary.sampling))} {summary.clients:,}"
 
 
-def _other_epsilons(summary: Summary) -> list[Fact]:
-    facts: list[Fact] = []
+def _other_epsilons(summary: Summary) -> list[CardText]:
+    facts: list[CardText] = []
     hostile = None if summary.sampling == "all" else summary.hostile_clients_epsilon
     server_words = " against the server, which knows who took part"
     for name, words, epsilon, rounds in (
         ("Against the server", server_words, summary.server_epsilon, summary.server_epsilon_rounds),
-        ("Hostile clients", ", whatever other clients send", hostile, summary.hostile_clients_epsilon_rounds),
+        ("Hostile clients", " for any uploads of other clients", hostile, summary.hostile_clients_epsilon_rounds),
     ):
         if epsilon is not None:
             drawn = ""
             if rounds is not None:
-                drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers those drawn more often)"
-            facts.append(Fact(name=name, words=f"Epsilon at most {upwards(epsilon)}{words}{drawn}."))
+                drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers clients drawn more often)"
+            facts.append(CardText(name=name, text=f"Epsilon at most {upwards(epsilon)}{words}{drawn}."))
     if summary.project_epsilon is not None:
         words = f"Epsilon at most {upwards(summary.project_epsilon)} for all runs of {summary.project_ledger}."
-        facts.append(Fact(name="Whole project", words=f"{words} {summary.project_condition or ''}".rstrip()))
+        facts.append(CardText(name="Whole project", text=f"{words} {summary.project_condition or ''}".rstrip()))
     return facts
 
 
 def _release_text(summary: Summary) -> str:
     if summary.epsilon is None:
-        return "Do not release the model where its training data are not public: nothing bounds what it reveals."
+        return "Do not release the model unless its training data are public: nothing bounds what it reveals."
     if summary.randomness == "secure":
         return (
-            "The model, this page, the ledger and metrics.jsonl may be released under this guarantee, if what is said "
-            "above is acceptable to those whose data it was."
+            "The model, this page, the ledger and metrics.jsonl may be released under this guarantee, if the owners "
+            "of the data accept the conditions above."
         )
     return (
-        "Do not release this model: its noise can be worked out from the seed. A run with --release "
-        "(run.release = true) takes noise and cohorts from the operating system."
+        "Do not release this model: its noise can be computed from the seed. A run with --release "
+        "(run.release = true) draws noise and cohorts from the operating system."
     )
 
 
-def _sentences(notes: Sequence[str]) -> tuple[str, ...]:
+def _as_sentences(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{note.rstrip('.')}." for note in notes)
 
 
-def _device(summary: Summary) -> str:
+def _device_text(summary: Summary) -> str:
     name, processes = summary.device or "an unknown device", summary.processes or 1
     where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name) + (f" ({summary.gpu})" if summary.gpu else "")
     return where if processes == 1 else f"{where}, {processes:,} processes"

@@ -1,4 +1,4 @@
-"""The privacy of a run as text, from its summary: the guarantee, for whom, against whom."""
+"""Texts about a run's privacy, from its summary: the guarantee, its unit and its adversary."""
 
 from __future__ import annotations
 
@@ -25,48 +25,50 @@ if TYPE_CHECKING:
     from dpfed.records.summary import Summary
 
 _FACTORS = 8
-"""Number of factors of a noise schedule that are written one by one."""
+"""Largest number of factors of a noise schedule that are all printed."""
 
 
-def statement(summary: Summary) -> str:
-    """Return the privacy of the run in one sentence with all its conditions, followed by its limitations."""
+def privacy_statement(summary: Summary) -> str:
+    """Return a sentence with the privacy of the run and all its conditions, followed by limitations."""
     if summary.no_statement:
         return f"No statement: nothing is claimed of this run's privacy. {summary.no_statement}"
     if summary.epsilon is None:
-        return "This run is not private: its weights may reveal anything about the clients' data."
-    if nothing_released(summary):
+        return "This run is not private: the model may reveal anything about the clients' data."
+    if has_no_release(summary):
         return (
             f"Nothing was released: none of {summary.rounds} rounds had a result. The model is the initial one, "
             "which depends on no client's data; epsilon is 0."
         )
-    words = _statement(summary) + certificate_text(summary)
+    words = _epsilon_statement(summary) + certificate_text(summary)
     if summary.interrupted_charges:
-        words += f" Charged besides: {summary.interrupted_charges} rounds that were interrupted after their charge."
+        words += (
+            f" Epsilon also includes {summary.interrupted_charges} rounds that were interrupted after their charge."
+        )
     if summary.randomness == "simulated":
         words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
     return words
 
 
 def certificate_text(summary: Summary) -> str:
-    """Return the certificate by simulation beside the epsilon of a run as text; empty without a certificate."""
+    """Return the text of the run's certificate by simulation; empty without a certificate."""
     if not summary.certificate:
         return ""
     try:
         found = Certificate.from_dict(dict(summary.certificate))
     except (TypeError, KeyError, ValueError):
-        return " The certificate in summary.json is not one."
+        return " The certificate in summary.json is invalid."
     return (
-        f" Beside it, by {found.samples:,} samples: epsilon at most {upwards(found.epsilon)} at the same delta, wrong "
-        f"with a probability of {found.failure:.0e}, which is a part of delta; seed {found.seed[:16]}."
+        f" Certificate by {found.samples:,} samples: epsilon at most {upwards(found.epsilon)} at the same delta, wrong "
+        f"with probability {found.failure:.0e}, which is part of delta; seed {found.seed[:16]}."
     )
 
 
-def nothing_released(summary: Summary) -> bool:
-    """Return True for a private run of which no round had a result."""
+def has_no_release(summary: Summary) -> bool:
+    """Return True for a private run in which no round released a result."""
     return summary.epsilon is not None and summary.noise_placement is None
 
 
-def _statement(summary: Summary) -> str:
+def _epsilon_statement(summary: Summary) -> str:
     if summary.unit == "record":
         return (
             f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
@@ -108,11 +110,11 @@ def noise_text(summary: Summary) -> str:
         "uploads": "on every upload, before its compression",
         "local steps": "in every local step",
     }
-    return f"{law}noise multiplier {upwards(z)}{_changes(summary)} {where[placement]}"
+    return f"{law}noise multiplier {upwards(z)}{_schedule_text(summary)} {where[placement]}"
 
 
-def _changes(summary: Summary) -> str:
-    """Return the noise schedule as text; a run that ended early has used its first rounds."""
+def _schedule_text(summary: Summary) -> str:
+    """Return the noise schedule as text, with the planned rounds if the run ended early."""
     factors = summary.noise_schedule
     if not factors:
         return ""
@@ -122,9 +124,7 @@ def _changes(summary: Summary) -> str:
 
 
 def readings_text(readings: Readings) -> tuple[str, str]:
-    """Return two sentences: the best membership test, and mu of Gaussian DP with the smallest delta that it
-    describes.
-    """
+    """Return two texts: bounds on every membership test, and mu of Gaussian DP with the smallest delta it describes."""
     rates = ", ".join(
         f"{upwards(most)} at {100 * rate:g}% false positives" for rate, most in readings.true_positive_rates.items()
     )
@@ -136,14 +136,14 @@ def readings_text(readings: Readings) -> tuple[str, str]:
 
 
 def factors_text(factors: Sequence[float]) -> str:
-    """Return the factors of a noise multiplier in order; of many the first, the last, the least and the number."""
+    """Return the factors of a noise multiplier as text; of many, only the first, last, smallest and their number."""
     if len(factors) <= _FACTORS:
         return ", ".join(f"{one:.6g}" for one in factors)
     return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
 def sampling_text(summary: Summary, sampler: str | None = None) -> str:
-    """Return the sampling of the account, to precede "... clients"; sampler: another name of it."""
+    """Return the sampling of the account as text that precedes "N clients". sampler: replacement of its name."""
     if summary.noise_placement == "uploads":
         if summary.sampling == "cyclic":
             return "every upload seen and charged by the public order of"
@@ -152,12 +152,12 @@ def sampling_text(summary: Summary, sampler: str | None = None) -> str:
 
 
 def sampler_name(name: object) -> str:
-    """Return the name of a sampler, Poisson with a capital: he was a person."""
+    """Return the name of a sampler; Poisson, named after a person, has a capital letter."""
     return "Poisson" if name == "poisson" else str(name)
 
 
 def sampler_text(plan: Plan) -> str:
-    """Describe how the cohorts of a plan are drawn."""
+    """Return a text on how the cohorts of a plan are drawn."""
     each = f"each of {plan.clients} clients"
     if isinstance(plan.sampling, RecordBatches):
         of, steps = plan.sampling, plan.sampling.steps
@@ -210,21 +210,19 @@ def unit_text(summary: Summary) -> str:
 
 
 def adversary_text(summary: Summary) -> str:
-    """Return the observers against whom the stated epsilon holds, and whom it trusts (SECURITY.md has the whole
-    table).
-    """
+    """Return the observers against whom the stated epsilon holds, and the trusted parties (table: SECURITY.md)."""
     if summary.unit == "record":
-        return "All who see uploads or models, the server included."
+        return "Anyone who sees uploads or models, including the server."
     if summary.noise_placement == "uploads":
         charged = (
             "A client is charged for the rounds that the public order gives it."
             if summary.sampling == "cyclic"
             else "Every round is charged to every client."
         )
-        return f"All who see uploads or models, the server included. {charged}"
-    words = "All who see the models of all rounds"
+        return f"Anyone who sees uploads or models, including the server. {charged}"
+    words = "Anyone who sees the models of all rounds"
     if summary.sampling != "all":
-        words += " but do not know who took part in which round"
+        words += " but does not know who took part in which round"
     return f"{words}. {_server_text(summary)}"
 
 
@@ -244,7 +242,7 @@ def _server_text(summary: Summary) -> str:
 
 
 def delta_text(summary: Summary) -> str:
-    """Return delta as text, beside the number of clients that it protects."""
+    """Return delta as text, compared with 1 over the number of clients."""
     delta, clients = summary.delta or 0.0, summary.clients
     words = f"at delta {upwards(delta)}"
     if summary.unit == "client" and clients:

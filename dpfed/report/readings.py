@@ -1,4 +1,4 @@
-"""Epsilon of a private group under each reading: the paper's computation, and the bound for the sampler that ran."""
+"""Epsilon of a group of private runs by two readings: the Fed-SMP paper's computation, and the bound for what ran."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from accounting.budget import Plan
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.records.summary import Summary
-from dpfed.report.statistics import Group
+from dpfed.report.statistics import RunGroup
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class EpsilonReadings:
     """Epsilons at the delta of `summary`, the record of the group's longest run.
 
-    stated:       upper bound for what ran, recomputed from the ledger; `holds_for` names unit, adjacency and sampler
-    classical:    the Fed-SMP paper's arithmetic: Poisson sampling, add-remove, Renyi with the classical conversion
-    poisson:      the tightest account under the same assumptions
-    The last two are None where there is no Gaussian noise of one size on a sampled sum. They are upper bounds for
-    Poisson sampling with the same noise; `assumed` says that another sampler ran, for which they are no guarantee.
+    stated_epsilon:    upper bound for what ran, recomputed from the ledger; `holds_for`: unit, adjacency, sampler
+    classical_epsilon: the Fed-SMP paper's formula: Poisson sampling, add-remove, Renyi with the classical conversion
+    poisson_epsilon:   the tightest account for Poisson sampling and add-remove
+    other_sampler_ran: True if the run had another sampler or adjacency, for which the last two are no guarantee
+    The last two are upper bounds for Poisson sampling with the run's noise. They are None unless the run adds Gaussian
+    noise of one size to a sampled sum.
     """
 
-    group: Group
+    group: RunGroup
     summary: Summary
-    stated: float
+    stated_epsilon: float
     holds_for: str
-    classical: float | None
-    poisson: float | None
-    assumed: bool
+    classical_epsilon: float | None
+    poisson_epsilon: float | None
+    other_sampler_ran: bool
 
 
-def readings_of(group: Group) -> Readings | None:
-    """Return the readings of a group, from its longest run; None if no run is private."""
+def readings_of(group: RunGroup) -> EpsilonReadings | None:
+    """Return the readings of a group, computed for its longest run; None if that run is not private."""
     summary = max(group.runs, key=lambda run: run.summary.rounds).summary
     if summary.epsilon is None or summary.delta is None:
         return None
@@ -44,14 +45,14 @@ def readings_of(group: Group) -> Readings | None:
             summary.clients, summary.cohort, summary.rounds, summary.noise_multiplier, summary.delta
         )
     sampler = "every upload seen" if summary.noise_placement == "uploads" else f"{summary.sampling} sampling"
-    return Readings(
+    return EpsilonReadings(
         group=group,
         summary=summary,
-        stated=max(run.summary.epsilon or 0.0 for run in group.runs),
+        stated_epsilon=max(run.summary.epsilon or 0.0 for run in group.runs),
         holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
-        classical=classical,
-        poisson=poisson,
-        assumed=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),
+        classical_epsilon=classical,
+        poisson_epsilon=poisson,
+        other_sampler_ran=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Means over seeds, beside the published numbers."""
+"""Means over seeds, compared with published numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfed.report.collection import SEED, Collection
+from dpfed.report.collection import SEED, RunCollection
 from dpfed.report.finished_run import FinishedRun
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
@@ -18,8 +18,8 @@ from dpfed.runs.sweep_folder import PublishedNumber
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
-    """Runs of a row at one point of its axes: they differ in the seed."""
+class RunGroup:
+    """Runs of a row at one point of its axes, which differ only in their seed."""
 
     row: str
     at: Mapping[str, str]
@@ -27,14 +27,14 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Name of the row and its values on the axes."""
-        words = ", ".join(f"{short(name)} {value}" for name, value in self.at.items())
+        """Name of the row, followed by its values on the axes."""
+        words = ", ".join(f"{short_axis_name(name)} {value}" for name, value in self.at.items())
         return f"{self.row}, {words}" if words else self.row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
-    """A quantity of a group in its printed unit: the mean over seeds, or the statistic `quantity.over_seeds`.
+class GroupMean:
+    """Mean over seeds of a quantity of a group, or its statistic `quantity.over_seeds`, in the printed unit.
 
     `std` is the sample deviation over seeds, None for one seed and for statistics other than a mean; `difference` is
     measured minus published.
@@ -52,7 +52,7 @@ class Mean:
 
     @property
     def digits(self) -> int:
-        """Return the decimals to print: the quantity's, or enough to show two digits of a small mean."""
+        """Return the number of decimals to print: the quantity's, or more to show two digits of a small mean."""
         usual = self.quantity.digits
         if self.quantity.unit == "%" or usual == 0 or not self.mean or not math.isfinite(self.mean):
             return usual
@@ -69,29 +69,29 @@ _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def groups_of(collection: Collection) -> list[Group]:
+def groups_of(collection: RunCollection) -> list[RunGroup]:
     """Return the groups, in the order of their first runs."""
     found: dict[tuple[str, tuple[tuple[str, str], ...]], list[FinishedRun]] = {}
     for run in collection.runs:
         at = tuple((name, value) for name, value in run.at.items() if name != SEED)
         found.setdefault((run.row, at), []).append(run)
-    return [Group(row=row, at=dict(at), runs=tuple(runs)) for (row, at), runs in found.items()]
+    return [RunGroup(row=row, at=dict(at), runs=tuple(runs)) for (row, at), runs in found.items()]
 
 
-def mean_of(group: Group, key: str, collection: Collection) -> Mean:
-    """Return the mean of a summary's key over the runs of a group that have such a number."""
+def group_mean(group: RunGroup, key: str, collection: RunCollection) -> GroupMean:
+    """Return the mean of a key of the summary over those runs of the group that have this number."""
     quantity = QUANTITIES[key]
     values = [quantity.scale * value for run in group.runs if (value := run.summary.number(key)) is not None]
-    return Mean(
+    return GroupMean(
         quantity=quantity,
         n=len(values),
         mean=_OVER_SEEDS[quantity.over_seeds](values) if values else None,
         std=statistics.stdev(values) if len(values) > 1 and quantity.over_seeds == "mean" else None,
-        published=_published(group, key, collection),
+        published=_published_number(group, key, collection),
     )
 
 
-def write_table(collection: Collection, target: Path) -> None:
+def write_table(collection: RunCollection, target: Path) -> None:
     """Write table.csv: one line for each group and quantity."""
     groups = groups_of(collection)
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
@@ -100,7 +100,7 @@ def write_table(collection: Collection, target: Path) -> None:
     lines.writerow(["row", *axes, *_COLUMNS])
     for group in groups:
         for key in collection.quantities:
-            one = mean_of(group, key, collection)
+            one = group_mean(group, key, collection)
             there, quantity = one.published, one.quantity
             numbers = [one.mean, one.std, there.value if there else None, one.difference]
             lines.writerow(
@@ -113,17 +113,17 @@ def write_table(collection: Collection, target: Path) -> None:
 
 
 def _number_text(key: str, number: float) -> str:
-    """Return a number as text. Guarantees have all their digits: rounded to nearest they would guarantee nothing."""
+    """Return a number as text; guarantees keep all digits, because rounding to nearest would invalidate them."""
     return repr(number) if key in SAFELY else f"{number:.8g}"
 
 
-def short(axis: str) -> str:
+def short_axis_name(axis: str) -> str:
     """Return the last part of an axis's name."""
     return axis.rpartition(".")[2].replace("_", " ")
 
 
-def _published(group: Group, key: str, collection: Collection) -> PublishedNumber | None:
-    """Return the number that the paper prints for this row at this x, or else once for the whole row."""
+def _published_number(group: RunGroup, key: str, collection: RunCollection) -> PublishedNumber | None:
+    """Return the published number for this row at its value of x, or else the one for the whole row."""
     at = group.at.get(collection.x or "")
     found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}
     return found.get(at, found.get(None))

@@ -1,1 +1,1 @@
-"""Experiments: a table or a figure as one TOML file, its grid of runs, and running it."""
+"""Sweeps: a table or figure as one TOML file, its grid of runs, and their execution."""

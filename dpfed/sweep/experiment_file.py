@@ -1,4 +1,4 @@
-"""TOML file of an experiment (rows, axes, profiles, tuning), and the CSV of published numbers beside it.
+"""TOML file of an experiment (rows, axes, profiles, tuning), and its CSV of published numbers.
 
 An unknown key is an error.
 """
@@ -19,7 +19,7 @@ from dpfed.config.tables import flat_tables, read_toml, value_text
 from dpfed.errors import ConfigError
 from dpfed.runs.quantities import quantity_of_key
 from dpfed.runs.sweep_folder import PublishedNumber
-from dpfed.sweep.row_settings import label
+from dpfed.sweep.row_settings import value_label
 
 _LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]
@@ -32,8 +32,9 @@ class _ExperimentTable(BaseModel):
 
 
 class Row(_ExperimentTable):
-    """[[row]] One line of the table: its own `preset`, keys to `drop`, to `set`, more `axes`; `tune` replaces the
-    axes of [tune] for this row, {} tunes nothing."""
+    """[[row]] One row of the table: its `preset`, keys to `drop`, keys to `set`, and further `axes`.
+
+    `tune` replaces the axes of [tune] for this row; {} tunes nothing."""
 
     name: Annotated[str, Field(min_length=1)]
     preset: str | None = None
@@ -44,8 +45,10 @@ class Row(_ExperimentTable):
 
 
 class SweepProfile(_ExperimentTable):
-    """[profiles.NAME] What is smaller or other here than in the paper, said in `note`. Its axes replace those of the
-    same name where a row has them; one that no row has is new to all. tune = false tunes nothing."""
+    """[profiles.NAME] A variant of the experiment, such as a smaller one; `note` describes the difference to the paper.
+
+    An axis replaces the axis of that name in each row that has it; an axis that no row has is added to all rows.
+    tune = false tunes nothing."""
 
     note: str = ""
     rows: list[str] | None = None
@@ -56,9 +59,10 @@ class SweepProfile(_ExperimentTable):
 
 
 class Tune(_ExperimentTable):
-    """[tune] Hyperparameters chosen by validation accuracy after the last round of one run with `seed`, for each row at
-    each point of its other axes, before the runs of all seeds. `validation` training samples are set aside in those
-    runs; without it, data.validation of the row is."""
+    """[tune] Hyperparameters chosen before the runs of all seeds, for each row at each point of its other axes.
+
+    Each candidate is run once with `seed`; the choice is by validation accuracy after the last round. `validation`:
+    number of training samples set aside in those runs; default: data.validation of the row."""
 
     axes: Axes = {}
     seed: Annotated[int, Field(ge=0)] = 0
@@ -66,7 +70,7 @@ class Tune(_ExperimentTable):
 
 
 class ExperimentFile(_ExperimentTable):
-    """A whole file. `published` is a CSV beside it, `x` the axis of the figure."""
+    """Content of the file. `published`: name of the CSV in its folder; `x`: axis of the figure."""
 
     title: str
     paper: str = ""
@@ -80,7 +84,7 @@ class ExperimentFile(_ExperimentTable):
     tune: Tune | None = None
 
     def profile(self, name: str | None) -> tuple[str | None, SweepProfile]:
-        """Return the profile of that name; without a name "full" if it exists, else a profile that changes nothing."""
+        """Return (name, profile); without a name, the profile "full" if it exists, else one that changes nothing."""
         if name is None:
             return ("full", self.profiles["full"]) if "full" in self.profiles else (None, SweepProfile())
         if name not in self.profiles:
@@ -89,21 +93,21 @@ class ExperimentFile(_ExperimentTable):
 
 
 def read_experiment(path: Path) -> ExperimentFile:
-    """Read and check the file; raise ConfigError with every mistake in it. Configurations are checked by `grid`."""
+    """Read and validate the file; ConfigError lists every mistake. `expand_grid` validates the runs."""
     try:
         found = ExperimentFile.model_validate(read_toml(path))
     except ValidationError as error:
-        problems = "\n  ".join(_problem(item) for item in error.errors(include_url=False))
+        problems = "\n  ".join(_problem_text(item) for item in error.errors(include_url=False))
         raise ConfigError(f"{path}:\n  {problems}") from None
     names = [row.name for row in found.row]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{path}: row {name!r} is there twice. Give every row a name of its own.")
+            raise ConfigError(f"{path}: row {name!r} is there twice. Give every row a different name.")
     for key in found.quantities:
         quantity_of_key(key, where=f"{path}: quantities")
     for profile, table in found.profiles.items():
         for name in table.rows or []:
-            known_row(name, found, where=f"{path}: profiles.{profile}.rows")
+            require_row(name, found, where=f"{path}: profiles.{profile}.rows")
     known = {key for axes in all_axes(found) for key in axes}
     if found.x is not None and found.x not in known:
         raise ConfigError(f"{path}: x={found.x!r} is no axis; axes are {', '.join(sorted(known)) or 'none'}.")
@@ -111,13 +115,13 @@ def read_experiment(path: Path) -> ExperimentFile:
 
 
 def all_axes(experiment: ExperimentFile) -> list[dict[str, list[object]]]:
-    """Every table of axes in the file, but those that are tuned."""
+    """Return every table of axes in the file, except axes that are tuned."""
     profiles = [profile.axes for profile in experiment.profiles.values()]
     return [experiment.axes, *(row.axes for row in experiment.row), *profiles]
 
 
-def known_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
-    """ConfigError unless the experiment has a row of that name."""
+def require_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
+    """Raise ConfigError unless the experiment has a row of this name."""
     names = [row.name for row in experiment.row]
     if name not in names:
         hint = did_you_mean(name, names)
@@ -127,7 +131,7 @@ def known_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
 _TABLES: dict[tuple[str, ...], type[BaseModel]] = {(): ExperimentFile, ("row",): Row, ("tune",): Tune}
 
 
-def _problem(item: Any) -> str:
+def _problem_text(item: Any) -> str:
     location = [str(part) for part in item["loc"]]
     where = ".".join(location)
     if item["type"] == "extra_forbidden":
@@ -141,14 +145,14 @@ def _problem(item: Any) -> str:
 
 
 def read_published(path: Path, experiment: ExperimentFile) -> tuple[PublishedNumber, ...]:
-    """Read the lines of the CSV; raise ConfigError for one that no run of the experiment can be compared with."""
+    """Read the published numbers; raise ConfigError for a line that no run of the experiment can be compared with."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, at_most=LARGEST_DOCUMENT), newline=""))
         if reader.fieldnames != _COLUMNS:
             raise ConfigError(
                 f"{path}: the first line must be {','.join(_COLUMNS)}, not {value_text(reader.fieldnames)}."
             )
-        lines = [_published(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
+        lines = [_published_number(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: the published numbers cannot be read ({error}).") from None
     keys = [(line.row, line.x, line.quantity) for line in lines]
@@ -158,13 +162,13 @@ def read_published(path: Path, experiment: ExperimentFile) -> tuple[PublishedNum
     return tuple(lines)
 
 
-def _published(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> PublishedNumber:
+def _published_number(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> PublishedNumber:
     if None in line or None in line.values():
         raise ConfigError(f"{where}: must have {len(_COLUMNS)} columns; put quotes around a text with commas.")
-    known_row(line["row"], experiment, where=where)
+    require_row(line["row"], experiment, where=where)
     if line["quantity"] not in experiment.quantities:
         raise ConfigError(
-            f"{where}: {line['quantity']!r} is not shown; quantities are {', '.join(experiment.quantities)}."
+            f"{where}: {line['quantity']!r} is no quantity here; quantities are {', '.join(experiment.quantities)}."
         )
     try:
         value = float(line["value"])
@@ -175,28 +179,28 @@ def _published(where: str, line: dict[str | Any, str | Any], experiment: Experim
     (row,) = (one for one in experiment.row if one.name == line["row"])
     return PublishedNumber(
         row=line["row"],
-        x=_at(where, line["x"], row, experiment),
+        x=_x_label(where, line["x"], row, experiment),
         quantity=line["quantity"],
         value=value,
         where=line["where"],
     )
 
 
-def _at(where: str, given: str, row: Row, experiment: ExperimentFile) -> str | None:
-    """Return the value of the x axis, as labels are written."""
+def _x_label(where: str, given: str, row: Row, experiment: ExperimentFile) -> str | None:
+    """Return the label of the given value of the x axis; ConfigError if no run has this value."""
     if not given:
         return None
     axes = [experiment.axes, row.axes, *(profile.axes for profile in experiment.profiles.values())]
-    values = [label(value) for each in axes for value in each.get(experiment.x or "", [])]
+    values = [value_label(value) for each in axes for value in each.get(experiment.x or "", [])]
     x = _number_label(given)
     if x not in values:
         known = ", ".join(dict.fromkeys(values)) or "none: name the axis in `x`"
-        raise ConfigError(f"{where}: nothing runs at {experiment.x or 'x'}={given}; values are {known}.")
+        raise ConfigError(f"{where}: no run has {experiment.x or 'x'}={given}; values are {known}.")
     return x
 
 
 def _number_label(text: str) -> str:
     try:
-        return label(float(text)) if text.strip() not in ("true", "false") else text
+        return value_label(float(text)) if text.strip() not in ("true", "false") else text
     except ValueError:
         return text

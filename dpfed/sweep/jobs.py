@@ -1,6 +1,6 @@
-"""Runs of a sweep in worker processes of joblib, which share the cores and have a GPU each.
+"""Runs of a sweep in worker processes of joblib; workers share the CPU cores, and each has one GPU.
 
-A run is an ordinary run folder: made, continued, or left as it is.
+A job starts a run, resumes it, or keeps its finished folder.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ from dpfed.runs.resuming import with_delta_of_run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """Job of a worker. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
-    `places` each worker holds a lock for as long as it lives, so that no two have the same place in line. `own_code`
-    is $DPFED_OWN_CODE of the process that sends: the worker may be older than it."""
+class RunJob:
+    """Job of a worker process.
+
+    gpus: names of the visible GPUs, as in CUDA_VISIBLE_DEVICES. lock_folder: folder in which each living worker locks
+    one numbered file, so that all workers have different numbers. own_code: $DPFED_OWN_CODE of the sending process,
+    which may have changed since the worker started."""
 
     number: int
     config: dict[str, Any]
     folder: Path
     state: Literal["to run", "interrupted", "finished"]
     gpus: tuple[str, ...] = ()
-    places: Path | None = None
+    lock_folder: Path | None = None
     own_code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Result of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
+class JobResult:
+    """Result of job `number`: its summary, or the error that ended it (with `trace` if the error is unexpected)."""
 
     number: int
     summary: Summary | None = None
@@ -64,120 +66,119 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """`count` of them; one is this process itself. `places`: see `Job`."""
+    """Worker processes; if `count` is 1, this process is the worker. `lock_folder`: see `RunJob`."""
 
     count: int
-    places: Path
+    lock_folder: Path
 
-    def results(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+    def results(self, work: Callable[[RunJob], JobResult], jobs: Sequence[RunJob]) -> Iterator[JobResult]:
         """Yield the result of every job as it ends. BrokenProcessPool if a worker died.
 
-        Each worker has its part of the cores: threads that wait for a core would only cost time.
+        Each worker uses an equal part of the cores, so that no thread waits for a core.
         """
         count = min(self.count, len(jobs))
         if count <= 1:
             yield from map(work, jobs)
             return
-        gpus = _gpus()
+        gpus = _visible_gpus()
         own_code = os.environ.get(OWN_CODE, "")
-        sent = [replace(job, gpus=gpus, places=self.places, own_code=own_code) for job in jobs]
-        with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=_threads(count)):
+        sent = [replace(job, gpus=gpus, lock_folder=self.lock_folder, own_code=own_code) for job in jobs]
+        with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=_threads_per_worker(count)):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=count)
             yield from parallel(joblib.delayed(work)(job) for job in sent)
 
 
 @contextmanager
-def workers(count: int | None, devices: Collection[str]) -> Iterator[Workers]:
-    """Start `count` workers; by default one for each core if all runs' `devices` (run.device) are the CPU, else one
-    for each GPU.
+def worker_pool(count: int | None, devices: Collection[str]) -> Iterator[Workers]:
+    """Context of `count` workers; default: one for each core if all `devices` (run.device) are the CPU, else one a GPU.
 
-    They end with the block: joblib would keep them for the next sweep of this process, each with the GPU it had.
+    The workers end with the block, because joblib would reuse them, each with its GPU, in the next sweep.
     """
     gpus = 0 if set(devices) == {"cpu"} else torch.cuda.device_count()
     number = count or gpus or int(joblib.cpu_count())
     with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:
         try:
-            yield Workers(count=number, places=Path(folder))
+            yield Workers(count=number, lock_folder=Path(folder))
         finally:
             if number > 1:
                 get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
-def _threads(count: int) -> int:
+def _threads_per_worker(count: int) -> int:
     return max(1, int(joblib.cpu_count()) // count)
 
 
-def _gpus() -> tuple[str, ...]:
+def _visible_gpus() -> tuple[str, ...]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",") if name.strip()]
     return tuple(names or map(str, range(torch.cuda.device_count())))
 
 
-def run_job(job: Job) -> Result:
-    """Run it, or go on with it; never raises what one run can do wrong."""
-    _settle(job)
+def run_job(job: RunJob) -> JobResult:
+    """Start or resume the run of a job; an exception is returned in the result, never raised."""
+    _prepare_worker(job)
     try:
-        return Result(number=job.number, summary=_run(job))
-    except Exception as error:  # the other runs of the sweep go on
-        return _failed(job, error)
+        return JobResult(number=job.number, summary=_run_or_resume(job))
+    except Exception as error:  # other runs of the sweep continue
+        return _failed_result(job, error)
 
 
-def build_job(job: Job) -> Result:
-    """Only make its objects: data there, sizes that fit, noise that can be calibrated."""
-    _settle(job)
+def build_job(job: RunJob) -> JobResult:
+    """Build a run without training, to find missing data, wrong sizes and noise that cannot be calibrated."""
+    _prepare_worker(job)
     try:
-        build(_config(job))
-    except Exception as error:  # reported with the other runs
-        return _failed(job, error)
-    return Result(number=job.number)
+        build(_job_config(job))
+    except Exception as error:  # reported together with the errors of other runs
+        return _failed_result(job, error)
+    return JobResult(number=job.number)
 
 
-def _run(job: Job) -> Summary:
+def _run_or_resume(job: RunJob) -> Summary:
     if job.state == "finished":
         found = read_finished(job.folder)
         if not (job.folder / "report.html").exists():
             write_report(Outcome(folder=job.folder, record=found.summary, lines=found.metrics))
         return found.summary
-    outcome = federation.run(build(_config(job)), job.folder, resume=job.state == "interrupted")
+    outcome = federation.run(build(_job_config(job)), job.folder, resume=job.state == "interrupted")
     write_report(outcome)
     return outcome.record
 
 
-def _config(job: Job) -> Config:
+def _job_config(job: RunJob) -> Config:
     load_own_code()
     tables = with_delta_of_run(job.folder, job.config) if job.state == "interrupted" else job.config
     return parse(tables, source=str(job.folder))
 
 
-def _failed(job: Job, error: Exception) -> Result:
+def _failed_result(job: RunJob, error: Exception) -> JobResult:
     if isinstance(error, DpfedError | AccountingError):
-        return Result(number=job.number, error=str(error))
-    return Result(number=job.number, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        return JobResult(number=job.number, error=str(error))
+    return JobResult(number=job.number, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-def _settle(job: Job) -> None:
-    """In a worker: the code of the user, one GPU, and Ctrl-C left to the process that started it, which ends it."""
+def _prepare_worker(job: RunJob) -> None:
+    """Prepare a worker process: set the user's code and one GPU; ignore Ctrl-C, which the parent process handles."""
     if multiprocessing.parent_process() is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[OWN_CODE] = job.own_code
-    if job.gpus and job.places is not None and job.config["run"]["device"] in ("auto", "cuda"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus[_place(job.places) % len(job.gpus)]
+    if job.gpus and job.lock_folder is not None and job.config["run"]["device"] in ("auto", "cuda"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus[_worker_number(job.lock_folder) % len(job.gpus)]
 
 
 @cache
-def _place(folder: Path) -> int:
-    """Yield the first place that no living worker holds, locked."""
+def _worker_number(folder: Path) -> int:
+    """Return the first number whose lock no living worker holds, and lock it."""
     for place in count():
         lock = FileLock(folder / str(place))
         try:
             lock.acquire(timeout=0)
         except Timeout:
             continue
-        _held.append(lock)
+        _held_locks.append(lock)
         return place
     raise AssertionError
 
 
-_held: list[BaseFileLock] = []
-"""Kept until the process ends."""
+_held_locks: list[BaseFileLock] = []
+"""Locks that this process holds until it ends."""

@@ -1,4 +1,4 @@
-"""The best of a random number of runs, as one release with one epsilon (docs/theory.md, section 8)."""
+"""Release of the best of a random number of runs, with one epsilon (docs/theory.md, section 8)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import build
-from dpfed.sweep.grid import SEED, Cell
-from dpfed.sweep.jobs import workers
+from dpfed.sweep.grid import SEED, GridCell
+from dpfed.sweep.jobs import worker_pool
 from dpfed.sweep.plan import PlannedSweep
-from dpfed.sweep.sweep import RULES, OnRun, best_of, run_all, write_json
+from dpfed.sweep.sweep import RULES, OnRun, best_run_of, run_all, write_json
 
 DRAWN, OPERATOR, SELECTED, DOCUMENT = "drawn.json", "not-to-publish", "selected", "selection.json"
 _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
@@ -30,28 +30,30 @@ _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Candidates that may be drawn, and the mechanism of one run of each."""
+    """Candidates that may be drawn, and the mechanism of one run of each candidate."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     mechanisms: tuple[Mechanism, ...]
     delta: float
 
     def epsilon(self, runs: RandomRuns) -> float:
-        """Return epsilon of the chosen run and its choice, for any number of runs drawn. Upper bound."""
+        """Return an upper bound on epsilon of the chosen run and its choice, for any number of runs drawn."""
         return selection.epsilon(*self.mechanisms, runs=runs, delta=self.delta)
 
 
 def candidates_of(plan: PlannedSweep) -> Candidates:
-    """Every run of the grid, as one that may be drawn; ConfigError where the best of them has no account."""
+    """Return the runs of the grid as candidates; ConfigError if no account covers the best of them."""
     cells = plan.grid.cells
     if plan.grid.choices:
-        raise ConfigError("--private-selection: the file has [tune], which spends privacy uncounted. Remove [tune].")
+        raise ConfigError(
+            "--private-selection: the file has [tune], whose runs would spend privacy without a charge. Remove [tune]."
+        )
     for cell in cells:
-        _check(cell, cells[0])
+        _check_candidate(cell, cells[0])
     goals = [build(cell.config).privacy_target for cell in cells]
     if not all(isinstance(privacy_target, PrivacyTarget) for privacy_target in goals):
         raise ConfigError(
-            "--private-selection: needs [privacy] in every run (not [local.record]); its unit is the client."
+            "--private-selection requires [privacy] in every run (not [local.record]), because the unit is the client."
         )
     private = [privacy_target for privacy_target in goals if isinstance(privacy_target, PrivacyTarget)]
     mechanisms = [
@@ -61,22 +63,25 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
     return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 
 
-def _check(cell: Cell, first: Cell) -> None:
+def _check_candidate(cell: GridCell, first: GridCell) -> None:
     where, config = f"--private-selection: row {cell.row!r}", cell.config
     if SEED in cell.at:
-        raise ConfigError(f"{where}: run.seed is an axis; every run that is drawn gets a seed of its own. Remove it.")
+        raise ConfigError(f"{where}: run.seed is an axis, but every drawn run gets a new seed. Remove this axis.")
     if config.data.validation is None:
         raise ConfigError(
-            f"{where}: runs are compared by public samples alone. Give data.validation, the number of training samples "
-            "to set aside, which no epsilon protects."
+            f"{where}: runs are compared on public samples only. Give data.validation, the number of training samples "
+            "to set aside; no epsilon protects them."
         )
     here, there = flat_tables(config.to_dict()), flat_tables(first.config.to_dict())
     for key in sorted(here.keys() | there.keys()):
         if (key in _SAME or key.startswith("data.")) and here.get(key) != there.get(key):
-            raise ConfigError(f"{where}: {key} differs from that of row {first.row!r}: candidates are of one data set.")
+            raise ConfigError(
+                f"{where}: {key} differs from that of row {first.row!r}. Candidates must share data, clients, delta "
+                "and adjacency."
+            )
 
 
-def select(
+def select_best_run(
     plan: PlannedSweep,
     runs: RandomRuns,
     *,
@@ -84,37 +89,37 @@ def select(
     on_run: OnRun = lambda done: None,
     randomness: Randomness | None = None,
 ) -> dict[str, object]:
-    """Draw the number of runs, and a candidate for each; run them; release the best.
+    """Draw the number of runs and a candidate for each run, run all of them, and release the best.
 
     Returns the content of selected/selection.json.
 
     Claim: selected/ satisfies the epsilon stated in it, for one client, if nothing else of the folder is published: not
-    the number of runs, no other run, no time. The draws are on disk before the first run starts, so that going on after
-    an interruption draws nothing anew. ConfigError where there is no account; RunError where a run failed (then nothing
-    is chosen; the same command continues), released more than was planned, or where no run was drawn, which under the
-    Poisson distribution can happen.
+    the number of runs, no other run, no time. The draws are on disk before the first run starts, so an interrupted
+    selection continues with the same draws. ConfigError if there is no account. RunError if a run failed (nothing is
+    chosen, and the same command continues), if a run released more than planned, or if no run was drawn. The Poisson
+    distribution can draw no run.
     """
     candidates = candidates_of(plan)
     stated = candidates.epsilon(runs)
     cells = _drawn_runs(plan.folder, candidates, runs, randomness or Secure())
     if not cells:
-        raise RunError("no run was drawn, as happens under a Poisson distribution: there is nothing to release.")
-    with workers(jobs, [cell.config.run.device for cell in cells]) as pool:
+        raise RunError("no run was drawn, which can happen with a Poisson distribution: there is nothing to release.")
+    with worker_pool(jobs, [cell.config.run.device for cell in cells]) as pool:
         done = run_all(plan, cells, pool, on_run)
     if failed := [one for one in done if one.summary is None]:
         raise RunError(f"{len(failed)} runs failed, so nothing is chosen. The first: {failed[0].error}")
     summaries = [one.summary for one in done if one.summary is not None]
     _check_spending(summaries, candidates)
-    best, score, _ = best_of(summaries)
+    best, score, _ = best_run_of(summaries)
     if best is None:
         raise RunError("a run has no validation score, so nothing is chosen.")
-    document = _document(candidates, runs, stated, cells[best], summaries[best], score)
-    _publish(plan.folder, cells[best], document)
+    document = _selection_document(candidates, runs, stated, cells[best], summaries[best], score)
+    _write_selected(plan.folder, cells[best], document)
     return document
 
 
-def _drawn_runs(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: Randomness) -> list[Cell]:
-    """Return the runs, as drawn now or before."""
+def _drawn_runs(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: Randomness) -> list[GridCell]:
+    """Return the drawn runs: draw and record them, or read an earlier draw from the folder."""
     question = {"runs": asdict(runs), "candidates": [one.config.to_dict() for one in candidates.cells]}
     file = folder / DRAWN
     if not file.exists():
@@ -126,15 +131,17 @@ def _drawn_runs(folder: Path, candidates: Candidates, runs: RandomRuns, randomne
     try:
         found = json.loads(read_text(file, at_most=LARGEST_DOCUMENT))
         if found["runs"] != question["runs"] or found["candidates"] != json.loads(json.dumps(question["candidates"])):
-            raise RunError(f"{folder}: holds another selection. Use another --out, or remove it.")
-        return [_cell(candidates.cells[one["candidate"]], int(one["seed"])) for one in found["drawn"]]
+            raise RunError(f"{folder}: holds a different selection. Give another --out, or remove the folder.")
+        return [_drawn_cell(candidates.cells[one["candidate"]], int(one["seed"])) for one in found["drawn"]]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        raise RunError(f"{file}: is no list of drawn runs. Use another --out; what was spent here is spent.") from None
+        raise RunError(
+            f"{file}: is no list of drawn runs. Give another --out; privacy spent by runs in this folder remains spent."
+        ) from None
 
 
-def _cell(candidate: Cell, seed: int) -> Cell:
-    """Name of a run's folder, which does not reveal how many runs there are."""
-    return replace(candidate.with_values({SEED: seed}), folder=f"{OPERATOR}/{seed:014x}")
+def _drawn_cell(candidate: GridCell, seed: int) -> GridCell:
+    """Return the drawn run; its folder name does not reveal the number of runs."""
+    return replace(candidate.with_chosen_values({SEED: seed}), folder=f"{OPERATOR}/{seed:014x}")
 
 
 def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> None:
@@ -144,10 +151,10 @@ def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> Non
         raise RunError(f"a run released more than was planned: epsilon {spent}, planned {planned}. Nothing is chosen.")
 
 
-def _document(
-    candidates: Candidates, runs: RandomRuns, stated: float, cell: Cell, summary: Summary, score: str
+def _selection_document(
+    candidates: Candidates, runs: RandomRuns, stated: float, cell: GridCell, summary: Summary, score: str
 ) -> dict[str, object]:
-    """Nothing in it depends on the other runs but through the choice."""
+    """Return the published statement; it depends on runs that were not chosen only through the choice."""
     return {
         "epsilon": stated,
         "delta": candidates.delta,
@@ -162,9 +169,9 @@ def _document(
         "test_accuracy": summary.test_accuracy,
         "randomness": cell.config.run.randomness,
         "notes": [
-            "epsilon is that of the best of a random number of runs; summary.json of the run alone states less, and is "
-            "not what this release spent",
-            "validation samples are protected by nothing",
+            "epsilon covers the choice of the best of a random number of runs; summary.json of the chosen run states "
+            "less, which is not what this release spent",
+            "validation samples are not protected by any epsilon",
             *(
                 ["noise and cohorts come from a seed (run.randomness = 'simulated'): do not release this model"]
                 if cell.config.run.randomness == "simulated"
@@ -174,8 +181,8 @@ def _document(
     }
 
 
-def _publish(folder: Path, cell: Cell, document: Mapping[str, object]) -> None:
-    """Write selected/: the model and its privacy statement."""
+def _write_selected(folder: Path, cell: GridCell, document: Mapping[str, object]) -> None:
+    """Write the model and its privacy statement to selected/."""
     target = folder / SELECTED
     try:
         target.mkdir(parents=True, exist_ok=True)

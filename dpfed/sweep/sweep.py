@@ -1,4 +1,4 @@
-"""Run a planned sweep: everything is built once before the first run starts; then the runs, several at a time."""
+"""Execution of a planned sweep: every configuration is built before any run starts; then runs train in parallel."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from typing import Any, Literal
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
-from dpfed.report.figures.figure import pandas
+from dpfed.report.figures.figure import import_pandas
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
-from dpfed.sweep.grid import SEED, Cell, Choice
-from dpfed.sweep.jobs import Job, Result, Workers, build_job, run_job, workers
-from dpfed.sweep.plan import PlannedSweep, State, listing, state_of
+from dpfed.sweep.grid import SEED, GridCell, TuningChoice
+from dpfed.sweep.jobs import JobResult, RunJob, Workers, build_job, run_job, worker_pool
+from dpfed.sweep.plan import PlannedSweep, State, folder_state, sweep_listing
 
-OnRun = Callable[["Done"], None]
-_ENDING = "after the last round of one run; of equal ones the first in the file"
+OnRun = Callable[["EndedRun"], None]
+_ENDING = "after the last round of one run; among equal candidates the first in the file"
 RULES = {
     "validation_accuracy": f"highest validation accuracy {_ENDING}",
     "validation_loss": f"lowest validation loss {_ENDING}",
 }
-"""Rule of a choice, by its score: the loss if targets are no classes."""
+"""Rule of a choice, by the key of its score; the loss is used if targets are not classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """A run that has ended, well or not; "already" one that an earlier sweep has finished."""
+class EndedRun:
+    """A run that has ended; the outcome "already" means that an earlier sweep finished it."""
 
-    cell: Cell
-    how: Literal["finished", "already", "failed"]
+    cell: GridCell
+    outcome: Literal["finished", "already", "failed"]
     summary: Summary | None = None
     error: str | None = None
     trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """Choice for a row at a point: `values` of the best candidate, None where a candidate's run failed;
-    `score` is the key of summary.json that was looked at."""
+class TunedChoice:
+    """Choice for a row at a point: `values` of the best candidate, or None if a candidate's run failed.
+
+    `score`: the key of summary.json by which candidates were compared."""
 
     row: str
     at: Mapping[str, str]
@@ -66,26 +67,32 @@ class Tuned:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedSweep:
-    """All runs of a sweep, and what was tuned."""
+    """All runs of a sweep, and the choices of its tuning."""
 
     plan: PlannedSweep
-    done: tuple[Done, ...]
-    tuned: tuple[Tuned, ...]
+    ended_runs: tuple[EndedRun, ...]
+    tuned: tuple[TunedChoice, ...]
 
     @property
-    def failed(self) -> tuple[Done, ...]:
-        return tuple(one for one in self.done if one.how == "failed")
+    def failed_runs(self) -> tuple[EndedRun, ...]:
+        return tuple(one for one in self.ended_runs if one.outcome == "failed")
 
     def to_pandas(self) -> Any:
-        """Return the runs as a pandas DataFrame: row, point, state, folder, then the numbers and texts of summary.json.
-        ConfigError without pandas."""
+        """Return the runs as a pandas DataFrame: row, point, state, folder, and numbers and texts of summary.json.
+
+        ConfigError if pandas is not installed."""
         lines = []
-        for one in self.done:
-            place: dict[str, object] = {"row": one.cell.row, **one.cell.at, "state": one.how, "folder": one.cell.folder}
+        for one in self.ended_runs:
+            place: dict[str, object] = {
+                "row": one.cell.row,
+                **one.cell.at,
+                "state": one.outcome,
+                "folder": one.cell.folder,
+            }
             summary: dict[str, Any] = {} if one.summary is None else one.summary.to_dict()
             plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
             lines.append(plain | place)
-        return pandas().DataFrame(lines)
+        return import_pandas().DataFrame(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed sweep`."""
@@ -99,112 +106,114 @@ class FinishedSweep:
                     "row": one.cell.row,
                     "at": dict(one.cell.at),
                     "folder": one.cell.folder,
-                    "state": one.how,
+                    "state": one.outcome,
                     "error": one.error,
                     "summary": None if one.summary is None else one.summary.to_dict(),
                 }
-                for one in self.done
+                for one in self.ended_runs
             ],
             "tuned": [one.to_dict() for one in self.tuned],
         }
 
 
 def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> FinishedSweep:
-    """Run all unfinished runs, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
+    """Run all unfinished runs, `jobs` at a time (default: one per GPU, or else per core); `on_run` is called with each.
 
-    ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
-    Interrupted at any moment, the same call continues from the rounds that were saved.
+    ConfigError, before any run starts, if a configuration cannot be built. A failed run does not stop other runs.
+    After an interruption, the same call continues from the saved rounds.
     """
-    with workers(jobs, [cell.config.run.device for cell in plan.grid.runs]) as pool:
+    with worker_pool(jobs, [cell.config.run.device for cell in plan.grid.runs]) as pool:
         _build_all(plan, pool)
-        kept = _tuned_before(plan)
-        write_sweep(plan.folder, listing(plan, kept))
+        kept = _earlier_choices(plan)
+        write_sweep(plan.folder, sweep_listing(plan, kept))
         trials = [cell for choice in plan.grid.choices for cell in choice.runs]
         tried = run_all(plan, trials, pool, on_run)
-        tuned = _tuned(plan, [one.summary for one in tried])
+        tuned = _tuned_choices(plan, [one.summary for one in tried])
         records = [*kept, *(one.to_dict() for one in tuned)]
         if records:
             write_json(plan.folder / "tuned.json", records)
-        write_sweep(plan.folder, listing(plan, records))
-        cells, lost = _with_choices(plan, tuned)
+        write_sweep(plan.folder, sweep_listing(plan, records))
+        cells, lost = _cells_with_choices(plan, tuned)
         for one in lost:
             on_run(one)
-        return FinishedSweep(plan=plan, done=(*tried, *run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
+        return FinishedSweep(plan=plan, ended_runs=(*tried, *run_all(plan, cells, pool, on_run), *lost), tuned=tuned)
 
 
 def _build_all(plan: PlannedSweep, pool: Workers) -> None:
-    """Every configuration that is still to run, one seed of each."""
-    cells: dict[str, Cell] = {}
+    """Build every unfinished configuration with one seed; ConfigError lists those that cannot be built."""
+    cells: dict[str, GridCell] = {}
     for cell in plan.grid.runs:
         if plan.state(cell) != "finished":
             cells.setdefault(f"{cell.row} {[(k, v) for k, v in cell.at.items() if k != SEED]} {cell.choice}", cell)
     wanted = list(cells.values())
-    results = pool.results(build_job, [_job(plan, i, cell, "to run") for i, cell in enumerate(wanted)])
+    results = pool.results(build_job, [_job_of_cell(plan, i, cell, "to run") for i, cell in enumerate(wanted)])
     wrong = {f"{wanted[one.number].row}: {one.error}" for one in results if one.error is not None}
     if wrong:
-        raise ConfigError("nothing was run, since not everything can:\n  " + "\n  ".join(sorted(wrong)))
+        raise ConfigError("nothing was run, because some runs cannot be built:\n  " + "\n  ".join(sorted(wrong)))
 
 
-def run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
-    """Return the runs in the order of `cells`; each was reported as it ended."""
-    states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
+def run_all(plan: PlannedSweep, cells: Sequence[GridCell], pool: Workers, on_run: OnRun) -> list[EndedRun]:
+    """Run the cells and return the ended runs in the order of `cells`; `on_run` is called as each run ends."""
+    states = [folder_state(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")
-    found: dict[int, Done] = {}
+    found: dict[int, EndedRun] = {}
     try:
-        for result in pool.results(run_job, [_job(plan, i, cells[i], states[i]) for i in order]):
-            found[result.number] = _done(cells[result.number], states[result.number], result)
+        for result in pool.results(run_job, [_job_of_cell(plan, i, cells[i], states[i]) for i in order]):
+            found[result.number] = _ended_run(cells[result.number], states[result.number], result)
             on_run(found[result.number])
     except BrokenProcessPool as error:
         words = (
-            f"a worker process died ({str(error).splitlines()[0]}): out of memory, perhaps. The same command again "
-            "continues; with fewer --jobs each has more memory."
+            f"a worker process died ({str(error).splitlines()[0]}), perhaps for lack of memory. Repeat the command to "
+            "continue; with fewer --jobs each run has more memory."
         )
         for i in set(range(len(cells))) - set(found):
-            found[i] = Done(cell=cells[i], how="failed", error=words)
+            found[i] = EndedRun(cell=cells[i], outcome="failed", error=words)
             on_run(found[i])
     return [found[i] for i in range(len(cells))]
 
 
-def _done(cell: Cell, state: State, result: Result) -> Done:
-    how: Literal["finished", "already", "failed"] = "already" if state == "finished" else "finished"
-    return Done(
+def _ended_run(cell: GridCell, state: State, result: JobResult) -> EndedRun:
+    outcome: Literal["finished", "already", "failed"] = "already" if state == "finished" else "finished"
+    return EndedRun(
         cell=cell,
-        how="failed" if result.error is not None else how,
+        outcome="failed" if result.error is not None else outcome,
         summary=result.summary,
         error=result.error,
         trace=result.trace,
     )
 
 
-def _job(plan: PlannedSweep, number: int, cell: Cell, state: State) -> Job:
+def _job_of_cell(plan: PlannedSweep, number: int, cell: GridCell, state: State) -> RunJob:
     assert state != "after tuning"
-    return Job(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
+    return RunJob(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
 
 
-def _tuned(plan: PlannedSweep, summaries: Sequence[Summary | None]) -> tuple[Tuned, ...]:
-    """Return every choice, by the summaries of its candidates."""
+def _tuned_choices(plan: PlannedSweep, summaries: Sequence[Summary | None]) -> tuple[TunedChoice, ...]:
+    """Return every tuning choice, made by the summaries of its candidates."""
     left = iter(summaries)
-    return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
+    return tuple(best_candidate(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
 
 
-def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
-    """Return the cells with the values chosen for them, and those for which nothing could be chosen."""
-    cells: list[Cell] = []
-    lost: list[Done] = []
+def _cells_with_choices(plan: PlannedSweep, tuned: Sequence[TunedChoice]) -> tuple[list[GridCell], list[EndedRun]]:
+    """Return the cells with their chosen values, and as failed runs the cells without a choice."""
+    cells: list[GridCell] = []
+    lost: list[EndedRun] = []
     for cell in plan.grid.cells:
         if cell.choice is None:
             cells.append(cell)
             continue
         choice = tuned[cell.choice]
         if choice.values is None:
-            lost.append(Done(cell=cell, how="failed", error="nothing was chosen for it: a run of [tune] failed."))
+            lost.append(
+                EndedRun(cell=cell, outcome="failed", error="no values were chosen, because a run of [tune] failed.")
+            )
         else:
-            cells.append(cell.with_values(choice.values))
+            cells.append(cell.with_chosen_values(choice.values))
     return cells, lost
 
 
-def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, object]]:
-    """Return the choices of earlier sweeps in this folder for rows that are not run now."""
+def _earlier_choices(plan: PlannedSweep) -> list[Mapping[str, object]]:
+    """Return the choices that earlier sweeps in this folder recorded for rows outside this sweep."""
     if not (plan.folder / NAME).exists():
         return []
     now = {choice.row for choice in plan.grid.choices}
@@ -212,7 +221,7 @@ def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, object]]:
 
 
 def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[str, object]]) -> None:
-    """Write the document, and its folder. RunError where that is not possible."""
+    """Write the document as JSON and create its folder. RunError if the file cannot be written."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         put(target, (json.dumps(document, indent=2) + "\n").encode())
@@ -220,11 +229,11 @@ def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[s
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
 
 
-def pick(choice: Choice, summaries: Sequence[Summary | None]) -> Tuned:
-    """Return the best of the candidates whose runs ended with these summaries (None: it failed)."""
-    best, key, scores = best_of(summaries)
+def best_candidate(choice: TuningChoice, summaries: Sequence[Summary | None]) -> TunedChoice:
+    """Return the choice of the best candidate; `summaries` has None for a failed run."""
+    best, key, scores = best_run_of(summaries)
     config = choice.runs[0].config
-    return Tuned(
+    return TunedChoice(
         row=choice.row,
         at=choice.at,
         values=None if best is None else choice.values[best],
@@ -235,8 +244,8 @@ def pick(choice: Choice, summaries: Sequence[Summary | None]) -> Tuned:
     )
 
 
-def best_of(summaries: Sequence[Summary | None]) -> tuple[int | None, str, list[float | None]]:
-    """Return the number of the best run (None if one failed), the key of the score, and all scores."""
+def best_run_of(summaries: Sequence[Summary | None]) -> tuple[int | None, str, list[float | None]]:
+    """Return (index of the best run, or None if a run failed; key of the score; scores of all runs)."""
     of_classes = all(one is None or one.number("validation_accuracy") is not None for one in summaries)
     key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
     scores = [None if summary is None else summary.number(key) for summary in summaries]

@@ -1,4 +1,4 @@
-"""Memory and time of one client's step, whole network beside adapters.
+"""Memory and time of one client's step for the whole network and for adapters.
 
 python client_costs.py [layers width [cpu|cuda]]
 """
@@ -15,7 +15,7 @@ BATCH, STEPS = 4, 9
 
 
 def kept_for_backward(network, inputs, labels):
-    """Bytes of activations that the forward pass keeps, each tensor once, weights left out."""
+    """Count the bytes of activations that the forward pass keeps, each tensor once, without weights."""
     weights = {parameter.data_ptr() for parameter in network.parameters()}
     kept = {}
 
@@ -32,7 +32,7 @@ def kept_for_backward(network, inputs, labels):
 
 
 def costs(network, device):
-    """Parameters trained, megabytes of weights, gradients with Adam's state, activations and an upload; seconds."""
+    """Return trained parameters; megabytes of weights, gradients with Adam's state, activations, upload; seconds."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in trained)
     inputs = torch.randint(len(VOCABULARY), (BATCH, LENGTH), device=device)

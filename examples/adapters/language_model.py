@@ -18,7 +18,7 @@ PUBLIC_WEIGHTS = Path("public.safetensors")
 
 
 class NextCharacters(nn.Module):
-    """Numbers of characters [b, length] to logits [b, characters, length] of the character after each."""
+    """Map character indices [b, length] to logits [b, characters, length] of each next character."""
 
     def __init__(self, gpt2):
         super().__init__()
@@ -29,7 +29,7 @@ class NextCharacters(nn.Module):
 
 
 def gpt2(layers=2, width=32):
-    """With fresh random weights."""
+    """Return the network with new random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": layers, "n_head": 4, "n_embd": width, "n_positions": LENGTH, "vocab_size": len(VOCABULARY)}
@@ -39,7 +39,7 @@ def gpt2(layers=2, width=32):
 
 
 def pretrained():
-    """With the weights that pretrain.py learnt from the public roles."""
+    """Return the network with the weights that pretrain.py learned from the public roles."""
     if not PUBLIC_WEIGHTS.exists():
         raise ConfigError(f"{PUBLIC_WEIGHTS}: not in {Path.cwd()}. Run pretrain.py there first.")
     network = gpt2()
@@ -48,7 +48,7 @@ def pretrained():
 
 
 def with_adapters(network, train_a=True):
-    """A and B beside every layer of LAYERS; peft freezes the rest. B begins at 0, A at random."""
+    """Add A and B to every layer of LAYERS; peft freezes all other weights. B starts at 0, A at random."""
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(
@@ -61,22 +61,22 @@ def with_adapters(network, train_a=True):
 
 
 def full(input_shape, classes):
-    """Every weight is trained and sent."""
+    """Return a network of which every weight is trained and sent."""
     return NextCharacters(pretrained())
 
 
 def lora(input_shape, classes):
-    """A and B of every adapter are trained and sent (Hu et al. 2021)."""
+    """Return a network of which A and B of every adapter are trained and sent (Hu et al. 2021)."""
     return NextCharacters(with_adapters(pretrained()))
 
 
 def ffa_lora(input_shape, classes):
-    """B only: A keeps its random start (Sun et al. 2024), so that a sum of updates is a sum of products B A."""
+    """Train and send B only; A stays random, so that a sum of updates is a sum of products (Sun et al. 2024)."""
     return NextCharacters(with_adapters(pretrained(), train_a=False))
 
 
 def roles(half):
-    """Of all roles in the order of their first speech, every other one; half: 0 public, 1 the clients."""
+    """Return every second role in the order of first speeches; half: 0 for public roles, 1 for the clients."""
     root = os.environ.get("DPFED_DATA_DIR")
     if root is None:
         raise DataError("DPFED_DATA_DIR: is not set. It names the folder that holds shakespeare/input.txt.")
@@ -84,7 +84,7 @@ def roles(half):
 
 
 def windows(lines):
-    """Pieces of LENGTH characters [n, LENGTH], and the same one character later; the rest of the text is left out."""
+    """Return pieces of LENGTH characters [n, LENGTH], and the pieces shifted by one character, without a remainder."""
     text = character_codes(" ".join(lines))
     count = max(0, (len(text) - 1) // LENGTH)
     seen, following = text[: count * LENGTH], text[1 : count * LENGTH + 1]
@@ -92,7 +92,7 @@ def windows(lines):
 
 
 def dataset(name, half):
-    """A client is a role with at least one piece of text among the first 80% of its lines; the others are for tests."""
+    """Return roles with at least one piece in the first 80% of their lines as clients; other lines are for tests."""
     parts = [(windows(lines[: len(lines) * 4 // 5]), windows(lines[len(lines) * 4 // 5 :])) for lines in roles(half)]
     parts = [(train, test) for train, test in parts if len(train[0])]
     train, test = ([np.concatenate(both) for both in zip(*halves, strict=True)] for halves in zip(*parts, strict=True))

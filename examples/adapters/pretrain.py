@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 @torch.no_grad()
 def mean_loss(network, inputs, labels, batch=500):
-    """Nats a character."""
+    """Return the loss in nats per character."""
     network.eval()
     losses = [
         cross_entropy(network(seen), following, reduction="sum")
@@ -24,7 +24,7 @@ def tests_of(data):
 
 
 def pretrain(steps, batch=32):
-    """Short on purpose: what is left to learn is what the clients are for."""
+    """Few steps, so that the clients have something to learn."""
     torch.manual_seed(0)
     public, network = dataset("public-roles", 0), NextCharacters(gpt2())
     inputs, labels = torch.from_numpy(public.train_inputs), torch.from_numpy(public.train_labels)

@@ -1,5 +1,6 @@
-"""Turn the model of a run into an adapter that peft loads, and see whether it is the one that the run measured:
-python saved_adapter.py RUN. Writes RUN/adapter; exit status 1 if a freshly made network with it has another loss."""
+"""Convert the model of a run to an adapter for peft and check it: python saved_adapter.py RUN.
+
+Writes RUN/adapter; exit status 1 if a new network with this adapter does not have the loss in summary.json."""
 
 import json
 import sys
@@ -10,11 +11,11 @@ from pretrain import mean_loss, tests_of
 from safetensors.torch import load_file
 
 CLOSE = 1e-3
-"""Nats: loss on other hardware or in other batches differs by far less."""
+"""Tolerance in nats; losses on other hardware or in other batches differ by far less."""
 
 
 def save_adapter(run):
-    """RUN/adapter as peft writes it: what was trained and, of FFA-LoRA, the A that stayed."""
+    """Write RUN/adapter in peft's format: trained weights and, for FFA-LoRA, the frozen A."""
     network = lora((), 0)
     saved = load_file(run / "model.safetensors")
     found = network.load_state_dict(saved, strict=False)
@@ -26,7 +27,7 @@ def save_adapter(run):
 
 
 def losses(adapter):
-    """Test loss of the clients' roles with freshly made networks: without the adapter, and with it."""
+    """Return the test loss on the clients' roles of new networks without and with the adapter."""
     from peft import PeftModel
 
     tests = tests_of(dataset("private-roles", 1))
@@ -35,7 +36,7 @@ def losses(adapter):
 
 
 def fault(run, without, found):
-    """What is wrong with the adapter of a run whose network has these losses; None if nothing is."""
+    """Return the fault of the adapter for these losses, or None if the adapter is correct."""
     stated = json.loads((run / "summary.json").read_text())["test_loss"]
     if abs(found - stated) > CLOSE:
         return (

@@ -1,4 +1,4 @@
-"""What a client runs: NVFlare's client API as in its own examples. Privacy is in the job's filters."""
+"""Client script with NVFlare's client API, as in its examples; the job's filters add privacy."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The network and the data: nothing here knows of NVFlare or of privacy."""
+"""Network and data, independent of NVFlare and of privacy."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from dpfed import data
 
 
 class Network(nn.Module):
-    """64 pixels to 10 digits."""
+    """Network from 64 pixels to 10 digits."""
 
     def __init__(self):
         super().__init__()
@@ -18,14 +18,14 @@ class Network(nn.Module):
 
 
 def samples_of(client, clients):
-    """Every clients-th of the first 1,400 samples."""
+    """Return every `clients`-th of the first 1,400 samples."""
     digits = data.load("digits")
     inputs, labels = digits.train_inputs[client:1400:clients], digits.train_labels[client:1400:clients]
     return torch.tensor(inputs).flatten(1), torch.tensor(labels)
 
 
 def held_out():
-    """Samples of no client, which the server has."""
+    """Return the server's samples, which belong to no client."""
     digits = data.load("digits")
     return torch.tensor(digits.test_inputs).flatten(1), torch.tensor(digits.test_labels)
 

@@ -1,6 +1,7 @@
-"""A job with client-level privacy in NVFlare's simulator: python job.py [FOLDER]. With --export it is written to
-FOLDER/private-digits, for `nvflare job submit`. Privacy is the controller and the two filters; the ledger is
-FOLDER/ledger.jsonl."""
+"""A job with client-level privacy in NVFlare's simulator: python job.py [FOLDER].
+
+With --export it is written to FOLDER/private-digits, for `nvflare job submit`. The controller and two filters add
+privacy; the ledger is FOLDER/ledger.jsonl."""
 
 import argparse
 from pathlib import Path

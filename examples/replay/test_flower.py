@@ -1,6 +1,6 @@
 """A Flower app under a replay audit: `pytest test_flower.py`, with `pip install "dpfed[flower]" pytest`.
 
-`clients_app` and `strategy` are the project's own code. The test alone is about the audit: a unit is one client.
+`clients_app` and `strategy` stand for your project's code; only the test belongs to the audit. The unit is one client.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """DP-SGD by Opacus under a replay audit: `pytest test_opacus.py`, with `pip install "dpfed[train]" pytest`.
 
-`train` is the project's own code. The test alone is about the audit: a unit is one record, (inputs, label).
+`train` stands for your project's code; only the test belongs to the audit. The unit is one record, (inputs, label).
 """
 
 import numpy as np

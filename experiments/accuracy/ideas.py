@@ -1,7 +1,7 @@
-"""Changes to Fed-SMP that were tried, as code of one's own: for ideas.toml, with --load.
+"""Variants of Fed-SMP that were tried, as custom code for ideas.toml (--load).
 
-Masks whose size changes, masks from what was released or from several public trainings, and server rules that take
-noise out again. All of it is public or post-processing: the epsilon of a run is that of its noise.
+Masks of changing size, masks from released models or from several public trainings, and server rules that reduce
+noise. All of them are public or post-processing: the epsilon of a run depends on its noise only.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -19,7 +19,7 @@ from dpfed.stages.shared_mask import PublicTopMask, RandomSharedMask, SharedMask
 
 @dataclass(frozen=True, kw_only=True)
 class ChangingMask(RandomSharedMask):
-    """rand-k whose share goes linearly from `first` to `last` of the coordinates; what is sent at most is `kept`."""
+    """Random mask whose share of coordinates changes linearly from `first` to `last`; at most `kept` are sent."""
 
     first: float
     last: float
@@ -34,7 +34,7 @@ class ChangingMask(RandomSharedMask):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartOfMask(SharedMask):
-    """The first `kept` of the indices; the rest is sent as zeros and what comes back of it is dropped."""
+    """Mask of the first `kept` indices; other entries are sent as zeros and dropped on return."""
 
     kept: int
 
@@ -56,20 +56,21 @@ def _changing(s, first, last):
 
 @methods.register("fading-masks")
 def fading_masks(s):
-    """70% of the coordinates at first, 10% at last, drawn by the round's public seed."""
+    """Draw 70% of the coordinates in the first round, 10% in the last, by the round's public seed."""
     return _changing(s, 0.7, 0.1)
 
 
 @methods.register("growing-masks")
 def growing_masks(s):
-    """10% of the coordinates at first, 70% at last, drawn by the round's public seed."""
+    """Draw 10% of the coordinates in the first round, 70% in the last, by the round's public seed."""
     return _changing(s, 0.1, 0.7)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MostMoved(RandomSharedMask):
-    """Half of the mask: the coordinates in which the released model has moved most since its start; the other half is
-    drawn from the rest. No public data."""
+    """Mask of the coordinates that changed most in the released model, and as many random other coordinates.
+
+    No public data are needed."""
 
     start: torch.Tensor
 
@@ -86,14 +87,14 @@ class MostMoved(RandomSharedMask):
 
 @methods.register("most-moved", sparse="yes", preset={"method": {"keep": 0.05}})
 def most_moved(s):
-    """k coordinates, half of them those that the released model has moved most, half drawn."""
+    """Keep k coordinates: half with the largest change of the released model, half drawn at random."""
     start = s.model.initial(s.seeds.integer("weights"))
     return s.updates(MostMoved(size=s.size, kept=s.kept, start=start))
 
 
 @methods.register("half-drawn", sparse="yes", preset={"method": {"keep": 0.05}})
 def half_drawn(s):
-    """The twin of most-moved: k coordinates drawn in every round, not scaled."""
+    """Control of most-moved: k coordinates drawn in every round, not scaled."""
     return s.updates(Unscaled(size=s.size, kept=s.kept))
 
 
@@ -104,7 +105,7 @@ class Unscaled(RandomSharedMask):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeveralTrainings(PublicTopMask):
-    """top-k of the mean of several trainings on the public data, each in an order of its own."""
+    """Top-k mask of the mean of several trainings on the public data, each in a different order."""
 
     trainings: int
 
@@ -122,7 +123,7 @@ class SeveralTrainings(PublicTopMask):
 
 @methods.register("several-trainings", sparse="yes", preset={"method": {"keep": 0.05}, "data": {"public": 1000}})
 def several_trainings(s):
-    """k coordinates by the mean of five trainings on the public data."""
+    """Keep k coordinates by the mean of five trainings on the public data."""
     top = s.largest_in_public(s.kept)
     return s.updates(SeveralTrainings(**{one.name: getattr(top, one.name) for one in fields(top)}, trainings=5))
 
@@ -132,10 +133,10 @@ def several_trainings(s):
 
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """Each layer's part of what was released, shrunk as far as noise explains its length, then a step along it.
+    """Server rule that shrinks each layer of the released mean by the share of its norm that noise explains.
 
-    James-Stein, positive part: 1 - m s^2 / |y|^2 for the m entries that were sent; with `memory` the mean square is a
-    moving average over the rounds (Wiener). s: noise of an entry, here of the plan of ideas.toml.
+    James-Stein estimator, positive part: 1 - m s^2 / |y|^2 for the m sent entries; with `memory` the mean square is a
+    moving average over the rounds (Wiener). s: noise of an entry, for the plan of ideas.toml.
     """
 
     learning_rate: float
@@ -177,7 +178,7 @@ def wiener(*, learning_rate, momentum):
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """Coordinates that a round's mask leaves out go on by what was last released of them, which fades by `momentum`."""
+    """Server rule that continues omitted coordinates by their last released step, which decays by `momentum`."""
 
     learning_rate: float
     momentum: float

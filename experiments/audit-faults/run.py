@@ -1,9 +1,9 @@
-"""What the audits catch: planted faults, power and false alarms, as tables in Markdown.
+"""Power and false alarms of the audits on planted faults, as Markdown tables.
 
-python experiments/audit-faults/run.py                 every fault of a round, by every layer that is to catch it
+python experiments/audit-faults/run.py                 every fault of a round, by every layer that should find it
 python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit run`
-python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each; goes on
-                                                       where it was ended
+python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each; resumes
+                                                       an interrupted run
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def methods(names: list[str], trials: int, kept: Path) -> None:
-    """A row each, as soon as it is done; those that the file has are not audited again. Seconds of CPU."""
+    """Write a row for each audit as it ends; audits already in the file are skipped. Seconds are CPU time."""
     done = {line.split("`")[1]: line for line in kept.read_text().splitlines()} if kept.exists() else {}
     print("| method | seen | mechanism | claimed epsilon | at least | if Gaussian | known law |", end="")
     print(" finds | checks | CPU s | verdict |\n|---|---|---|---:|---:|---:|---:|---|---:|---:|---|")
@@ -99,7 +99,7 @@ def method_row(found) -> str:
 
 
 def runs(seeds: int) -> None:
-    """Faults of whole runs, at the confidence that the command has; their twins see the same seeds."""
+    """Audit faults of whole runs at the command's default confidence; the correct twins have equal seeds."""
     began = time.monotonic()
     print("| fault | check | caught | twins that fail |")
     print("|---|---|---:|---:|")

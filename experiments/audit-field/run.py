@@ -1,7 +1,7 @@
-"""Bugs that were reported in public trackers, planted again, and what the audit says of each and of its sound twin.
+"""Audit of bugs from public trackers, planted again, and of a correct twin of each bug.
 
-python experiments/audit-field/run.py                  # every bug and its twin, as `dpfed audit upload` audits them
-python experiments/audit-field/run.py --sound 1000     # false alarms in so many sound audits; goes on where it ended
+python experiments/audit-field/run.py                  # every bug and its twin, by `dpfed audit upload`
+python experiments/audit-field/run.py --sound 1000     # false alarms in 1,000 audits of correct code; resumable
 """
 
 import argparse
@@ -23,7 +23,7 @@ NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "parts")
 
 
 class Here:
-    """Calls in this process: quick, for many audits of functions that are known to end."""
+    """Caller in this process: quick, for functions that are known to terminate."""
 
     def __init__(self, function):
         self.function = function
@@ -54,8 +54,9 @@ def table(names):
 
 
 def false_alarms(count, kept):
-    """The sound twins in turn, each time with another seed, 200 trials over two pairs of neighbours. Audits that the
-    file `kept` already has, one a line, are not made again."""
+    """Audit the correct twins in turn with changing seeds, 200 trials over two pairs of neighbours.
+
+    Audits that the file `kept` already has, one per line, are skipped."""
     done = {int(line.split()[0]): line.split()[2] for line in kept.read_text().splitlines()} if kept.exists() else {}
     for k in range(count):
         name = NAMES[k % len(NAMES)]

@@ -1,4 +1,4 @@
-"""Power and false alarms of the replay audit: planted faults, sound settings, sound pieces drawn by a seed.
+"""Power and false alarms of the replay audit: planted faults, correct settings, correct pieces drawn by a seed.
 
 python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
@@ -10,7 +10,7 @@ python experiments/audit-replay/run.py flower          private settings in Flowe
 python experiments/audit-replay/run.py sound --count 200
 python experiments/audit-replay/run.py page            docs/replay-power.md from the results
 
-Results are kept in results.jsonl, a line each; a part goes on where it was ended.
+Results are in results.jsonl, one per line; an interrupted part can be resumed.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def of_runs() -> Iterator[Named]:
 
 
 class BrokenRun:
-    """A call of a whole run with a planted fault, in its first eight rounds."""
+    """Return a call of the first eight rounds of a whole run with a planted fault."""
 
     pairs = 9
 
@@ -118,13 +118,13 @@ def of_field() -> Iterator[Named]:
 
 
 GONE = {"add-remove": "removed", "zero-out": "zeroed"}
-"""Changes to a client's update that are neighbours by definition, whatever the function; by adjacency."""
+"""Changes of a client's update that give neighbours for every function, by adjacency."""
 
 
 def _seeded(function: Callable[..., Any], gone: str | None) -> Callable[..., None]:
     """Return a call that releases a function's output on four clients, under three seeds.
 
-    The mechanism's input is the output on the clients' updates less the output on zeros under the same seed.
+    The mechanism's input is the output on the clients' updates minus the output on zeros with equal seed.
     """
     updates = [torch.randn(16, generator=torch.Generator().manual_seed(one)) for one in range(4)]
 
@@ -160,13 +160,13 @@ def _configured(plain: dict[str, Any]) -> Callable[..., None]:
 
 
 def of_ranks() -> Iterator[Named]:
-    """Settings with their clients in two processes."""
+    """Return the settings with their clients in two processes."""
     for name, (preset, settings) in AMONG.items():
         yield f"two ranks: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), processes=2), name)
 
 
 def of_flower() -> Iterator[Named]:
-    """Settings on Flower's server and client apps."""
+    """Return the settings on Flower's server and client apps."""
     for name, (preset, settings) in AMONG.items():
         yield f"Flower: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), engine="flower"), name)
 
@@ -214,7 +214,7 @@ AMONG: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def of_sound(count: int) -> Iterator[Named]:
-    """Pieces until `count` of them are settings that dpfed accepts; every 16th with its trial and all pairs."""
+    """Audit random pieces until `count` of them are accepted by dpfed; every 16th with its trial and all pairs."""
     for seed in itertools.count():
         if sum(part == "sound" and one["verdict"] != "refused" for (part, _), one in kept().items()) >= count:
             return
@@ -223,7 +223,7 @@ def of_sound(count: int) -> Iterator[Named]:
 
 
 def kept() -> dict[tuple[str, str], dict[str, Any]]:
-    """Results so far, by part and name."""
+    """Return the stored results by part and name."""
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     return {(one["part"], one["name"]): one for one in map(json.loads, lines)}
 

@@ -1,8 +1,8 @@
-"""Every method without privacy on Fashion-MNIST, FedMRN's network: accuracy over rounds and over megabytes.
+"""Accuracy over rounds and megabytes of every method without privacy, on Fashion-MNIST with FedMRN's network.
 
     DPFED_DATA_DIR=... python experiments/compressors-fashion-mnist/run.py [--rounds 12] [--only fedmrns,drive]
 
-Appends to curves.csv beside this file, one line an evaluated round; methods that are in it already are skipped. Then
+Appends one line per evaluated round to curves.csv in this folder; methods already in the file are skipped. Then
 draws curves.png.
 """
 
@@ -52,7 +52,7 @@ COLUMNS = ["row", "method", "round", "test_accuracy", "uplink_megabytes", "bits_
 
 
 def run(row: str, rounds: int) -> list[dict[str, object]]:
-    """The lines of one method."""
+    """Return the lines of one method."""
     method, settings = ROWS[row]
     tables = presets.preset_tables(f"{method}-fashion-mnist")
     config = parse(override(tables, [*COMMON, f"federation.rounds={rounds}", *settings]), source=row)
@@ -74,7 +74,7 @@ def run(row: str, rounds: int) -> list[dict[str, object]]:
 
 
 def draw(source: Path, target: Path) -> None:
-    """Accuracy over rounds, and over megabytes of uplink on a logarithmic axis."""
+    """Draw accuracy over rounds, and over uplink megabytes on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")

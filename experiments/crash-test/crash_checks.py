@@ -1,4 +1,4 @@
-"""What must hold of a run's folder after every kill, and at the end."""
+"""Checks of a run folder after every kill, and at the end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from accounting.ledger.project import ProjectLedger
 
 
 class Violation(Exception):
-    """A promise that was broken, in words."""
+    """Error whose text states a broken promise."""
 
 
 @dataclass(kw_only=True)
 class History:
-    """What anybody could have seen of a run, over all its kills: states of rounds by fingerprint, and their noise."""
+    """Observations of a run over all its kills: states of rounds by fingerprint, and their noise."""
 
     states: dict[int, set[str]] = field(default_factory=dict)
     noise: dict[str, str] = field(default_factory=dict)
 
 
 def check_after_kill(folder: Path, project: Path | None, history: History) -> None:
-    """No release without its charge, in the run's ledger and in its project's; the same noise never twice for
-    different data. Whatever a crash cut off is not taken into account."""
+    """Check that every release is charged in the ledgers of run and project, and noise is never reused for other data.
+
+    Lines cut off by a crash are ignored."""
     charges = charges_of(folder / "ledger.jsonl", project)
     saved = checkpoint_of(folder)
     rounds_done = saved.round if saved else 0
@@ -46,7 +47,7 @@ def check_after_kill(folder: Path, project: Path | None, history: History) -> No
 
 
 def check_repeated(folder: Path, reference: Path) -> None:
-    """The run is the one that was never killed: cohorts, noise, weights, ledger, and all that was told."""
+    """Check that the run equals an uninterrupted run: cohorts, noise, weights, ledger, and all output."""
     for name in ("model.safetensors", "model.mask.safetensors"):
         if _tensors(folder / name) != _tensors(reference / name):
             raise Violation(f"{name} is not that of the run that was never killed")
@@ -63,8 +64,9 @@ def check_repeated(folder: Path, reference: Path) -> None:
 
 
 def check_charged_again(folder: Path, rounds: int, *, once: bool = False) -> None:
-    """All rounds were done, each charged as often as it drew noise, and the summary says how many were in vain. once:
-    rounds of a schedule, of which an interrupted one is charged and left out."""
+    """Check that all rounds ran, each charged once per draw of noise, and that the summary counts interrupted charges.
+
+    once: True for rounds of a schedule, in which an interrupted round is charged and skipped."""
     ledger, summary = Ledger.read(folder / "ledger.jsonl"), summary_of(folder)
     charges = Counter(entry.round for entry in ledger.releases)
     if sorted(charges) != list(range(rounds)) or summary["rounds"] != rounds:
@@ -82,7 +84,7 @@ def check_charged_again(folder: Path, rounds: int, *, once: bool = False) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint, by fingerprints."""
+    """Fingerprints of a checkpoint."""
 
     round: int
     state: str
@@ -90,7 +92,7 @@ class Saved:
 
 
 def checkpoint_of(folder: Path) -> Saved | None:
-    """None where there is none; Violation where it cannot be read, which a run could not go on from."""
+    """Return the checkpoint, or None if there is none; Violation if it cannot be read, so that no run could resume."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
@@ -108,27 +110,28 @@ def checkpoint_of(folder: Path) -> Saved | None:
 
 
 def charges_of(ledger: Path, project: Path | None) -> Counter[int]:
-    """Lines by round, aborted rounds too, of the lines that were written to their end. A line with a nonce counts once
-    the project has that nonce: before, nothing was released."""
+    """Return the completely written lines by round, including aborted rounds.
+
+    A line with a nonce counts only if the project has this nonce; otherwise nothing was released."""
     paid = {one.get("nonce") for one in _whole_lines(project)} if project is not None else set()
     own = _whole_lines(ledger)
     return Counter(one["round"] for one in own if "nonce" not in one or one["nonce"] in paid)
 
 
 def _whole_lines(ledger: Path) -> list[dict[str, Any]]:
-    """The lines after the header that were written to their end."""
+    """Return the completely written lines after the header."""
     *whole, _ = ledger.read_bytes().split(b"\n") if ledger.exists() else [b""]
     return [json.loads(line) for line in whole[1:]]
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file of the folder."""
+    """Return the completely written lines of a JSON-lines file of the folder."""
     path = folder / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """summary.json without what a clock or the project's other runs have put there."""
+    """Return summary.json without values that depend on time or on other runs of the project."""
     return _timeless(json.loads((folder / "summary.json").read_text()))
 
 
@@ -158,9 +161,11 @@ def _check_published(saved: Saved, charges: Counter[int], history: History) -> N
 
 
 def _timeless(record: Mapping[str, Any]) -> dict[str, Any]:
-    # A mask's file has its metadata in no order of its own, so its hash is another in every process.
+    # The metadata of a mask file have no fixed order, so its hash differs between processes.
     apart = ("seconds", "project_epsilon", "project_ledger", "mask_sha256") if "method" in record else ("seconds",)
-    if record.get("project_ledger") is not None:  # of the name of the run and the key of the project, drawn anew
+    if (
+        record.get("project_ledger") is not None
+    ):  # depends on the run's name and the project's key, which are drawn anew
         apart += ("population", "ledger_head", "project_head")
     return {name: value for name, value in record.items() if name not in apart} | (
         {"project_ledger": None if record["project_ledger"] is None else "..."} if "method" in record else {}
@@ -168,7 +173,7 @@ def _timeless(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tensors(path: Path) -> object:
-    """Facts and tensors of a safetensors file, whose header has no fixed order."""
+    """Return metadata and tensors of a safetensors file, whose header has no fixed order."""
     if not path.exists():
         return None
     with safe_open(path, framework="np") as file:

@@ -1,4 +1,4 @@
-"""Faults that the checks must find: each changes the package in the process that calls it."""
+"""Planted faults that the checks must find; each function changes the package in its process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpfed.runs.folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Planted in runs of `case`, killed in the ways `hows`. `unsynced`: the file whose fsync is left out."""
+    """Fault planted in runs of `case` that are killed in the ways `hows`. `unsynced`: the file without fsync."""
 
     case: str
     hows: tuple[How, ...] = ("before",)
@@ -29,7 +29,7 @@ class Fault:
 
 
 def charge_after(step: str) -> Callable[[], None]:
-    """Charges wait for this step of the run folder."""
+    """Delay charges until this step of the run folder."""
 
     def plant() -> None:
         record, done, waiting = LedgerBook.record, getattr(RunFolder, step), []
@@ -60,7 +60,7 @@ def project_after_ledger() -> None:
 
 
 def head_before_line() -> None:
-    """PATH.head names a line that is not there yet."""
+    """Write PATH.head before the line that it names."""
     record = Ledger.record
 
     def early(self: Ledger, entry: Any) -> None:
@@ -72,7 +72,7 @@ def head_before_line() -> None:
 
 
 def noise_of_the_process() -> None:
-    """Simulated noise that depends on where the process began."""
+    """Make simulated noise depend on the round in which the process started."""
     real, first = Simulated.normal, []
 
     def normal(self: Simulated, count: int, purpose: str, *path: int, device: str = "cpu") -> torch.Tensor:
@@ -83,7 +83,7 @@ def noise_of_the_process() -> None:
 
 
 def noise_from_the_start() -> None:
-    """Rounds are counted from the start of the process, in the name of the noise."""
+    """Count rounds from the start of the process in the name of the noise."""
     real, first = Simulated.normal, []
 
     def normal(self: Simulated, count: int, purpose: str, *path: int, device: str = "cpu") -> torch.Tensor:
@@ -112,7 +112,7 @@ def written_in_place() -> None:
 
 
 def lines_only_once() -> None:
-    """What a crash kept out of metrics.jsonl is not told when the run goes on."""
+    """Do not repeat lines that a crash kept out of metrics.jsonl after a resumption."""
     load = RunFolder.load_checkpoint
 
     def silent(self: RunFolder, start: Any) -> Any:

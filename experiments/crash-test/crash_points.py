@@ -1,12 +1,12 @@
-"""Ends a process at a chosen operation on a file, as kill -9 or as a power cut would.
+"""End a process at a chosen file operation, as kill -9 or a power cut would.
 
-`Points` watches, in the process that installs it, every opening for writing, write, fsync, rename, removal, truncation
-and folder that Python asks the operating system for under one folder, in order, and numbers them. At the chosen one:
+`Points` intercepts, in its process, every opening for writing, write, fsync, rename, removal, truncation and new folder
+below one folder, and numbers these operations in order. At the chosen operation:
 
 before   the process is killed before it
-torn     a write: half of its bytes, then killed
-cut      power cut before it: what was written and not forced to the disk is gone, renames and new files stay
-undone   power cut before it: renames and new files whose folder was not forced to the disk are undone, too
+torn     half of the bytes of a write are written, then the process is killed
+cut      power cut before it: unsynced writes are lost, renames and new files persist
+undone   power cut before it: renames and new files in unsynced folders are undone, too
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ How = Literal["before", "torn", "cut", "undone"]
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """At operation number `at`, counted from 0."""
+    """Chosen operation number `at`, counted from 0."""
 
     at: int
     how: How
 
 
 class Points:
-    """Operations so far, as (kind, file name). `unsynced(path)`: files whose fsync is left out, a planted fault."""
+    """Operations so far, as (kind, file name). `unsynced(path)`: True for files without fsync, a planted fault."""
 
     def __init__(self, under: Path, kill: Kill | None, unsynced: Callable[[str], bool] = lambda name: False) -> None:
         self.seen: list[tuple[str, str]] = []
         self._under, self._kill, self._unsynced = str(under.resolve()), kill, unsynced
-        self._safe: dict[str, int] = {}  # bytes of a file that a power cut leaves
+        self._safe: dict[str, int] = {}  # bytes of a file that survive a power cut
         self._new: set[str] = set()
         self._replaced: dict[str, tuple[bytes | None, int]] = {}
         self._asleep = False
 
     def install(self) -> None:
-        """For good: the process has no other end than its own or the chosen one."""
+        """Install the interception until the process ends."""
         self._write, self._fsync, self._replace = os.write, os.fsync, os.replace
         os.write, os.fsync, os.replace = self._on_write, self._on_fsync, self._on_replace
         sys.addaudithook(self._on_event)
@@ -103,7 +103,7 @@ class Points:
         return isinstance(path, str | os.PathLike) and os.path.realpath(path).startswith(self._under + os.sep)
 
     def _point(self, kind: str, path: str) -> bool:
-        """Whether this is the write to tear; no return where it is where the process ends."""
+        """Return True for the write to tear; end the process at any other chosen operation."""
         number = len(self.seen)
         self.seen.append((kind, os.path.basename(path)))
         if self._kill is None or number != self._kill.at:

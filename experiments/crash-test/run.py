@@ -1,8 +1,8 @@
-"""Kills private runs, at every operation on a file and at random instants, resumes them, and checks what is left.
+"""Kill private runs at every file operation and at random times, resume them, and check their folders.
 
     python experiments/crash-test/run.py [--random 200] [--cases NAME ...] [--json]
 
-Exit status 1 where a promise was broken, or where a planted fault was not found.
+Exit status 1 if a promise was broken or a planted fault was not found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # a process with other threads cannot be forked
+os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # a process with further threads cannot be forked
 
 import torch
 from crash_checks import History, Violation, check_after_kill, check_charged_again, check_repeated
@@ -64,7 +64,7 @@ WAYS: tuple[How, ...] = get_args(How)
 
 @dataclass(kw_only=True)
 class Case:
-    """A run that was never killed, how long it took, and the operations it made."""
+    """Uninterrupted run, with its duration and its operations."""
 
     name: str
     experiment: Experiment
@@ -90,7 +90,7 @@ def prepared(name: str, scratch: Path) -> Case:
         del tables["privacy"]
     experiment = build(parse(override(tables, CASES[name]), source=name))
     case = Case(name=name, experiment=experiment, reference=scratch / name, seconds=0, points=[], budget=1000.0)
-    federation.run(experiment, scratch / f"{name}-warm")  # what is loaded or tabled once, the children inherit
+    federation.run(experiment, scratch / f"{name}-warm")  # children inherit modules and tables that are loaded once
     case.reference.mkdir()
     _project(case, case.reference)
     began = time.monotonic()
@@ -99,13 +99,13 @@ def prepared(name: str, scratch: Path) -> Case:
     if ended != 0:
         raise SystemExit((case.reference.parent / f"{name}.log").read_text())
     case.points = [tuple(one) for one in json.loads((scratch / f"{name}.points").read_text())]
-    if case.of_project and not case.secure:  # not a thousandth left: what a kill would charge twice, would show
+    if case.of_project and not case.secure:  # less than a thousandth remains, so that a double charge would be found
         case.budget = ProjectLedger.open(case.reference / "project.jsonl").spent().epsilon * 1.001
     return case
 
 
 def killed_and_resumed(case: Case, kills: Sequence[Kill | float], scratch: Path, fault: Fault | None = None) -> int:
-    """How many of the kills met the run; Violation where a promise was broken."""
+    """Return the number of kills that hit the run; Violation if a promise was broken."""
     history, met = History(), 0
     with tempfile.TemporaryDirectory(dir=scratch) as place:
         base = Path(place)
@@ -140,12 +140,12 @@ def every_point(case: Case, ways: Sequence[How]) -> Iterator[Kill]:
 
 
 def random_instants(generator: random.Random) -> list[float]:
-    """One, two or three kills, each at a random part of the time that a run takes."""
+    """Return one, two or three kills at random times within the duration of a run."""
     return [generator.uniform(0.0, 1.0) for _ in range(generator.choice((1, 1, 2, 3)))]
 
 
 def broken(tries: Iterator[Callable[[], int]]) -> tuple[int, list[str]]:
-    """How many were made in which a kill met the run, and what they found."""
+    """Return the number of tests in which a kill hit the run, and their findings."""
     count, found = 0, []
     for one in tries:
         try:
@@ -162,7 +162,7 @@ def _project(case: Case, base: Path) -> None:
 
 
 def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> int:
-    """A process with the run in base/run, resumed if it has begun."""
+    """Start a process with the run in base/run, which is resumed if it exists."""
     child = os.fork()
     if child:
         return child
@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lower_bound.epsilon = functools.cache(lower_bound.epsilon)  # a second of a short run; the children inherit it
+    lower_bound.epsilon = functools.cache(lower_bound.epsilon)  # takes a second of a short run; children inherit it
     generator, good = random.Random(options.seed), True
     report: dict[str, dict[str, object]] = {"points": {}, "random": {}, "faults": {}}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,12 @@
-"""Single runs of Table I's rows, gathered beside what the paper prints.
+"""Collect single runs of Table I's rows and compare them with the paper.
 
 python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows of table-1.csv are found by the settings
 
-A whole sweep needs none of this: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report DIR`.
-A private run must pass `dpfed audit run`. Written beside itself: results.csv, a line for each run (a run that is there
-already is replaced), table-1-curves.csv, table-1-curves.png; printed: the table in Markdown. The paper's epsilon is
-for Poisson sampling, add-remove, Renyi orders and the classical conversion, whatever sampler ran; the other one is
-recomputed from the ledger and holds.
+A whole sweep does not need this script: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report
+DIR`. A private run must pass `dpfed audit run`. Writes results.csv (one line per run, replacing an earlier line),
+table-1-curves.csv and table-1-curves.png in this folder, and prints a Markdown table. The paper's epsilon is for
+Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the valid epsilon is
+recomputed from the ledger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink
 
 
 def row_of(config: dict[str, Any]) -> str:
-    """The row of table-1.toml: its method, and the block by sampler and noise."""
+    """Return the row of table-1.toml: its method, and its block by sampler and noise."""
     name, privacy = METHODS[config["method"]["name"]], config.get("privacy")
     if privacy is None:
         return name
@@ -59,14 +59,14 @@ def row_of(config: dict[str, Any]) -> str:
 
 
 def public_epochs(config: dict[str, Any]) -> str:
-    """The server's passes over public samples, from which top-k's coordinates follow; "" for other methods."""
+    """Return the server's passes over public samples, which determine top-k's coordinates; "" for other methods."""
     if config["method"]["name"] != "fed-smp-topk":
         return ""
     return str(config["method"].get("public_epochs", "client-steps"))
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The run's line of results.csv, and its metrics."""
+    """Return the run's line of results.csv, and its metrics."""
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = [json.loads(line) for line in lines]
@@ -89,11 +89,11 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def epsilons(folder: Path, config: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """From the ledger; and in the paper's way, for as many rounds."""
+    """Return epsilon from the ledger, and by the paper's formula for this number of rounds."""
     if "privacy" not in config:
         return dict.fromkeys(("noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound"), "")
     federation = config["federation"]
-    delta = config["privacy"].get("delta") or federation["clients"] ** -1.1  # folders of 0.2 have none
+    delta = config["privacy"].get("delta") or federation["clients"] ** -1.1  # folders of version 0.2 lack the key
     ledger = Ledger.read(folder / "ledger.jsonl")
     holds = ledger.guarantee(delta)
     noise = ledger.releases[-1].mechanism.mechanism.noise_multiplier
@@ -120,7 +120,7 @@ def published() -> dict[tuple[str, str], float]:
 
 
 def merge(path: Path, fields: tuple[str, ...], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The file's lines of other runs and the new ones, written; a run is its row, ratio and seed."""
+    """Write the new lines and the file's lines of other runs; a run is identified by row, ratio and seed."""
     gone = {(line["row"], line["x"], str(line["seed"])) for line in new}
     old: list[dict[str, Any]] = []
     if path.exists():

@@ -1,11 +1,11 @@
-"""Choose method.public_epochs of presets, on public samples alone.
+"""Choose method.public_epochs of presets on public samples only.
 
 python experiments/fed-smp/public_epochs.py PRESET ... [--epochs 1 2 5 10] [--splits 4] [--rounds 20]
 
-Of the preset's public samples, a sixth evaluates, half are public again, and the rest is dealt to simulated clients
-who hold as many samples as the preset's clients. No sample of the preset's clients or of its test half is used. The
-noise on the mean is the preset's: its noise multiplier times the ratio of the cohorts. A line of public_epochs.csv has
-the mean accuracy over the second half of the rounds, averaged over the splits, and its standard error.
+The preset's public samples are split: a sixth for evaluation, half as public samples, and the remainder for simulated
+clients of the preset's size. No sample of the preset's clients or its test half is used. The noise on the mean equals
+the preset's: its noise multiplier is scaled by the ratio of the cohorts. A line of public_epochs.csv has the mean
+accuracy over the second half of the rounds, averaged over the splits, and its standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELDS = ("preset", "public_epochs", "accuracy", "standard_error", "splits", "ro
 
 
 def accuracy(config: Config, public: Public, held: int, epochs: int, split: int, rounds: int) -> tuple[float, int]:
-    """Mean accuracy over the second half of the rounds, and the number of simulated clients."""
+    """Return the mean accuracy over the second half of the rounds, and the number of simulated clients."""
     order = np.random.default_rng(split).permutation(len(public.labels))
     evaluated, trained = np.split(order, [len(order) // 6])
     inputs, labels = public.inputs.numpy(), public.labels.numpy()

@@ -1,11 +1,11 @@
-"""The other half of Figure 3: training loss over the compression ratio, of the models that a sweep has saved.
+"""Training loss of Figure 3 over the compression ratio, for the saved models of a sweep.
 
 python experiments/fed-smp/training_loss.py SWEEP_FOLDER [--out DIR]
 
-A run does not measure it, since no epsilon covers a number that is computed from the training data themselves. So this
-needs those data beside the models, and what it writes is for experiments, not for release. The loss is the mean
-cross-entropy of the last model over all samples that the clients hold. Written: training-loss.csv, a line for each
-run; training-loss.png and .pdf, means and deviations over seeds (`--out`, default the sweep's folder).
+A run does not measure training loss, because no epsilon covers it. This script needs the training data and the models;
+its output is for experiments, not for release. The loss is the mean cross-entropy of the last model over all samples
+of all clients. Writes training-loss.csv (one line per run) and training-loss.png and .pdf with means and deviations
+over seeds (`--out`, default the sweep's folder).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from safetensors.torch import load_file
 
 from dpfed.config.tables import parse
 from dpfed.models.flat import FlatModel
-from dpfed.report.collection import collect
-from dpfed.report.figures.experiment import Point, plot_over
-from dpfed.report.figures.figure import looks_of
+from dpfed.report.collection import collect_runs
+from dpfed.report.figures.experiment import Point, plot_over_axis
+from dpfed.report.figures.figure import distinct_looks
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
 
@@ -33,7 +33,7 @@ FIELDS = ("row", "x", "seed", "rounds", "training_loss", "training_accuracy", "t
 
 
 def training_loss(folder: Path, config: Mapping[str, Any]) -> tuple[float, float]:
-    """Loss and accuracy of the folder's model on what the clients hold."""
+    """Return loss and accuracy of the folder's model on the clients' samples."""
     experiment = build(parse(config, source=str(folder)))
     dataset, rows = experiment.dataset, experiment.method.clients.partition.indices
     weights = flat_weights(experiment.model, folder / "model.safetensors")
@@ -43,13 +43,13 @@ def training_loss(folder: Path, config: Mapping[str, Any]) -> tuple[float, float
 
 
 def flat_weights(model: FlatModel, file: Path) -> torch.Tensor:
-    """The saved tensors in the order of the model's weights [d]."""
+    """Return the saved tensors in the order of the model's weights [d]."""
     tensors = load_file(file)
     return torch.cat([tensors[block.name].flatten() for block in model.layout])
 
 
 def draw(lines: list[dict[str, Any]], axis: str, target: Path) -> None:
-    """Loss over the sweep's axis; rows without it as lines across."""
+    """Draw the loss over the sweep's axis; rows without the axis are horizontal lines."""
     losses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in lines:
         losses[line["row"], line["x"]].append(line["training_loss"])
@@ -62,9 +62,9 @@ def draw(lines: list[dict[str, Any]], axis: str, target: Path) -> None:
         )
         for (row, x), some in losses.items()
     ]
-    looks = looks_of([line["row"] for line in lines])
+    looks = distinct_looks([line["row"] for line in lines])
     xlabel, ylabel = f"entries kept, as a part of all ({axis})", "training loss, last round"
-    plot_over(points, target, xlabel=xlabel, ylabel=ylabel, logarithmic=True, looks=looks)
+    plot_over_axis(points, target, xlabel=xlabel, ylabel=ylabel, logarithmic=True, looks=looks)
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     out = arguments.out or arguments.folder
-    found = collect([arguments.folder])
+    found = collect_runs([arguments.folder])
     axis = found.x or "method.keep"
     lines: list[dict[str, Any]] = []
     for run in found.runs:

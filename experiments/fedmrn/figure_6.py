@@ -1,12 +1,11 @@
-"""FedMRN, Figure 6: how long a client trains, and how long it takes to make its message of the outcome.
+"""FedMRN, Figure 6: duration of a client's training and of encoding its message.
 
 python experiments/fedmrn/figure_6.py [--profile smoke|cpu|full] [--device cpu|cuda] [--out DIR]
 
-No TOML for `dpfed sweep`: nothing is learnt, one client's work is timed. Rows and settings are those of
-table-1-cifar-10.toml, on random images of its shape. The figure shows means of 10 measurements and has no numbers of
-its own; the text says "up to one third of local training time" of the compression of EDEN and DRIVE. Times on a CPU are
-those of one thread's work (process time), so that neighbours on the machine do not count. Written: figure-6.csv and
-figure-6.png.
+There is no TOML for `dpfed sweep`, because only one client's work is timed. Rows and settings are those of
+table-1-cifar-10.toml, on random images of its shape. The paper's figure shows means of 10 measurements without numbers;
+its text states "up to one third of local training time" for the compression of EDEN and DRIVE. Times on a CPU are
+process times of one thread, so that other work on the machine does not count. Writes figure-6.csv and figure-6.png.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ IMAGES = 500  # a client's share of CIFAR-10
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How many measurements of how many epochs, and on which network and shape (None: Table 1's)."""
+    """Number of measurements, epochs, network and input shape of a profile (None: as in Table 1)."""
 
     times: int
     epochs: int
@@ -53,7 +52,7 @@ PROFILES = {
 
 
 def configurations(profile: Profile, device: str) -> dict[str, Config]:
-    """Table 1's rows, IID, for one client of random images."""
+    """Return Table 1's IID rows for one client with random images."""
     file = HERE / "table-1-cifar-10.toml"
     settings = [
         "data.name=random-images",
@@ -72,7 +71,7 @@ def configurations(profile: Profile, device: str) -> dict[str, Config]:
 
 
 def random_images(shape: tuple[int, ...]) -> Dataset:
-    """Nothing to learn, but the shapes are right."""
+    """Return random images and labels of the right shapes."""
     draw = np.random.default_rng(0)
     inputs = draw.standard_normal((IMAGES + 10, *shape)).astype(np.float32)
     labels = draw.integers(0, 10, IMAGES + 10)
@@ -87,7 +86,7 @@ def random_images(shape: tuple[int, ...]) -> Dataset:
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Process time on a CPU; time until it is done on a GPU."""
+    """Return process time on a CPU, or wall-clock time with synchronisation on a GPU."""
     on_gpu = device.type == "cuda"
     clock = time.perf_counter if on_gpu else time.process_time
     if on_gpu:
@@ -100,7 +99,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def measure(row: str, config: Config, times: int) -> dict[str, str | float]:
-    """Means and deviations over `times` measurements, after one that does not count."""
+    """Return means and deviations over `times` measurements, after one warm-up."""
     experiment = build(config)
     method, weights, client = experiment.method, experiment.start.broadcast, np.zeros(1, dtype=np.int64)
     now = method.announce(Task(state=experiment.start, cohort=client, participants=client), experiment.seeds)

@@ -1,9 +1,9 @@
-"""FedMRN, Table 2: how many points of accuracy a method loses to FedAvg, summed over the three splits of Table 1.
+"""FedMRN, Table 2: accuracy lost compared with FedAvg, in points, summed over the three splits of Table 1.
 
 python experiments/fedmrn/table_2.py fashion-mnist=runs/fedmrn-table-1-fashion-mnist-full svhn=DIR ...
-python experiments/fedmrn/table_2.py --published        the paper's Table 1 in the same way, beside its Table 2
+python experiments/fedmrn/table_2.py --published        computes Table 2 from the paper's Table 1
 
-No runs of its own, so no TOML: DIR is where `dpfed sweep experiments/fedmrn/table-1-DATA.toml --out DIR` put Table 1.
+The table needs no further runs: DIR is the folder of `dpfed sweep experiments/fedmrn/table-1-DATA.toml --out DIR`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Accuracies = dict[tuple[str, str], float]  # (row, split) -> percent
 
 
 def losses(accuracies: Accuracies) -> dict[str, float]:
-    """sum over the splits of (a row's accuracy - FedAvg's), for the rows that have all of FedAvg's splits."""
+    """Return the sum over splits of (accuracy - FedAvg's accuracy), for rows with all of FedAvg's splits."""
     splits = [split for row, split in accuracies if row == "FedAvg"]
     rows = dict.fromkeys(row for row, _ in accuracies if row != "FedAvg")
     return {
@@ -46,7 +46,7 @@ def published_losses(data: str) -> dict[str, float]:
 
 
 def accuracies_of_runs(data: str, folder: Path, profile: str) -> Accuracies:
-    """Mean over the seeds of the last accuracy, of the runs that have finished."""
+    """Return the mean over seeds of the last accuracy of finished runs."""
     found = defaultdict(list)
     for cell in plan(HERE / f"table-1-{data}.toml", profile=profile, out=folder).grid.cells:
         summary = folder / cell.folder / "summary.json"

@@ -1,10 +1,10 @@
-"""What limits private FedPM on Fashion-MNIST: signal against noise in each layer, and accuracy without noise, or clip.
+"""Limits of private FedPM on Fashion-MNIST: signal and noise in each layer, and accuracy without noise or clip.
 
-python experiments/fedpm-masks/limits.py [--seed N] [--rounds N]       prints both; writes limits.csv beside itself
+python experiments/fedpm-masks/limits.py [--seed N] [--rounds N]       prints both; writes limits.csv in this folder
 
-Signal of a layer: the length of the mean of what clients send of it, after the clip; noise: what the round adds to that
-mean, by the stage's own fields. The squared length is estimated by the inner products of different clients, which is
-unbiased. It is computed from all of the training data: what is printed is covered by no epsilon.
+Signal of a layer: the norm of the mean of clipped rows in this layer; noise: the noise that the round adds to this
+mean, from the stage's fields. The squared norm is estimated without bias by inner products of different clients. No
+epsilon covers the output, which is computed from all training data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpfed.stages.stage import Round
 
 HERE = Path(__file__).parent
 COMMON = ("model.name=strided-cnn", "privacy.adjacency=zero-out", "run.evaluate_every=1000")
-# Coins of the mask's probabilities themselves, not of how far they move.
+# Bernoulli samples of the mask's probabilities, not of their change.
 MASKS = (
     *("mask.bound=", "privacy.edge=", "privacy.count_bits=", "server.average=", "privacy.clip_metric=fisher"),
     *("privacy.linf_clip=0.33", "mask.edge=0.1", "server.learning_rate=1.0", "method.keep=0.2"),
@@ -64,7 +64,7 @@ def experiment_of(preset: str, settings: tuple[str, ...], *, seed: int, rounds: 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Of the mean of a cohort's rows, in one layer. kept: the part of its length that the clip leaves."""
+    """Signal and noise of the mean of a cohort's rows in one layer. kept: share of the norm after the clip."""
 
     name: str
     entries: int
@@ -74,7 +74,7 @@ class Layer:
 
 
 def layers_of(experiment: Experiment, state: ServerState, clients: int) -> Iterator[Layer]:
-    """Signal and noise of a round from this state."""
+    """Return signal and noise of a round from this state."""
     method, seeds = experiment.method, experiment.seeds
     ids = np.random.default_rng(state.round).choice(method.sampler.clients, clients, replace=False)
     now = method.announce(Task(state=state, cohort=ids, participants=ids), seeds)
@@ -91,7 +91,7 @@ def layers_of(experiment: Experiment, state: ServerState, clients: int) -> Itera
 
 
 def halves(method: Method, rows: Tensor, ids: NDArray[np.int64], now: Round) -> tuple[Tensor, Tensor]:
-    """What is sent before the clip, and after it."""
+    """Return the rows before and after the clip."""
     first, *rest = method.stages.up_to_the_clip
     sent = first.client(rows, ids, now)
     bounded = sent.clone()
@@ -101,13 +101,13 @@ def halves(method: Method, rows: Tensor, ids: NDArray[np.int64], now: Round) -> 
 
 
 def squared(rows: Tensor) -> float:
-    """|E row|^2, unbiased: the mean inner product of two different clients."""
+    """Return an unbiased estimate of |E row|^2: the mean inner product of two different clients."""
     total, count = rows.double().sum(0), len(rows)
     return float((total.square().sum() - rows.double().square().sum()) / (count * (count - 1)))
 
 
 def noise_variance(method: Method, now: Round) -> Tensor:
-    """Of every entry of the mean, from the stage that draws."""
+    """Return the noise variance of every entry of the mean, from the stage that draws the noise."""
     private, divisor = method.stages.private, method.divisor
     if isinstance(private, GaussianNoise):
         return torch.full((now.projection.sent,), (private.update_noise_multiplier * now.clip_norm / divisor) ** 2)
@@ -117,7 +117,7 @@ def noise_variance(method: Method, now: Round) -> Tensor:
 
 
 def places(experiment: Experiment, now: Round) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Which of the entries that are sent belong to each layer."""
+    """Return the sent entries that belong to each layer."""
     indices = getattr(now.projection, "indices", torch.arange(now.projection.sent)).cpu().numpy()
     ends = np.cumsum([math.prod(block.shape) for block in experiment.model.layout])
     owner = np.searchsorted(ends, indices, side="right")
@@ -129,7 +129,7 @@ def places(experiment: Experiment, now: Round) -> Iterator[tuple[str, NDArray[np
 
 
 class Silent:
-    """In place of noise: nothing."""
+    """Stage without noise."""
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return rows
@@ -139,7 +139,7 @@ class Silent:
 
 
 def without_noise(experiment: Experiment) -> Method:
-    """Not private: means of what was clipped, as floats."""
+    """Return a chain that is not private: means of clipped rows as floats."""
     kept = [stage for stage in experiment.method.stages if isinstance(stage, Project | Clip | ClipMoves)]
     encode = Encode(scheme=compress.get("dense"), seeds=experiment.seeds)
     return replace(

@@ -1,12 +1,12 @@
-"""FedPM and FedMask beside FedAvg; private FedPM beside DP-FedAvg and Fed-SMP: masks over frozen weights, or weights.
+"""Comparison of FedPM and FedMask with FedAvg, and of private FedPM with DP-FedAvg and Fed-SMP.
 
-python experiments/fedpm-masks/run.py                    every row that results.csv does not hold yet, then the figures;
-                                                         a row of another method.public_epochs is another row
-python experiments/fedpm-masks/run.py digits-private     rows of one group; --row NAME and --seed N choose further
+python experiments/fedpm-masks/run.py                    every row that is missing in results.csv, then the figures;
+                                                         rows differ if their method.public_epochs differ
+python experiments/fedpm-masks/run.py digits-private     rows of one group; also --row NAME and --seed N
 python experiments/fedpm-masks/run.py --plot             the figures again
 
-Beside itself: results.csv, a line for each row and seed; curves.csv, a line for each evaluated round; a figure a group.
-Fashion-MNIST and MNIST are read from $DPFED_DATA_DIR. Settings are the presets' (dpfed/presets) but for what ROWS says.
+Writes results.csv (one line per row and seed), curves.csv (one line per evaluated round) and a figure for each group.
+Fashion-MNIST and MNIST are read from $DPFED_DATA_DIR. Settings are the presets' with the changes in ROWS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a table: a preset, what is set on top of it, what is taken out of it, and seeds."""
+    """Row of a table: a preset, keys set on top of it, keys removed from it, and seeds."""
 
     preset: str
     settings: Sequence[str] = ()
@@ -61,12 +61,12 @@ IID = (
     "local.learning_rate_decay=1.0",
 )
 FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
-# Coins of the mask's probabilities themselves, as FedPM has them without privacy, and not of how far they move.
+# Bernoulli samples of the mask's probabilities, as in FedPM without privacy, not of their change.
 OF_THE_MASK = ("mask.bound=", "privacy.edge=", "privacy.count_bits=", "privacy.clip_metric=fisher", "server.average=")
 MASKS = (*OF_THE_MASK, "privacy.linf_clip=0.33", "mask.edge=0.1", "server.learning_rate=1.0", "method.keep=0.2")
 MASKS_OF_DIGITS = (*OF_THE_MASK, "privacy.linf_clip=0.4", "mask.edge=0.2")
 SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
-EUCLIDEAN = ("privacy.clip_metric=euclidean",)  # the metric of the clips that these rows name
+EUCLIDEAN = ("privacy.clip_metric=euclidean",)  # the metric of the clip norms in these rows
 WAY = (*MASKS_OF_DIGITS, *EUCLIDEAN)
 SEEN = (*WAY, "privacy.release=uploads")
 ALL = ("local.learning_rate=20.0", "server.learning_rate=0.1", "server.momentum=0.9", "data.public=0")
@@ -106,7 +106,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3),
         "fed-smp-topk, p = .05, averaged": Row(preset="fed-smp-topk-mnist", settings=AVERAGED, seeds=3),
     },
-    # (a) every upload seen, (b) a sum of coins, (c) noise, coins and a sum
+    # (a) every upload visible, (b) a sum of Bernoulli samples, (c) noise, Bernoulli samples and a sum
     "digits-ways": {
         "a, clip 1, noise .3": Row(
             preset="fedpm-private-digits",
@@ -133,7 +133,7 @@ ROWS: dict[str, dict[str, Row]] = {
         ),
         "dp-fedavg": Row(preset="dp-fedavg-digits", settings=(*SAME, "privacy.epsilon=1.9"), seeds=3),
     },
-    # coins of ordinary weights' updates
+    # Bernoulli samples of updates of ordinary weights
     "digits-signs": {
         "signs": Row(
             preset="stochastic-sign-digits",
@@ -168,7 +168,7 @@ ROWS: dict[str, dict[str, Row]] = {
 
 
 def tables_of(row: Row, seed: int) -> dict[str, Any]:
-    """The configuration's tables."""
+    """Return the tables of the configuration."""
     tables = override(presets.preset_tables(row.preset), [*row.settings, f"run.seed={seed}"])
     for path in row.without:
         table, key = path.split(".")
@@ -179,14 +179,14 @@ def tables_of(row: Row, seed: int) -> dict[str, Any]:
 
 
 def accuracy_of_mask_file(path: Path, experiment: Experiment) -> float:
-    """Test accuracy of the network that the mask file alone rebuilds."""
+    """Return the test accuracy of the network rebuilt from the mask file alone."""
     model, weights = load_mask(path)
     inputs, labels = experiment.dataset.test_inputs, experiment.dataset.test_labels
     return evaluate(model, weights, torch.from_numpy(inputs), torch.from_numpy(labels)).accuracy
 
 
 def run(group: str, name: str, seed: int) -> None:
-    """Train one row and append its lines; the line of results.csv comes last and says that the row is complete."""
+    """Train one row and append its lines; the line of results.csv is written last and marks the row as complete."""
     experiment = build(parse(tables_of(ROWS[group][name], seed), source=f"{group}/{name}"))
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(experiment, Path(folder) / "run")
@@ -218,7 +218,7 @@ def run(group: str, name: str, seed: int) -> None:
 
 
 def period_of(config: Config) -> str:
-    """Passes over public samples, from which coordinates follow; "" if none do."""
+    """Return the passes over public samples, which determine coordinates; "" for methods without public samples."""
     table = config.method
     return str(table.public_epochs) if config.data.public and (table.keep, table.k) != (None, None) else ""
 
@@ -244,13 +244,13 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def plot() -> None:
-    """A figure for each group that has rows, of the first seed."""
+    """Draw a figure for each group with rows, for the first seed."""
     lines = read(CURVES)
     for group in ROWS:
         curves: dict[str, dict[int, dict[str, Any]]] = {}
         for line in lines:
             if line["group"] == group and line["seed"] == "0":
-                # A row that was interrupted and repeated has the same rounds twice; the last stands.
+                # An interrupted and repeated row has its rounds twice; the last line counts.
                 curves.setdefault(line["row"], {})[int(line["round"])] = {
                     k: float(v) if v else None for k, v in line.items() if k not in ("group", "row", "seed")
                 }

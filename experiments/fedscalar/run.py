@@ -1,12 +1,12 @@
-"""FedScalar's Figures 2 and 3, with what the figures leave out: gradient norms, bytes, and the variance of a round.
+"""FedScalar's Figures 2 and 3, and further gradient norms, bytes, and the variance of a round.
 
-python experiments/fedscalar/run.py                  rows and seeds that curves.csv does not hold yet, then the figures
+python experiments/fedscalar/run.py                  rows and seeds that are missing in curves.csv, then the figures
 python experiments/fedscalar/run.py --seeds 4 7      only these seeds, or --rows FedAvg
 python experiments/fedscalar/run.py --plot           the figures again
 python experiments/fedscalar/run.py --profile smoke --out DIR
 
-Rows and settings are those of figure-2.toml. A run folder holds test accuracy and bytes; this adds, on the whole
-training set, the loss and the squared norm of its gradient. Written: curves.csv, variance.csv, the two figures.
+Rows and settings are those of figure-2.toml. A run folder has test accuracy and bytes; this script adds, on the whole
+training set, the loss and the squared norm of its gradient. Writes curves.csv, variance.csv and the two figures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AT_ONCE = 100  # rounds decoded together
 
 
 def covariance_trace(updates: Tensor, vectors: str) -> float:
-    """Total variance of (1/N) sum_n <x_n, v_n> v_n over the directions: exact, for updates x [N, d].
+    """Return the exact total variance of (1/N) sum_n <x_n, v_n> v_n over the directions, for updates x [N, d].
 
     With E v = 0 and E v v^T = I the clients' terms are independent with mean x_n, and E (<x, v> v)(<x, v> v)^T is
     ||x||^2 I + 2 x x^T for a Gaussian, and that minus 2 diag(x^2) for signs (E v_i^4 is 3, or 1). The covariance is
@@ -54,7 +54,7 @@ def covariance_trace(updates: Tensor, vectors: str) -> float:
 
 
 def variance_rows(experiment: Experiment, weights: Tensor, draws: int) -> list[dict[str, Any]]:
-    """Measured and exact variance of one round's step at `weights`, both kinds of directions on the same updates."""
+    """Return measured and exact variance of one round's step at `weights`, for both kinds of directions."""
     clients = np.arange(experiment.config.federation.clients)
     updates = experiment.method.clients.train(weights, clients, number=0, seeds=experiment.seeds)
     mean, rows = updates.mean(dim=0), []
@@ -79,7 +79,7 @@ def variance_rows(experiment: Experiment, weights: Tensor, draws: int) -> list[d
 
 
 def losses(experiment: Experiment, weights: Tensor) -> tuple[float, float]:
-    """Mean cross-entropy on all training images, and the squared norm of its gradient."""
+    """Return the mean cross-entropy on all training images, and the squared norm of its gradient."""
     weights = weights.detach().clone().requires_grad_()
     inputs = torch.from_numpy(experiment.dataset.train_inputs)
     labels = torch.from_numpy(experiment.dataset.train_labels)
@@ -89,7 +89,7 @@ def losses(experiment: Experiment, weights: Tensor) -> tuple[float, float]:
 
 
 def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any]]:
-    """A record of every round on a grid that is fine at the start."""
+    """Return a record for each round of a grid that is finer at the start."""
     state, config = experiment.start, experiment.config
     a_round = 32 * experiment.model.size if config.method.name == "fedavg" else NUMBER_AND_SEED
     test = tuple(map(torch.from_numpy, (experiment.dataset.test_inputs, experiment.dataset.test_labels)))
@@ -113,7 +113,7 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:
-    """The configuration of every row and seed of figure-2.toml, seed by seed."""
+    """Return the configuration of every row and seed of figure-2.toml, seed by seed."""
     cells = plan(HERE / "figure-2.toml", profile=profile, out=None).grid.cells
     return {
         (cell.row, cell.config.run.seed): cell.config for cell in sorted(cells, key=lambda one: one.config.run.seed)
@@ -121,7 +121,7 @@ def experiments(profile: str) -> dict[tuple[str, int], Config]:
 
 
 def common_seeds(curves: Path) -> list[dict[str, str]]:
-    """The records of the seeds that every row has been run with: rows start from the same weights then."""
+    """Return the records of seeds that all rows have, so that rows start from equal weights."""
     with curves.open(newline="", encoding="utf-8") as file:
         records = list(csv.DictReader(file))
     seeds = [{record["seed"] for record in records if record["row"] == row} for row in {r["row"] for r in records}]
@@ -129,7 +129,7 @@ def common_seeds(curves: Path) -> list[dict[str, str]]:
 
 
 def plot(curves: Path, out: Path) -> None:
-    """Figure 2 (loss, gradient) and Figure 3 (accuracy), over rounds and over bytes; mean and range over the seeds."""
+    """Draw Figure 2 (loss, gradient) and Figure 3 (accuracy) over rounds and bytes: mean and range over seeds."""
     records = common_seeds(curves)
     names = list(dict.fromkeys(record["row"] for record in records))
     panels = {
@@ -150,7 +150,7 @@ def plot(curves: Path, out: Path) -> None:
 
 
 def table(curves: Path) -> str:
-    """Means over the seeds at a few rounds, in Markdown."""
+    """Return means over seeds at a few rounds as a Markdown table."""
     records = common_seeds(curves)
     lines = ["| | seeds | round | training loss | squared norm of the gradient | test accuracy | bits a client |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|")

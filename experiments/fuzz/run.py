@@ -1,13 +1,13 @@
-"""A million inputs over every parser, guided by coverage (atheris, which is libFuzzer for Python).
+"""Coverage-guided fuzzing of every parser by atheris (libFuzzer for Python).
 
     pip install atheris
     python experiments/fuzz/run.py --inputs 1000000 --out /tmp/fuzz
 
-Each parser of tests/fuzz/parsers.py runs in a process of its own that dpfed and accounting are instrumented in. Three
-of four inputs of a sealed format are sealed anew (checksum, hash chain, compression): they reach what lies behind.
-An input whose error is outside the documented families is kept in OUT, once for each place where it was raised, and the
-fuzzer goes on. Memory (--memory MB of resident set) and the time of one input (--seconds) are bounded: libFuzzer stops
-at either. Prints a row for each parser and writes OUT/figures.json.
+Each parser of tests/fuzz/parsers.py runs in a separate process in which dpfed and accounting are instrumented. Three
+of four inputs of a sealed format get a valid seal (checksum, hash chain, compression), so that they pass its check.
+An input with an undocumented error is stored in OUT, once for each place that raises, and the fuzzer continues.
+libFuzzer stops at a limit of memory (--memory MB of resident set) or of time per input (--seconds). Prints a row for
+each parser and writes OUT/figures.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Parsers that take milliseconds an input get fewer of them.
+# Parsers that take milliseconds per input get fewer inputs.
 SHARES = {
     "summary": 0.1,
     "metrics": 0.1,
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def run(name: str, inputs: float, given: argparse.Namespace) -> dict:
-    """One parser in a process of its own; what libFuzzer and the worker say of it."""
+    """Run one parser in a separate process; return the output of libFuzzer and the worker."""
     folder = given.out / name
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, __file__, "--worker", name, "--inputs", str(int(inputs)), "--out", str(given.out)]
@@ -120,7 +120,9 @@ def work(name: str, given: argparse.Namespace) -> None:
 
     def one(content: bytes) -> None:
         counts["inputs"] += 1
-        as_it_is = parser.sealed is None or zlib.crc32(content) % 4 == 0  # by content: a run can be repeated
+        as_it_is = (
+            parser.sealed is None or zlib.crc32(content) % 4 == 0
+        )  # named by content, so that a run can be repeated
         whole = content if as_it_is else parser.sealed(content)
         began = time.perf_counter()
         try:

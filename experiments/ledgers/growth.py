@@ -1,4 +1,4 @@
-"""A ledger of a million records: seconds and memory to write, read and state it, each in a process of its own.
+"""Seconds and memory to write, read and state a ledger of a million records, each in a separate process.
 
 python experiments/ledgers/growth.py --records 1000000 --out /tmp/ledger.jsonl
 """

@@ -1,11 +1,10 @@
-"""Two processes draw from one project ledger until it is spent: what is there is what was charged, never too much.
+"""Two processes charge one project ledger until it is spent; the ledger must have every charge and stay in budget.
 
     python experiments/ledgers/two_processes.py --rounds 1000
 
-The budget is that of --rounds rounds (what `dpfed budget` says they cost), and each process would charge that many by
-itself. Afterwards the file is read anew: every charge that a process was told of is in it, once, and nothing else; its
-epsilon is at most the budget; one round more would be above it. While they charge, a reader looks: what it sees is a
-prefix of the final file and within the budget.
+The budget is the epsilon of --rounds rounds by `dpfed budget`; each process alone would charge that many. Afterwards
+the file is read again: it must have every confirmed charge once and nothing else, epsilon at most the budget, and one
+more round must exceed it. A concurrent reader must see prefixes of the final file within the budget.
 """
 
 import argparse
@@ -29,7 +28,7 @@ ROUND = Subsampled(
 
 
 def charge(path: Path, name: str, rounds: int, told, ready) -> None:
-    """Charge until nothing is left."""
+    """Charge the project ledger until its budget is spent."""
     project, done = ProjectLedger.open(path), []
     ready.wait()
     try:

@@ -2,27 +2,26 @@
 
     python experiments/mutants/run.py --mutants 600 --seed 1 --out /tmp/mutants.jsonl
 
-A mutant is one change at one place of the syntax tree: a comparison moved by its equality or turned round, + for - and
-* for /, `and` for `or`, a condition negated, min for max, a number moved, a truth value turned, a keyword argument or a
-call dropped, a returned value lost. Docstrings, annotations, assertions, `raise` statements, decorators, which warnings
-are silenced, and texts are left alone.
-Places are drawn at random over all modules, at least --least in each.
+A mutant has one change at one place of the syntax tree: < replaced by <= or >, + by -, * by /, `and` by `or`, min by
+max, a condition negated, a number changed, a Boolean inverted, a keyword argument or a call removed, or a returned
+value replaced. Docstrings, annotations, assertions, `raise` statements, decorators, silenced warnings and texts are
+unchanged. Places are drawn at random over all modules, at least --least in each.
 
 One process loads numpy, scipy, dp-accounting and pytest; each mutant is a fork of it that loads `accounting` with the
-changed module, then its tests (TESTS, else tests/accounting/test_MODULE.py), the quickest first and as many of them as
-take --tests seconds (those of more than --most seconds are left out), until the first failure. "killed": a test failed,
-nothing could be imported, or it hangs (it takes --hang times as long as without the change). "survived": all passed;
-other tests might have failed.
+changed module and runs the module's tests (TESTS, else tests/accounting/test_MODULE.py) until the first failure. The
+quickest tests come first, up to --tests seconds in all; tests of more than --most seconds are omitted. "killed": a test
+failed, an import failed, or a test hangs (takes --hang times its usual time). "survived": all tests passed; omitted
+tests might have failed.
 
     python experiments/mutants/run.py --again /tmp/mutants.jsonl --tests 40 --most 20 --out /tmp/again.jsonl
 
-A second stage, for the survivors of a first: first all tests of the module's own files, then those of every module that
-imports it, directly or not, the quickest first within each, as many as take --tests seconds. "killed by wider tests":
-one of them failed. It needs `accounting/` as it was in the first stage; tests may be newer.
+A second stage for survivors of the first: it runs all tests of the module's files, then those of every module that
+imports it, directly or indirectly, quickest first, up to --tests seconds. "killed by wider tests": one of them failed.
+The stage requires an unchanged `accounting/`; tests may be newer.
 
-Why not mutmut or cosmic-ray: mutmut changes neither decorated functions nor properties nor what is outside functions,
-and first runs the whole suite under its tracer; cosmic-ray starts an interpreter for every mutant, three seconds of
-imports each.
+mutmut and cosmic-ray are not used: mutmut changes neither decorated functions, nor properties, nor code outside
+functions, and first runs the whole suite under its tracer; cosmic-ray starts an interpreter for every mutant, which
+takes three seconds of imports.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ NAMES = {"min": "max", "max": "min", "ceil": "floor", "floor": "ceil", "minimum"
 
 
 def changes(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
-    """Every mutant of a module: line, what was changed, and the changed tree (made when asked for)."""
+    """Yield every mutant of a module: line, description of the change, and a function that returns the changed tree."""
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") or isinstance(node, ast.arguments)]
     skipped = set(map(id, _left_alone(tree)))
     for index, node in enumerate(nodes):
@@ -102,7 +101,7 @@ def changes(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
 
 
 def mutated(source: str, place: tuple[int, int]) -> ast.Module:
-    """The tree of a module with one change."""
+    """Return the tree of a module with one change."""
     tree = ast.parse(source)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") or isinstance(node, ast.arguments)]
     node, number = nodes[place[0]], place[1]
@@ -183,7 +182,7 @@ def _changed(node: ast.AST, number: int) -> ast.AST:
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module of accounting from a changed tree."""
+    """Loader of one module of accounting from a changed tree."""
 
     def __init__(self, name: str, tree: ast.Module) -> None:
         self.name, self.tree = name, tree
@@ -205,7 +204,7 @@ def tests_of(module: str) -> list[str]:
 
 
 def wider_tests_of(module: str, sources: dict[str, str]) -> list[str]:
-    """The tests of the module, then those of all modules that it can break."""
+    """Return the tests of the module, then those of all modules that import it."""
     imported = {name: set(_imports(ast.parse(source))) for name, source in sources.items()}
     users = [module]
     for user in users:
@@ -223,7 +222,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 class Measuring:
-    """A pytest plugin: the seconds of processor of each test, written to a file; infinite for more than `most`."""
+    """Pytest plugin that writes the processor seconds of each test to a file; infinite above `most`."""
 
     def __init__(self, most: float, report: Path) -> None:
         self.most, self.report = most, report
@@ -249,7 +248,7 @@ class Measuring:
 
 
 class TooSlow(BaseException):
-    """So that nothing takes it for a failure of its own."""
+    """Exception for a timeout that no test catches."""
 
 
 def too_slow(*_: object) -> None:
@@ -257,7 +256,7 @@ def too_slow(*_: object) -> None:
 
 
 class Quickest:
-    """A pytest plugin: those of the `first` files first, the quickest first, as many as take `seconds` together."""
+    """Pytest plugin that orders tests: the `first` files, then by speed, up to `seconds` in all."""
 
     def __init__(self, seconds: float, took: dict[str, float], first: list[str], failed: Path) -> None:
         self.seconds, self.took, self.first, self.failed = seconds, took, first, failed
@@ -278,7 +277,7 @@ class Quickest:
 
 
 def in_a_fork(module: str, tree: ast.Module | None, plugin: object, cpu: int, files: list[str]) -> tuple[bool, float]:
-    """Whether a test failed, and the seconds of processor."""
+    """Return True if a test failed, and the processor seconds."""
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
@@ -322,7 +321,7 @@ def main() -> int:
     given = options.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    for name in LOADED:  # forks share them
+    for name in LOADED:  # forks share these modules
         importlib.import_module(name)
 
     sources = {path.stem: path.read_text() for path in sorted(Path("accounting").glob("*.py"))}
@@ -355,7 +354,7 @@ def survivors(path: Path) -> list:
 
 
 def durations(file: str, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds of each test of a file with nothing changed; kept, for the next start."""
+    """Return the seconds of each test of an unchanged file, cached for the next start."""
     report = given.out.with_suffix(f".{Path(file).stem}.json")
     if not report.exists():
         in_a_fork("", None, Measuring(given.most, report), 1200, [file])
@@ -365,7 +364,7 @@ def durations(file: str, given: argparse.Namespace) -> dict[str, float]:
 
 
 def draw(sources: dict[str, str], given: argparse.Namespace) -> list:
-    """The mutants to run, in random order: all modules at least a little."""
+    """Return the mutants to run in random order, with a minimum per module."""
     generator = random.Random(given.seed)
     places = {
         module: [(module, *change) for change in changes(ast.parse(source))]

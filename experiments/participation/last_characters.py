@@ -1,4 +1,4 @@
-"""The next character from the last ones: small enough to learn from 243 clients under noise."""
+"""Model of the next character from the last four, small enough to learn from 243 clients under noise."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ _LAST, _NUMBERS = 4, 4
 
 
 class LastCharacters(nn.Module):
-    """Characters [b, length] to logits [b, characters], linear in embeddings of the last four."""
+    """Map characters [b, length] to logits [b, characters], linear in embeddings of the last four characters."""
 
     def __init__(self, characters: int) -> None:
         super().__init__()

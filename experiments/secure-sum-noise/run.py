@@ -1,7 +1,7 @@
-"""What integers cost: epsilon of rounded uploads with discrete noise beside real ones with continuous noise.
+"""Increase of epsilon by integer sums: rounded uploads with discrete noise against real ones with continuous noise.
 
 100 clients, d = 1.6e6, noise multiplier 1.4 relative to the real clip norm, delta 1e-5, zero-out. The discrete Gaussian
-is compared under the best account; Skellam, which has a Renyi account only, with the Gaussian's Renyi account.
+is compared under the best account; Skellam, which has only a Renyi account, with the Gaussian's Renyi account.
 
 python experiments/secure-sum-noise/run.py      prints the table as markdown; half a minute
 """
@@ -32,7 +32,7 @@ LAWS: tuple[tuple[Noise, str, Accountant], ...] = (
 
 
 def noise(law: Noise, scale: int) -> DiscreteGaussian | Skellam:
-    """One round: each of SHARES uploads carries its share, of a whole variance for exact samplers."""
+    """Return one round in which each of SHARES uploads has its share, with an integer variance for exact samplers."""
     return law(
         dimension=DIMENSION,
         l2_bound=fixed_point.rounded_l2(scale, DIMENSION),
@@ -43,14 +43,14 @@ def noise(law: Noise, scale: int) -> DiscreteGaussian | Skellam:
 
 
 def run(round_: Gaussian | DiscreteGaussian | Skellam, rounds: int) -> Composed:
-    """One plain round, or many with a tenth of the clients each."""
+    """Return one plain round, or many rounds with a tenth of the clients each."""
     if rounds == 1:
         return Composed(parts=((round_, 1),))
     return Composed(parts=((Subsampled(mechanism=round_, sampling=PoissonSampling(probability=0.1)), rounds),))
 
 
 def overhead(law: Noise, scale: int, rounds: int, accountant: Accountant) -> float:
-    """Relative rise of epsilon over continuous noise, under one accountant."""
+    """Return the relative increase of epsilon over continuous noise, under one accountant."""
     ours, theirs = (
         guarantee(run(round_, rounds), delta=DELTA, accountant=accountant, with_lower_bound=False).epsilon
         for round_ in (noise(law, scale), CONTINUOUS)

@@ -1,9 +1,9 @@
-"""Fed-SMP and FedPM through secure sums with a tenth of the clients lost in every round, beside a trusted sum.
+"""Fed-SMP and FedPM with secure sums and a dropout of a tenth in every round, compared with a trusted sum.
 
-python experiments/secure-training/run.py               every row and seed that results.csv does not hold yet, the table
+python experiments/secure-training/run.py               rows and seeds that are missing in results.csv, then the table
 python experiments/secure-training/run.py --table       only the table
 
-Embedded digits, 650 clients, 65 expected by Poisson coins, zero-out, epsilon 3 at delta 650^-1.1, 60 rounds.
+Embedded digits, 650 clients, Poisson cohorts of 65, zero-out, epsilon 3 at delta 650^-1.1, 60 rounds.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def test_the_page_has_the_matrix_that_the_script_makes():
 
 def test_a_few_cells_are_what_plans_answer():
     made = script()
-    matrix, lanes = made.Matrix(), made.SAMPLINGS["the same in 3 lanes"]
+    matrix, lanes = made.Matrix(), made.SAMPLINGS["`balls-and-bins`, 3 lanes"]
     assert matrix.client(lanes, made.NOISES["3 bands"], Adjacency.ZERO_OUT) == "exact"
     assert matrix.client(lanes, made.NOISES["3 bands"], Adjacency.REPLACE_ONE) == "not analysed (1)"
     assert matrix.client(lanes, made.NOISES["2 buffers"], Adjacency.ZERO_OUT) == "refused (2)"

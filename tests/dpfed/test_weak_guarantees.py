@@ -5,7 +5,7 @@ import pytest
 from dpfed.audit.run import audit_run
 from dpfed.cli.run_on_terminal import show_outcome
 from dpfed.config.tables import parse
-from dpfed.report.collection import collect
+from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
@@ -28,7 +28,7 @@ def test_a_run_whose_guarantee_says_nothing_says_so_everywhere(weak, tmp_path, c
     shown = " ".join(capsys.readouterr().out.split())
     write_report(weak)
     page = (weak.folder / "report.html").read_text()
-    table = write_experiment_report(collect([weak.folder]), tmp_path / "page").read_text()
+    table = write_experiment_report(collect_runs([weak.folder]), tmp_path / "page").read_text()
     audited = " ".join(audit_run(weak.folder).notes)
     for text in (shown, page, table, audited):
         assert DELTA_NOTE in text

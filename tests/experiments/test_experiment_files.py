@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from dpfed.config import registered
 from dpfed.sweep.experiment_file import read_experiment
-from dpfed.sweep.grid import Cell
+from dpfed.sweep.grid import GridCell
 from dpfed.sweep.plan import plan
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -66,7 +66,7 @@ def _own_code() -> Iterator[None]:
         registered.forget_file(str(path))
 
 
-def cells(name: str, profile: str, tmp_path: Path) -> tuple[Cell, ...]:
+def cells(name: str, profile: str, tmp_path: Path) -> tuple[GridCell, ...]:
     """All runs but those of other seeds, parsed and checked without data."""
     return plan(EXPERIMENTS / name, profile=profile, out=tmp_path / "runs", settings=["run.seed=1"]).grid.runs
 
@@ -114,7 +114,7 @@ def test_published_numbers_belong_to_rows_that_run_in_full(name: str, tmp_path: 
 @pytest.mark.parametrize("name", FED_SMP)
 def test_fed_smp_has_three_blocks_of_the_same_rows(name: str, tmp_path: Path) -> None:
     runs = [cell for cell in cells(name, "full", tmp_path) if cell.config.privacy is not None]
-    blocks: dict[str, dict[tuple[str, float | None], Cell]] = defaultdict(dict)
+    blocks: dict[str, dict[tuple[str, float | None], GridCell]] = defaultdict(dict)
     for cell in runs:
         row, _, block = cell.row.rpartition(", ")
         blocks[block][row, cell.config.method.keep] = cell

@@ -8,7 +8,7 @@ from pathlib import Path
 from fuzz.of_runs import EXPERIMENT
 from fuzz.parser import Parser, folder, written
 
-from dpfed.report.collection import collect, write_results
+from dpfed.report.collection import collect_runs, write_results
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of
 from dpfed.report.statistics import write_table as write_statistics
@@ -58,7 +58,7 @@ def _diagnostics(content: bytes) -> None:
 
 def _reported(folder: Path) -> None:
     """All that a page takes from a run, but for the drawing."""
-    found = collect([folder / "run"])
+    found = collect_runs([folder / "run"])
     write_statistics(found, folder / "table.csv")
     write_results(found.runs, folder / "results.csv")
     for group in groups_of(found):
@@ -67,7 +67,7 @@ def _reported(folder: Path) -> None:
 
 def _sweep(content: bytes) -> None:
     _run_folder()
-    collect([written(content, "sweep.json").parent])
+    collect_runs([written(content, "sweep.json").parent])
 
 
 def _published(content: bytes) -> None:

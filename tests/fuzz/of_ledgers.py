@@ -88,19 +88,19 @@ def signed() -> tuple[Ledger, Path]:
     """A ledger of one line, and a public key that has signed it."""
     ledger = Ledger.so_far(written(_chained(_ledger_seeds()[1]), "signed.jsonl"))
     private = folder() / "operator.pem"
-    public = ledger_signature.generate(private)
+    public = ledger_signature.generate_key_pair(private)
     ledger_signature.sign(ledger, private)
     return ledger, public
 
 
 def _signature_seeds() -> list[bytes]:
-    return [ledger_signature.path_of(signed()[0].path).read_bytes()]
+    return [ledger_signature.signature_path(signed()[0].path).read_bytes()]
 
 
 def _signature(content: bytes) -> None:
     ledger, public = signed()
     written(content, "signed.jsonl.sig")
-    assert ledger_signature.verified(ledger, public).head == ledger.head
+    assert ledger_signature.verified_head(ledger, public).head == ledger.head
 
 
 PARSERS: dict[str, Parser] = {

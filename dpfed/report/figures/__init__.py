@@ -1,1 +1,1 @@
-"""Figures, written as PNG without a display. matplotlib is imported only here."""
+"""Figures of reports, written as PNG without a display. Only this package imports matplotlib."""

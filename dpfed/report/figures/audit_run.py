@@ -1,4 +1,4 @@
-"""Figures of a run's audit: canary scores, noise in every round, cohort sizes; each beside its claimed distribution."""
+"""Figures of a run's audit: canary scores, noise of every round and cohort sizes, with their claimed distributions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
-from dpfed.report.figures.inline import ChartGroup, inline, tooltips
+from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
 
-_GROUPS = 20
+_MOST_BARS = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryScores:
-    """Scores in units of the claimed noise; claimed distributions N(0, 1) absent, N(shift, 1) present."""
+    """Canary scores in claimed noise standard deviations; claimed: N(0, 1) if absent, N(shift, 1) if present."""
 
     present: Floats
     absent: Floats
@@ -32,7 +32,7 @@ class CanaryScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseRatios:
-    """Noise standard deviation of each round over the charged one, and the limits of the test."""
+    """Ratio of each round's noise standard deviation to the charged one, and the limits of the test."""
 
     rounds: Sequence[int]
     ratios: Floats
@@ -42,7 +42,7 @@ class NoiseRatios:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CohortSizes:
-    """Sizes of the cohorts, and the claimed P(size = first, first + 1, ...)."""
+    """Sizes of the cohorts, and the claimed probabilities `mass` of the sizes first, first + 1, ..."""
 
     sizes: Sequence[int]
     first: int
@@ -52,17 +52,17 @@ class CohortSizes:
 def plot_audit(
     canaries: CanaryScores | None, noise: NoiseRatios | None, cohorts: CohortSizes | None, path: Path
 ) -> ChartGroup:
-    """Write the figure, in which a panel without data says so, and return the other panels for a page."""
+    """Write the figure to `path` and return its panels for a page; a panel without data has a note instead."""
     with figure(path, columns=3) as axes:
-        _canaries(axes[0], canaries)
-        _noise(axes[1], noise)
-        _cohorts(axes[2], cohorts)
-        return inline(axes[0].figure, files=path.name)
+        _draw_canaries(axes[0], canaries)
+        _draw_noise(axes[1], noise)
+        _draw_cohorts(axes[2], cohorts)
+        return inline_svg(axes[0].figure, files=path.name)
 
 
-def _canaries(axis: Axes, found: CanaryScores | None) -> None:
+def _draw_canaries(axis: Axes, found: CanaryScores | None) -> None:
     if found is None:
-        _empty_panel(axis, "canaries", "the run had no canaries")
+        _draw_empty_panel(axis, "canaries", "the run had no canaries")
         return
     everything = np.concatenate([found.present, found.absent])
     low, high = min(float(everything.min()), -3.0), max(float(everything.max()), found.shift + 3.0)
@@ -80,12 +80,12 @@ def _canaries(axis: Axes, found: CanaryScores | None) -> None:
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
-def _noise(axis: Any, found: NoiseRatios | None) -> None:
+def _draw_noise(axis: Any, found: NoiseRatios | None) -> None:
     if found is None or not len(found.rounds):
-        _empty_panel(axis, "noise", "no noise on sums to look at")
+        _draw_empty_panel(axis, "noise", "the run has no noise on sums")
         return
     axis.fill_between(
-        found.rounds, found.low, found.high, step="mid", alpha=0.2, color=COLOURS[2], label="a correct run keeps to"
+        found.rounds, found.low, found.high, step="mid", alpha=0.2, color=COLOURS[2], label="limits for a correct run"
     )
     inside = (found.ratios >= found.low) & (found.ratios <= found.high)
     rounds = np.asarray(found.rounds)
@@ -95,10 +95,10 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
         axis.plot(rounds[~inside], found.ratios[~inside], "x", markersize=6, color=COLOURS[1], label="outside")
     kept = [f"{low:.3f} to {high:.3f}" for low, high in zip(found.low, found.high, strict=True)]
     words = [
-        f"round {at}: {ratio:.3f} of what is charged; a correct run has {limits}"
+        f"round {at}: {ratio:.3f} of the charged noise; limits for a correct run: {limits}"
         for at, ratio, limits in zip(rounds, found.ratios, kept, strict=True)
     ]
-    tooltips(axis, list(rounds), list(found.ratios), words)
+    add_tooltips(axis, list(rounds), list(found.ratios), words)
     low, high = axis.get_ylim()
     axis.set_ylim(low, high + 0.25 * (high - low))  # leave room for the legend
     axis.set(xlabel="round", ylabel="noise std over charged std", title="noise in the sum")
@@ -106,32 +106,32 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
-def _cohorts(axis: Any, found: CohortSizes | None) -> None:
+def _draw_cohorts(axis: Any, found: CohortSizes | None) -> None:
     if found is None or not len(found.sizes):
-        _empty_panel(axis, "cohorts", "no cohort sizes to look at")
+        _draw_empty_panel(axis, "cohorts", "the run has no cohort sizes")
         return
     middles, counts, expected = grouped_sizes(found)
     width = float(middles[1] - middles[0]) if len(middles) > 1 else 1.0
     axis.bar(middles, counts, width=0.85 * width, alpha=0.4, color=COLOURS[0], label="rounds seen")
-    axis.plot(middles, expected, "o-", markersize=3, color=COLOURS[1], label="claimed law")
+    axis.plot(middles, expected, "o-", markersize=3, color=COLOURS[1], label="claimed distribution")
     words = [
         f"about {at:.0f} clients: {seen:.0f} rounds, {due:.1f} expected"
         for at, seen, due in zip(middles, counts, expected, strict=True)
     ]
-    tooltips(axis, list(middles), list(expected), words)
+    add_tooltips(axis, list(middles), list(expected), words)
     axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
     low, high = axis.get_xlim()
-    axis.set_xlim(low - 3, high + 3)  # a constant size is one bar, too
+    axis.set_xlim(low - 3, high + 3)  # so that the bar of a constant size has a margin
     axis.set_ylim(top=1.25 * axis.get_ylim()[1])
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
 def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
-    """Return (middles, rounds seen, rounds expected) of groups of sizes: about twenty equal groups for many sizes."""
+    """Return (middles, observed rounds, expected rounds) of at most about twenty equal groups of cohort sizes."""
     likely = found.first + np.flatnonzero(found.mass > 1e-4 * found.mass.max())
     low, high = min(int(likely[0]), *found.sizes), max(int(likely[-1]), *found.sizes)
-    width = max(1, round((high - low + 1) / _GROUPS))
+    width = max(1, round((high - low + 1) / _MOST_BARS))
     edges = np.arange(low, high + width + 1, width)
     counts, _ = np.histogram(found.sizes, bins=edges - 0.5)
     sizes = found.first + np.arange(len(found.mass))
@@ -139,6 +139,6 @@ def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
     return (edges[:-1] + edges[1:] - 1) / 2, counts.astype(np.float64), expected
 
 
-def _empty_panel(axis: Axes, title: str, words: str) -> None:
+def _draw_empty_panel(axis: Axes, title: str, words: str) -> None:
     axis.set(title=title, xticks=[], yticks=[])
     axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes, fontsize=9)

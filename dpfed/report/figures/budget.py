@@ -1,4 +1,4 @@
-"""Figures of a budget: epsilon over rounds, and its readings (profile, trade-off, groups, belief)."""
+"""Figures of a budget: epsilon over rounds, and readings of the guarantee (profile, trade-off, groups, belief)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp
 
 
 def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axes | None = None) -> Figure:
-    """Return the figure, a new one or that of `ax`, written to `path` if given.
+    """Return the figure of epsilon over rounds, new or drawn on `ax`, and write it to `path` if given.
 
-    The shaded band is between the best account and the lower bound.
+    The shaded band lies between the lower bound and the best valid upper bound.
     """
     rounds = np.unique(np.linspace(1, answer.rounds, _POINTS).round().astype(int))
     with figure(path, ax=ax) as axes:
@@ -51,14 +51,14 @@ def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axe
         axes.set_xlabel("rounds")
         axes.set_ylabel(f"epsilon at delta {upwards(plan.delta)}")
         drawn = f"{plan.sampling.name} sampling {plan.cohort} of {plan.clients}"
-        axes.set_title(f"{drawn}, {plan.adjacency}, {_strength(plan, answer)}", fontsize=10)
+        axes.set_title(f"{drawn}, {plan.adjacency}, {_noise_text(plan, answer)}", fontsize=10)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9)
     drawn_on: Figure = axes.figure
     return drawn_on
 
 
-def _strength(plan: Plan, answer: Budget) -> str:
+def _noise_text(plan: Plan, answer: Budget) -> str:
     if isinstance(plan.mechanism, BernoulliUploads):
         edge = plan.mechanism.edge
         return f"{plan.mechanism.dimension:,} Bernoulli samples in [{edge:g}, {1 - edge:g}]"
@@ -88,14 +88,14 @@ def _epsilon_at(
 
 
 def readings_path(path: Path) -> Path:
-    """Return the path of the figure of readings, beside that of epsilon over rounds."""
+    """Return the path of the figure of readings for the figure of epsilon over rounds at `path`: NAME-readings.png."""
     return path.with_name(f"{path.stem}-readings{path.suffix or '.png'}")
 
 
 def plot_readings(answer: Budget, path: Path | None = None, *, ax: Sequence[Axes] | None = None) -> Figure | None:
-    """Return the figure, written to `path`, if any; None if no account of the mechanism has a profile.
+    """Return the figure of readings and write it to `path` if given; None if the mechanism has no privacy profile.
 
-    All four panels, on axes `ax` of your own if given, are from that one profile.
+    Its four panels, drawn on the caller's axes `ax` if given, are computed from one privacy profile.
     """
     try:
         claim = profile(answer.mechanism)
@@ -103,10 +103,10 @@ def plot_readings(answer: Budget, path: Path | None = None, *, ax: Sequence[Axes
         return None
     delta = answer.plan.delta
     with figure(path, columns=2, rows=2, ax=ax) as (above, curve, groups, belief):
-        _profile(above, claim, answer.epsilon, delta)
-        _tradeoff(curve, claim)
-        _groups(groups, claim, delta)
-        _belief(belief, answer.epsilon)
+        _draw_profile(above, claim, answer.epsilon, delta)
+        _draw_tradeoff(curve, claim)
+        _draw_groups(groups, claim, delta)
+        _draw_belief(belief, answer.epsilon)
         for axes in (above, curve, groups, belief):
             axes.title.set_fontsize(10)
             axes.tick_params(labelsize=9)
@@ -114,7 +114,7 @@ def plot_readings(answer: Budget, path: Path | None = None, *, ax: Sequence[Axes
     return drawn
 
 
-def _profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:
+def _draw_profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:
     at = np.linspace(0.0, max(2 * epsilon, 0.1), 300)
     values = claim(at)
     axes.plot(at, values)
@@ -127,7 +127,7 @@ def _profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:
     axes.set(title="privacy profile", xlabel="epsilon", ylabel="delta")
 
 
-def _tradeoff(axes: Axes, claim: Profile) -> None:
+def _draw_tradeoff(axes: Axes, claim: Profile) -> None:
     rate = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 400)])
     axes.plot(rate, readings.tradeoff(claim, rate))
     axes.plot([0, 1], [1, 0], "--", color="gray", linewidth=1)
@@ -137,7 +137,7 @@ def _tradeoff(axes: Axes, claim: Profile) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1.08))
 
 
-def _groups(axes: Axes, claim: Profile, delta: float) -> None:
+def _draw_groups(axes: Axes, claim: Profile, delta: float) -> None:
     sizes = np.arange(1, _MOST_TOGETHER + 1)
     found = np.array([readings.epsilon_at(readings.of_group(claim, int(size)), delta) for size in sizes])
     known = found <= _LARGEST
@@ -148,11 +148,11 @@ def _groups(axes: Axes, claim: Profile, delta: float) -> None:
     axes.set(ylim=(0, None), xlim=(0.5, _MOST_TOGETHER + 0.5), xticks=sizes)
 
 
-def _belief(axes: Axes, epsilon: float) -> None:
+def _draw_belief(axes: Axes, epsilon: float) -> None:
     at = np.linspace(0.0, max(2 * epsilon, 0.1), 200)
     for prior in _PRIORS:
         axes.plot(at, [readings.posterior(epsilon=float(one), prior=prior) for one in at], label=f"{prior:g}")
     axes.axvline(epsilon, color="gray", linewidth=1, linestyle=":")
-    axes.set(title="largest belief afterwards", xlabel="privacy loss of the outcome", ylabel="posterior probability")
+    axes.set(title="largest posterior belief", xlabel="privacy loss of the outcome", ylabel="posterior probability")
     axes.set(ylim=(0, 1.42), xlim=(0, at[-1]), yticks=np.linspace(0, 1, 6))
-    axes.legend(frameon=False, fontsize=9, loc="upper center", ncols=3, title="belief before", title_fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper center", ncols=3, title="prior belief", title_fontsize=9)

@@ -1,4 +1,4 @@
-"""Epsilon over two of noise multiplier, rounds and cohort: a heat map with contours."""
+"""Heat map of epsilon over two of noise multiplier, rounds and cohort, with contours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accounting.compose.rdp import Conversion
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.report.figures.figure import figure, pandas
+from dpfed.report.figures.figure import figure, import_pandas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +30,16 @@ _POINTS, _POINTS_OF_A_GRID = 19, 81
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
-    """One axis of a map: `low` to `high`, in equal ratios."""
+class MapAxis:
+    """Axis of a map from `low` to `high`, with values in equal ratios."""
 
     name: AxisName
     low: float
     high: float
 
     @staticmethod
-    def of(text: str) -> Axis:
-        """Read NAME=LOW:HIGH, as in rounds=10:1000."""
+    def from_text(text: str) -> MapAxis:
+        """Return the axis of a text NAME=LOW:HIGH, as in rounds=10:1000. ConfigError for any other text."""
         name, _, ends = text.partition("=")
         try:
             low, high = (float(end) for end in ends.split(":"))
@@ -51,22 +51,22 @@ class Axis:
                 "0 < LOW < HIGH, as in --over rounds=10:1000."
             )
         if name != "noise-multiplier" and (low < 1 or low != round(low) or high != round(high)):
-            raise ConfigError(f"--over {text}: the ends must be whole numbers of at least 1.")
-        return Axis(name=name, low=low, high=high)  # type: ignore[arg-type]
+            raise ConfigError(f"--over {text}: LOW and HIGH must be integers of at least 1.")
+        return MapAxis(name=name, low=low, high=high)  # type: ignore[arg-type]
 
-    def points(self, count: int) -> NDArray[np.float64]:
-        """Return at most `count` values; distinct integers for rounds and cohorts."""
+    def axis_values(self, count: int) -> NDArray[np.float64]:
+        """Return at most `count` values of the axis; distinct integers for rounds and cohorts."""
         values = np.geomspace(self.low, self.high, count)
         return values if self.name == "noise-multiplier" else np.unique(values.round())
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetMap:
-    """Epsilon at every pair of values of two axes; rows are the second axis. Each value is an upper bound."""
+    """Upper bounds on epsilon [y, x] at every pair of values `x` of x_axis and `y` of y_axis."""
 
     plan: Plan
-    across: Axis
-    up: Axis
+    x_axis: MapAxis
+    y_axis: MapAxis
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     epsilon: NDArray[np.float64]
@@ -74,36 +74,39 @@ class BudgetMap:
     accountant: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; infinities become null."""
+        """Return the JSON object of `dpfed budget --over --json`; infinite values become null."""
         rows = [[float(e) if math.isfinite(e) else None for e in row] for row in self.epsilon]
-        axes = {self.across.name: _numbers(self.across, self.x), self.up.name: _numbers(self.up, self.y)}
+        axes = {
+            self.x_axis.name: _json_values(self.x_axis, self.x),
+            self.y_axis.name: _json_values(self.y_axis, self.y),
+        }
         return {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant, **self.fixed}
 
     def to_pandas(self) -> Any:
-        """Return epsilon as a pandas DataFrame: a column for each value across, a row for each one up."""
-        pd = pandas()
-        across, up = pd.Index(self.x, name=self.across.name), pd.Index(self.y, name=self.up.name)
+        """Return epsilon as a pandas DataFrame: a column for each value of x_axis, a row for each value of y_axis."""
+        pd = import_pandas()
+        across, up = pd.Index(self.x, name=self.x_axis.name), pd.Index(self.y, name=self.y_axis.name)
         return pd.DataFrame(self.epsilon, index=up, columns=across)
 
 
-def _numbers(axis: Axis, values: NDArray[np.float64]) -> list[float] | list[int]:
+def _json_values(axis: MapAxis, values: NDArray[np.float64]) -> list[float] | list[int]:
     return values.tolist() if axis.name == "noise-multiplier" else [int(value) for value in values]
 
 
 def budget_map(
     plan: Plan,
-    axes: tuple[Axis, Axis],
+    axes: tuple[MapAxis, MapAxis],
     *,
     fixed: Mapping[str, float],
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
 ) -> BudgetMap:
-    """Compute epsilon over two axes; `fixed` holds the third of noise multiplier and rounds (the cohort is the plan's).
+    """Compute epsilon over two axes; `fixed` holds noise multiplier or rounds unless it is an axis.
 
-    Renyi accounts of sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
+    Renyi accounts of sampled Gaussians are computed together on a fine grid; other accounts point by point.
     """
-    quick = accountant == "rdp" and _on_a_grid(plan)
-    x, y = (axis.points(_POINTS_OF_A_GRID if quick else _POINTS) for axis in axes)
+    quick = accountant == "rdp" and _has_grid_account(plan)
+    x, y = (axis.axis_values(_POINTS_OF_A_GRID if quick else _POINTS) for axis in axes)
     across, up = np.meshgrid(x, y)
     values = {axes[0].name: across, axes[1].name: up}
     noise, rounds, cohort = (
@@ -122,21 +125,23 @@ def budget_map(
         )
     else:
         cells = zip(noise.flat, rounds.flat, cohort.flat, strict=True)
-        each = [_cell(plan, float(z), int(t), int(r), accountant, conversion) for z, t, r in cells]
+        each = [_cell_epsilon(plan, float(z), int(t), int(r), accountant, conversion) for z, t, r in cells]
         epsilon = np.array(each).reshape(across.shape)
     return BudgetMap(
-        plan=plan, across=axes[0], up=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
+        plan=plan, x_axis=axes[0], y_axis=axes[1], x=x, y=y, epsilon=epsilon, fixed=fixed, accountant=accountant
     )
 
 
-def _on_a_grid(plan: Plan) -> bool:
-    """Return True if `accounting.compose.grid` has the plan's account."""
+def _has_grid_account(plan: Plan) -> bool:
+    """Return True if `accounting.compose.grid` can compute the plan's account."""
     poisson = plan.sampling.name == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
     gaussian = isinstance(plan.mechanism, GaussianNoise) and plan.noise_schedule is None
     return gaussian and plan.before is None and (poisson or plan.sampling.name == "fixed")
 
 
-def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
+def _cell_epsilon(
+    plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion
+) -> float:
     return accountants.guarantee(
         plan.changed(cohort=cohort).run(z, rounds),
         delta=plan.delta,
@@ -147,10 +152,9 @@ def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant
 
 
 def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | None = None) -> Figure:
-    """Return the heat map with contours of epsilon, written to `path`, if any.
+    """Return the heat map with contours of epsilon, and write it to `path` if given.
 
-    Between the computed cells colour and contours are interpolated: state the epsilon of `accounting.budget.epsilon`
-    instead.
+    Colours and contours are interpolated between computed points: for a guarantee use `accounting.budget.epsilon`.
     """
     from matplotlib.colors import LogNorm
 
@@ -161,8 +165,8 @@ def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | No
     with figure(path, ax=ax) as axes:
         axes.set_xscale("log")
         axes.set_yscale("log")
-        for axis, values, line in ((found.across, found.x, axes.xaxis), (found.up, found.y, axes.yaxis)):
-            _label(axis, values, line, found.plan.clients)
+        for axis, values, line in ((found.x_axis, found.x, axes.xaxis), (found.y_axis, found.y, axes.yaxis)):
+            _label_axis(axis, values, line, found.plan.clients)
         norm = LogNorm(low, high) if high > low * 1.001 else None
         mesh = axes.pcolormesh(found.x, found.y, shown, norm=norm, cmap="viridis_r", shading="gouraud", rasterized=True)
         names = {math.log(level): f"{level:g}" for level in _LEVELS if low < level < high}
@@ -173,7 +177,7 @@ def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | No
             axes.clabel(lines, fmt=names, fontsize=8)
         axes.grid(visible=False)
         axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {upwards(found.plan.delta)}")
-        axes.set_title(_title(found), fontsize=10)
+        axes.set_title(_map_title(found), fontsize=10)
     drawn: Figure = axes.figure
     return drawn
 
@@ -181,7 +185,7 @@ def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | No
 _LEVELS = [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]
 
 
-def _label(axis: Axis, values: NDArray[np.float64], line: Any, clients: int) -> None:
+def _label_axis(axis: MapAxis, values: NDArray[np.float64], line: Any, clients: int) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     inside = [level for level in _LEVELS if values[0] <= level <= values[-1]]
@@ -191,8 +195,8 @@ def _label(axis: Axis, values: NDArray[np.float64], line: Any, clients: int) -> 
     line.set_label_text(axis.name.replace("-", " ") + (f" of {clients:,} clients" if axis.name == "cohort" else ""))
 
 
-def _title(found: BudgetMap) -> str:
-    plan, names = found.plan, (found.across.name, found.up.name)
+def _map_title(found: BudgetMap) -> str:
+    plan, names = found.plan, (found.x_axis.name, found.y_axis.name)
     cohort = "" if "cohort" in names else f" {plan.cohort:,} of {plan.clients:,}"
     fixed = "".join(f", {name.replace('-', ' ')} {upwards(value)}" for name, value in found.fixed.items())
     return f"{plan.sampling.name} sampling{cohort}, {plan.adjacency}{fixed}; accountant {found.accountant}"

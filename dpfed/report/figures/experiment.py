@@ -13,20 +13,20 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from accounting.rounding import upwards
-from dpfed.report.figures.figure import Look, figure, legend_beside, looks_for, plain_log_ticks
-from dpfed.report.figures.inline import ChartGroup, inline, tooltips
-from dpfed.report.units import significant
+from dpfed.report.figures.figure import LineLook, figure, given_or_distinct_looks, legend_beside, plain_log_ticks
+from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.units import significant_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BESIDE = 2.4
-_NO_LOOKS: Mapping[str, Look] = {}
+_NO_LOOKS: Mapping[str, LineLook] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One line: at each of `rounds` the accuracies in percent of every seed [seeds, points], and the megabytes."""
+    """One line of a figure: accuracies in percent [seeds, points] and uplink megabytes [points] at each of `rounds`."""
 
     name: str
     rounds: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Mean and deviation over seeds (0 for one seed) of row `name` at `x`; x None: a row without this axis."""
+    """Mean and standard deviation over seeds (0 for one seed) of row `name` at `x`; None if the row lacks the axis."""
 
     name: str
     x: float | str | None
@@ -46,10 +46,10 @@ class Point:
 
 
 def plot_curves(
-    curves: Sequence[Curve], path: Path, *, looks: Mapping[str, Look] = _NO_LOOKS, caption: str = ""
+    curves: Sequence[Curve], path: Path, *, looks: Mapping[str, LineLook] = _NO_LOOKS, caption: str = ""
 ) -> ChartGroup:
-    """Draw accuracy over rounds and over megabytes: mean, and the range of the seeds as a band."""
-    looks = looks_for([curve.name for curve in curves], looks)
+    """Draw accuracy over rounds and over megabytes: the mean over seeds, and the range over seeds as a band."""
+    looks = given_or_distinct_looks([curve.name for curve in curves], looks)
     with figure(path, columns=2, beside=_BESIDE, pdf=True) as (left, right):
         for curve in curves:
             look = looks[curve.name]
@@ -62,7 +62,7 @@ def plot_curves(
                 )
                 if len(curve.accuracies) > 1:
                     axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
-                tooltips(axes, x, middle, _curve_text(curve, middle, low, high))
+                add_tooltips(axes, x, middle, _curve_texts(curve, middle, low, high))
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
@@ -70,24 +70,24 @@ def plot_curves(
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_title("mean, and range over seeds", fontsize=10)
         legend_beside(left)
-        return inline(left.figure, words=caption, files=_files(path))
+        return inline_svg(left.figure, caption=caption, files=_file_names(path))
 
 
-def _curve_text(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
+def _curve_texts(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
     several = len(curve.accuracies) > 1
     return [
         f"{curve.name}: {y:.2f}%"
         + (f" ({low:.2f} to {high:.2f})" if several else "")
-        + f", round {number:,}, {significant(float(megabytes))} MB"
+        + f", round {number:,}, {significant_text(float(megabytes))} MB"
         for number, megabytes, y, low, high in zip(curve.rounds, curve.megabytes, *middle_low_high, strict=True)
     ]
 
 
-def _files(path: Path) -> str:
+def _file_names(path: Path) -> str:
     return f"{path.name}, {path.with_suffix('.pdf').name}"
 
 
-def plot_over(
+def plot_over_axis(
     points: Sequence[Point],
     path: Path,
     *,
@@ -95,17 +95,16 @@ def plot_over(
     ylabel: str,
     logarithmic: bool = False,
     bounds: bool = False,
-    looks: Mapping[str, Look] = _NO_LOOKS,
+    looks: Mapping[str, LineLook] = _NO_LOOKS,
     caption: str = "",
 ) -> ChartGroup:
-    """Draw mean and deviation over x, a line a row; published points are hollow. A row without x is a horizontal line.
+    """Draw mean and deviation over x, one line per row; published points are hollow.
 
-    `bounds`: True if x is an upper bound; its labels are then rounded up.
-
-    If x is text, no line joins the points, and the rows are side by side.
+    A row without x is a horizontal line. If x is text, no line joins the points, and rows are drawn side by side.
+    bounds: True if x is an upper bound, whose labels are rounded up.
     """
     names = list(dict.fromkeys(point.name for point in points))
-    looks = looks_for(names, looks)
+    looks = given_or_distinct_looks(names, looks)
     values = list(dict.fromkeys(point.x for point in points if point.x is not None))
     numbers = [value for value in values if not isinstance(value, str)]
     words = len(numbers) < len(values)
@@ -124,18 +123,24 @@ def plot_over(
             axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
             axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
-            _logarithmic(axes, numbers, upwards if bounds else _nearest)
+            _set_log_axis(axes, numbers, upwards if bounds else _nearest_text)
         legend_beside(axes, last="published")
-        return inline(axes.figure, words=caption, files=_files(path))
+        return inline_svg(axes.figure, caption=caption, files=_file_names(path))
 
 
 def _row_offset(number: int, rows: int) -> float:
-    """Return the offset of a row beside the others, around 0."""
+    """Return the horizontal offset that separates a row from the others; offsets are symmetric around 0."""
     return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
 
 
 def _draw_row(
-    axes: Axes, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool, bounds: bool
+    axes: Axes,
+    points: Sequence[Point],
+    place: Mapping[float | str, float],
+    look: LineLook,
+    *,
+    joined: bool,
+    bounds: bool,
 ) -> None:
     somewhere = sorted(
         ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
@@ -163,10 +168,10 @@ def _draw_row(
             markersize=6,
         )
         x = [x for x, _ in somewhere]
-        tooltips(
+        add_tooltips(
             axes, x, [point.mean for _, point in somewhere], [_point_text(point, bounds) for _, point in somewhere]
         )
-        tooltips(
+        add_tooltips(
             axes, [x for x, _ in seen], [y for _, y in seen], [f"{points[0].name}, published: {y:g}" for _, y in seen]
         )
     for point in points:
@@ -178,16 +183,16 @@ def _draw_row(
 
 
 def _point_text(point: Point, bounds: bool) -> str:
-    at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant(point.x or 0.0))
+    at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant_text(point.x or 0.0))
     return f"{point.name}: {point.mean:.2f}" + (f" ± {point.std:.2f}" if point.std else "") + f" at {at}"
 
 
-def _nearest(value: float) -> str:
+def _nearest_text(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _logarithmic(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:
-    """Set a logarithmic x axis with the values as ticks, unless they would overlap."""
+def _set_log_axis(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:
+    """Set a logarithmic x axis with ticks at those values whose labels do not overlap."""
     axes.set_xscale("log")
     shown: list[float] = []
     for value in sorted(values):

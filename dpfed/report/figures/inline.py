@@ -1,6 +1,6 @@
-"""Panels of a figure as SVG inside a page: in the colours of the page, with a tooltip at each mark.
+"""Panels of a figure as inline SVG of a page, in the page's colours, with a tooltip at each mark.
 
-The page shows the same drawing as the file for print. It loads nothing and runs no script for it.
+The page shows the drawing of the print file; it needs no external file and no script.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDE, _HIGH = 4.2, 2.8
-"""Inches of a panel: 302 units, so that its text is as large on a telephone as on a wide screen."""
+"""Width and height of a panel in inches; 4.2 inches are 302 units, which keeps text readable on a phone."""
 _MOST_MARKS = 300
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {
     FAINT: "var(--faint)",
@@ -40,16 +40,16 @@ Numbers = Sequence[float] | NDArray[np.generic]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One pair of axes: the text above it, and the picture."""
+class FigurePanel:
+    """One pair of axes: its caption and its picture."""
 
     caption: str
     picture: Markup
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A line of a legend: a name, and a sample of its line."""
+class LegendEntry:
+    """Entry of a legend: a name, and a picture of a line sample."""
 
     name: str
     picture: Markup
@@ -57,18 +57,16 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChartGroup:
-    """Panels that belong together: text above them, one legend below, and the names of their files."""
+    """Panels of one figure with a caption, a common legend, and the names of the print files."""
 
-    panels: Sequence[Panel]
-    legend: Sequence[Entry] = ()
-    words: str = ""
+    panels: Sequence[FigurePanel]
+    legend: Sequence[LegendEntry] = ()
+    caption: str = ""
     files: str = ""
 
 
-def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
-    """Show a text if a reader of a page points at (x, y); no effect in print. At most 301 marks, the last one
-    included.
-    """
+def add_tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
+    """Add a tooltip with a text at each (x, y), for pages only; at most 301 marks are kept, including the last one."""
     if not len(x):
         return
     step = -(-len(x) // _MOST_MARKS)
@@ -78,8 +76,8 @@ def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
     line.tooltips = [words[i] for i in kept]
 
 
-def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
-    """Return each pair of axes of a figure separately, and one legend, empty for a single name.
+def inline_svg(drawing: Figure, *, caption: str = "", files: str = "") -> ChartGroup:
+    """Return each pair of axes of a figure as a panel, and one legend, which is empty for a single name.
 
     Axes without data are left out. The figure is not changed.
     """
@@ -90,31 +88,35 @@ def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     before, legends = drawing.get_size_inches().copy(), drawing.legends
     drawing.set_size_inches(_WIDE, _HIGH)
-    drawing.legends = []  # a hidden legend beside the axes would still use space
-    with _hidden(*(one for axis in axes if (one := axis.get_legend()) is not None)):
-        panels = [_panel(drawing, axis) for axis in drawn]
+    drawing.legends = []  # even a hidden legend would use space beside the axes
+    with _hide_artists(*(one for axis in axes if (one := axis.get_legend()) is not None)):
+        panels = [_axes_panel(drawing, axis) for axis in drawn]
     drawing.set_size_inches(*before)
     drawing.legends = legends
-    legend = [Entry(name=name, picture=_swatch(one)) for name, one in handles.items()] if len(handles) > 1 else []
-    return ChartGroup(panels=panels, legend=legend, words=words, files=files)
+    legend = (
+        [LegendEntry(name=name, picture=_legend_sample(one)) for name, one in handles.items()]
+        if len(handles) > 1
+        else []
+    )
+    return ChartGroup(panels=panels, legend=legend, caption=caption, files=files)
 
 
-def _panel(drawing: Figure, axis: Any) -> Panel:
-    """Return the panel of one pair of axes. Its caption is the title, or else the name of the y axis."""
+def _axes_panel(drawing: Figure, axis: Any) -> FigurePanel:
+    """Return the panel of one pair of axes; its caption is the title, or else the label of the y axis."""
     title, label = axis.get_title(), axis.get_ylabel()
     caption = (title or label)[:1].upper() + (title or label)[1:]
     aside = axis.title if title else axis.yaxis.label
     place = axis.get_subplotspec()
     words = {line.get_gid(): line.tooltips for line in axis.lines if line.get_gid()}
-    with _hidden(aside, *(other for other in drawing.axes if other is not axis)):
+    with _hide_artists(aside, *(other for other in drawing.axes if other is not axis)):
         axis.set_subplotspec(drawing.add_gridspec(1, 1)[0])
         said = f"{caption}, over {axis.get_xlabel()}"
-        picture = _svg(drawing, said, words)
+        picture = _svg_markup(drawing, said, words)
         axis.set_subplotspec(place)
-    return Panel(caption=caption, picture=picture)
+    return FigurePanel(caption=caption, picture=picture)
 
 
-def _swatch(handle: Artist) -> Markup:
+def _legend_sample(handle: Artist) -> Markup:
     with figure(None) as axes:
         drawing = axes.figure
         axes.remove()
@@ -123,11 +125,11 @@ def _swatch(handle: Artist) -> Markup:
         drawing.legend(
             [handle], [""], loc="center", frameon=False, borderpad=0, borderaxespad=0, handletextpad=0, handlelength=2.4
         )
-        return _svg(drawing, "", {}, css='class="swatch" aria-hidden="true"')
+        return _svg_markup(drawing, "", {}, css='class="swatch" aria-hidden="true"')
 
 
 @contextmanager
-def _hidden(*artists: Artist) -> Iterator[None]:
+def _hide_artists(*artists: Artist) -> Iterator[None]:
     for one in artists:
         one.set(visible=False, in_layout=False)
     try:
@@ -137,17 +139,17 @@ def _hidden(*artists: Artist) -> Iterator[None]:
             one.set(visible=True, in_layout=True)
 
 
-def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
+def _svg_markup(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
     content = io.BytesIO()
     with rc_context(_PLAIN):
         drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)
     text = content.getvalue().decode()
     box = re.search(r'viewBox="([^"]*)"', text)
-    assert box is not None  # matplotlib writes a title of its own
+    assert box is not None  # matplotlib always writes a viewBox
     text = text[text.index("<g ") : text.rindex("</svg>")]
     for name, notes in words.items():
         marks = re.search(rf'<g id="{name}">.*?</g>\s*</g>', text, flags=re.S)
-        assert marks is not None  # the line drawn by `tooltips`
+        assert marks is not None  # the invisible line drawn by `add_tooltips`
         text = text.replace(marks[0], _mark_places(marks[0], notes))
     text = re.sub(r' id="(?!m|p[0-9a-f]{6})[^"]*"| id="matplotlib[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(
@@ -162,7 +164,7 @@ def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str =
 
 
 def _mark_places(marks: str, notes: Sequence[str]) -> str:
-    """Return the marks of a line as places to point at, without marks outside the axes."""
+    """Return the marks of a line as circles with tooltips."""
     places = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', marks)
     assert len(places) == len(notes)
     return "".join(

@@ -1,4 +1,4 @@
-"""Figure of a partition: number of samples of each label at each client."""
+"""Figure of a partition: the number of samples of each label at each client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,11 @@ _MOST_CLIENTS = 100
 
 
 def plot_partition(counts: NDArray[np.int64], path: Path | None = None, *, ax: Sequence[Axes] | None = None) -> Figure:
-    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path`, if any.
+    """Return the figure of counts [clients, labels] (`Partition.label_counts`), and write it to `path` if given.
 
-    Its panels, on axes `ax` of your own if given, are clients by labels, and sizes.
-
-    Labels are shown for the first 100 clients; sizes for all clients, sorted. White is no sample; colours follow the
-    square root, so that few samples are visible, too.
+    Two panels, drawn on the caller's axes `ax` if given, show counts and sizes. Counts are shown for the first 100
+    clients; white means no sample, and colours follow the square root, so that few samples are visible. Sizes are shown
+    for all clients, sorted.
     """
     shown = counts[:_MOST_CLIENTS]
     sizes = np.sort(counts.sum(axis=1))[::-1]
@@ -35,7 +34,7 @@ def plot_partition(counts: NDArray[np.int64], path: Path | None = None, *, ax: S
         )
         labels.grid(visible=False)
         labels.figure.colorbar(drawn, ax=labels)
-        labels.set(xlabel=f"client{_part(shown, counts)}", ylabel="label")
+        labels.set(xlabel=f"client{_shown_part_text(shown, counts)}", ylabel="label")
         labels.set_title("samples of each label; white: none", fontsize=10)
         for axis in (labels.xaxis, labels.yaxis):
             axis.get_major_locator().set_params(integer=True)
@@ -48,5 +47,5 @@ def plot_partition(counts: NDArray[np.int64], path: Path | None = None, *, ax: S
     return drawing
 
 
-def _part(shown: NDArray[np.int64], counts: NDArray[np.int64]) -> str:
+def _shown_part_text(shown: NDArray[np.int64], counts: NDArray[np.int64]) -> str:
     return "" if len(shown) == len(counts) else f", the first {len(shown)} of {len(counts):,}"

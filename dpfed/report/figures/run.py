@@ -1,4 +1,4 @@
-"""Curves of a run: accuracy (or loss) over rounds and over megabytes, epsilon over rounds."""
+"""Figure of a run: accuracy (or loss) over rounds and over megabytes, and epsilon over rounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import figure, plain_log_ticks
-from dpfed.report.figures.inline import ChartGroup, inline, tooltips
-from dpfed.report.units import percent, significant, size
+from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.units import percent_text, significant_text, size_text
 
 if TYPE_CHECKING:
     from dpfed.records.metrics import MetricsLine
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> ChartGroup:
     """Draw test accuracy over rounds and over uplink megabytes, and epsilon over rounds if the run is private.
 
-    Without classes, the test loss in place of accuracy. Returns the panels for a page.
+    Without classes, the test loss replaces accuracy. Returns the panels for a page; `path` receives the figure.
     """
     charged = [(line, line.epsilon) for line in lines if line.epsilon is not None]
     tested = [(line, line.test_loss) for line in lines if line.test_loss is not None and line.test_accuracy is None]
@@ -31,7 +31,7 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
     with figure(path, columns=3 if charged else 2) as axes:
         for axis, at in ((axes[0], rounds), (axes[1], megabytes)):
             axis.plot(at, height, marker=marker, markersize=3, label=name)
-            tooltips(axis, at, height, [line_text(line) for line, _ in tested])
+            add_tooltips(axis, at, height, [metrics_line_text(line) for line, _ in tested])
             axis.set_ylabel(label)
         axes[0].set_xlabel("rounds")
         axes[0].xaxis.get_major_locator().set_params(integer=True)
@@ -41,21 +41,21 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
         if charged:
             rounds, spent = [float(line.round) for line, _ in charged], [epsilon for _, epsilon in charged]
             axes[2].plot(rounds, spent)
-            tooltips(axes[2], rounds, spent, [line_text(line) for line, _ in charged])
+            add_tooltips(axes[2], rounds, spent, [metrics_line_text(line) for line, _ in charged])
             axes[2].set(xlabel="rounds", ylabel="epsilon spent (upper bound)")
             axes[2].set_ylim(bottom=0)
-        return inline(axes[0].figure, files="" if path is None else path.name)
+        return inline_svg(axes[0].figure, files="" if path is None else path.name)
 
 
-def line_text(line: MetricsLine) -> str:
-    """Return a line of metrics.jsonl as text."""
+def metrics_line_text(line: MetricsLine) -> str:
+    """Return a short text of a line of metrics.jsonl: round, score, epsilon and uplink."""
     words = [f"round {line.round:,}"]
     if line.test_accuracy is not None:
-        words.append(f"accuracy {percent(line.test_accuracy)}")
+        words.append(f"accuracy {percent_text(line.test_accuracy)}")
     elif line.test_loss is not None:
-        words.append(f"test loss {significant(line.test_loss, 4)}")
+        words.append(f"test loss {significant_text(line.test_loss, 4)}")
     if line.epsilon is not None:
         words.append(f"epsilon {upwards(line.epsilon)}")
     if line.uplink_megabytes:
-        words.append(size(1e6 * line.uplink_megabytes))
+        words.append(size_text(1e6 * line.uplink_megabytes))
     return ", ".join(words)

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 import dpfed
-from dpfed.api.progress import clipping_hint, shown
-from dpfed.api.track import tracked
+from dpfed.api.progress import clipping_hint, progress_display
+from dpfed.api.track import open_trackers
 from dpfed.errors import ConfigError
 
 TABLES = {
@@ -74,7 +74,7 @@ def test_a_tracker_that_fails_is_left_aside(tmp_path, monkeypatch):
     fake = FakeMlflow(fails_at=2)
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     said = []
-    with tracked(["mlflow"], tmp_path, {"a": {"b": 1}}, say=said.append) as on_round:
+    with open_trackers(["mlflow"], tmp_path, {"a": {"b": 1}}, say=said.append) as on_round:
         for number in (1, 2, 3):
             on_round({"round": number, "epsilon": 1.0})
     assert said == ["--track mlflow: fails (ConnectionError: the server is gone). The run continues without it."]
@@ -98,14 +98,14 @@ def test_tensorboard_gets_scalars(tmp_path, monkeypatch):
     writer = types.SimpleNamespace(add_scalar=lambda *call: kept.append(call), close=lambda: kept.append("closed"))
     module = types.SimpleNamespace(SummaryWriter=lambda log_dir: writer)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    with tracked(["tensorboard"], tmp_path, {}, say=print) as on_round:
+    with open_trackers(["tensorboard"], tmp_path, {}, say=print) as on_round:
         on_round({"round": 1, "epsilon": 0.5, "test_accuracy": None, "aborted": "words"})
     assert kept == [("epsilon", 0.5, 1), "closed"]
 
 
 def test_a_pipe_gets_a_line_a_tenth_with_epsilon_of_its_budget():
     said = []
-    with shown(200, Console(file=io.StringIO()), otherwise=said.append, budget=3.0) as on_round:
+    with progress_display(200, Console(file=io.StringIO()), otherwise=said.append, budget=3.0) as on_round:
         for number in range(1, 201):
             on_round({"round": number, "test_accuracy": 0.5, "test_loss": 1.0, "epsilon": 0.01 * number})
     assert len(said) == 10

@@ -92,7 +92,7 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     from matplotlib.figure import Figure
 
     from dpfed.report.figures.budget import plot_readings
-    from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
+    from dpfed.report.figures.budget_map import MapAxis, budget_map, plot_budget_map
     from dpfed.report.figures.partition import plot_partition
 
     row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
@@ -103,7 +103,7 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     assert all(one.lines or one.images or one.collections for one in panels[:6])
     with pytest.raises(ConfigError, match="1 axes for 4 panels"):
         plot_readings(row, ax=panels[7])
-    axes = Axis(name="noise-multiplier", low=1, high=2), Axis(name="rounds", low=5, high=20)
+    axes = MapAxis(name="noise-multiplier", low=1, high=2), MapAxis(name="rounds", low=5, high=20)
     found = budget_map(Plan(clients=600, cohort=60), axes, fixed={}, accountant="rdp")
     assert plot_budget_map(found, ax=panels[6]) is mine
     frame = found.to_pandas()
@@ -114,8 +114,8 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
 def test_a_tracker_of_an_installed_package(monkeypatch, tmp_path, caplog):
     name = f"{__name__}:Remembering"
     monkeypatch.setattr(EntryPoint, "load", lambda self: Remembering)
-    there = [EntryPoint(name="mine", value=name, group=track.GROUP)]
-    monkeypatch.setattr(track, "entry_points", lambda group: there if group == track.GROUP else [])
+    there = [EntryPoint(name="mine", value=name, group=track.ENTRY_POINT_GROUP)]
+    monkeypatch.setattr(track, "entry_points", lambda group: there if group == track.ENTRY_POINT_GROUP else [])
     with caplog.at_level(logging.INFO, logger="dpfed"):
         dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path / "run", track=["mine"])
     assert Remembering.lines == [1, 2, "closed"]

@@ -46,11 +46,11 @@ def test_renyi_cells_of_fixed_sizes_are_the_accountants(capsys, mechanism):
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_what_was_released_before_is_counted(sampling):
-    from dpfed.report.figures.budget_map import Axis, budget_map
+    from dpfed.report.figures.budget_map import MapAxis, budget_map
 
     plan = Plan(clients=600, cohort=30, delta=1e-4, sampling=sampling)
     after = replace(plan, before=plan.run(1.0, 50))
-    axes = (Axis(name="noise-multiplier", low=2, high=3), Axis(name="rounds", low=1, high=2))
+    axes = (MapAxis(name="noise-multiplier", low=2, high=3), MapAxis(name="rounds", low=1, high=2))
     found = budget_map(after, axes, fixed={}, accountant="rdp")
     exact = accountant.epsilon(after.run(2.0, 1), delta=1e-4, accountant="rdp")
     assert found.epsilon[0, 0] == pytest.approx(exact, rel=1e-9)
@@ -81,10 +81,10 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         (["--over", "rounds=1:9"], "exactly twice"),
         (["--over", "rounds=1:9", "--over", "rounds=2:5"], "two different axes"),
         (["--over", "rounds=9:1", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
-        (["--over", "rounds=1.5:9", "--over", "noise-multiplier=1:2"], "whole numbers"),
+        (["--over", "rounds=1.5:9", "--over", "noise-multiplier=1:2"], "must be integers"),
         (["--over", "q=.1:.2", "--over", "noise-multiplier=1:2"], "NAME one of"),
         (["--over", "rounds=1:nan", "--over", "noise-multiplier=1:2"], "LOW < HIGH"),
-        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis, remove it"),
+        (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis. Remove it"),
         (
             ["--over", "rounds=1:9", "--over", "cohort=1:20"],
             "--noise-multiplier with --over cohort, rounds: it is no axis",
@@ -106,9 +106,9 @@ def test_a_map_goes_somewhere(capsys):
 def test_infinities_are_null():
     import numpy as np
 
-    from dpfed.report.figures.budget_map import Axis, BudgetMap
+    from dpfed.report.figures.budget_map import BudgetMap, MapAxis
 
-    axis = Axis(name="rounds", low=1, high=2)
+    axis = MapAxis(name="rounds", low=1, high=2)
     found = BudgetMap(
         plan=Plan(clients=60, cohort=3), across=axis, up=axis, x=np.array([1.0]), y=np.array([1.0]),
         epsilon=np.array([[math.inf]]), fixed={}, accountant="rdp",

@@ -139,7 +139,7 @@ def test_wrong_input_is_one_error(ledger, keys, tmp_path, capsys):
         (["verify", str(ledger.path), "--key", str(tmp_path / "absent")], "cannot be read as a key"),
         (["sign", str(ledger.path), "--key", public], "cannot be read as a key"),
         (["sign", str(ledger.path), "--key", str(tmp_path / "rubbish")], "cannot be read as a key"),
-        (["keygen", private], "is there already"),
+        (["keygen", private], "exists already"),
         (["keygen", str(tmp_path / "no" / "folder")], "cannot be written"),
     ]
     for arguments, words in cases:

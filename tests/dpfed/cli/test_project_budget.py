@@ -66,7 +66,7 @@ def test_a_plan_has_a_price_in_units(capsys, path):
     assert same["price"] == 7
     assert status(["budget", "--ledger", path, "--sampling", "all", "--rounds", "7", "--noise-multiplier", "10"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"As a further run they cost {shown['price']} of the {shown['units_left']} units left." in said
+    assert f"As a further run they use {shown['price']} of the {shown['units_left']} units left." in said
     loud = asked(capsys, path, "--sampling", "all", "--rounds", "700", "--noise-multiplier", "10")
     assert loud["price"] is None
 

@@ -9,7 +9,7 @@ import tomli_w
 from reference.bounded import bounded
 
 from dpfed.cli import status
-from dpfed.sweep.jobs import Job, Result, build_job, workers
+from dpfed.sweep.jobs import JobResult, RunJob, build_job, worker_pool
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -59,8 +59,8 @@ def test_every_process_of_a_sweep_knows_the_network(sweep, tmp_path, monkeypatch
 def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
     (tmp_path / "net_for_old_workers.py").write_text(NETWORK)
     config = tomllib.loads(EXPERIMENT)["base"]
-    jobs = [Job(number=i, config=config, folder=tmp_path / str(i), state="to run") for i in (0, 1)]
-    with workers(2, ["cpu"]) as pool:
+    jobs = [RunJob(number=i, config=config, folder=tmp_path / str(i), state="to run") for i in (0, 1)]
+    with worker_pool(2, ["cpu"]) as pool:
         before = list(pool.results(build_job, jobs))
         monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_for_old_workers.py"))
         after = list(pool.results(build_job, jobs))
@@ -71,15 +71,15 @@ def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_no_worker_outlives_its_sweep(tmp_path):
     def processes() -> list[int]:
-        jobs = [Job(number=i, config={}, folder=tmp_path, state="to run") for i in (0, 1)]
-        with workers(2, ["cpu"]) as pool:
+        jobs = [RunJob(number=i, config={}, folder=tmp_path, state="to run") for i in (0, 1)]
+        with worker_pool(2, ["cpu"]) as pool:
             return [result.number for result in pool.results(process_of, jobs)]
 
     assert not set(processes()) & set(processes())
 
 
-def process_of(job: Job) -> Result:
-    return Result(number=os.getpid())
+def process_of(job: RunJob) -> JobResult:
+    return JobResult(number=os.getpid())
 
 
 @pytest.mark.parametrize(

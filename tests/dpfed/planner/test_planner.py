@@ -11,11 +11,11 @@ import pytest
 
 from accounting.budget import compare
 from dpfed.cli import status
-from dpfed.cli.plan import _start
+from dpfed.cli.plan import _starting_question
 from dpfed.errors import ConfigError
-from dpfed.planner.answers import answer, axis, brief, curve, done, grid
+from dpfed.planner.answers import answer_job, axis_values, brief_epsilon, epsilon_curve, epsilon_map, planner_answer
 from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE
-from dpfed.planner.question import Question, opened, question_of
+from dpfed.planner.question import Question, question_of, read_question
 
 PAPER = {"clients": "6000", "cohort": "100"}
 FORWARD = {**PAPER, "rounds": "180", "noise_multiplier": "1.4"}
@@ -43,7 +43,7 @@ def printed_by_python(lines):
 
 
 def stated(question):
-    found = answer(question)
+    found = planner_answer(question)
     return found, found[found["solved"]]
 
 
@@ -71,10 +71,10 @@ def test_the_same_of_fixed_size_sampling(capsys):
 def test_quick_answers_are_on_the_safe_side(options):
     question = question_of(options)
     for account in ("rdp", "pld"):
-        quick = done({"kind": "answer", "options": options, "account": account})
+        quick = answer_job({"kind": "answer", "options": options, "account": account})
         if "unknown" in quick:
             continue
-        best = answer(question)
+        best = planner_answer(question)
         assert quick["quick"]
         solved = best["solved"]
         less, more = (quick, best) if solved == "rounds" else (best, quick)
@@ -89,31 +89,31 @@ def test_what_if_rows_are_those_of_compare():
         key = row.plan.sampling.name, str(row.plan.adjacency)
         if row.valid:
             best[key] = min(row.epsilon, best.get(key, float("inf")))
-    lines = answer(question)["others"]
+    lines = planner_answer(question)["others"]
     assert {line["sampling"] for line in lines} >= {"fixed", "all", "balls-and-bins", "allocation", "min-separation"}
     for line in lines:
         key = line["sampling"], line["adjacency"]
         if key in best and line["sampling"] != "fixed":
-            assert answer(question_of(line["options"]))["epsilon"] == pytest.approx(best[key], rel=1e-9)
+            assert planner_answer(question_of(line["options"]))["epsilon"] == pytest.approx(best[key], rel=1e-9)
 
 
 def test_the_curve_ends_beyond_the_plan_and_has_its_point():
     question = question_of(FORWARD)
     for account in ("rdp", "best"):
-        points = curve(question, account=account)["points"]
+        points = epsilon_curve(question, account=account)["points"]
         assert [point[0] for point in points] == sorted({point[0] for point in points})
         assert points[-1][0] == 216
         (own,) = (point for point in points if point[0] == 180)
-        assert own[1] == answer(question, account=account)["epsilon"]
+        assert own[1] == planner_answer(question, account=account)["epsilon"]
 
 
 @pytest.mark.parametrize("over", ["noise-multiplier", "cohort"])
 def test_the_map_has_the_plan_and_upper_bounds(over):
     question = question_of(FORWARD)
-    found = grid(question, over, account="rdp")
+    found = epsilon_map(question, over, account="rdp")
     column, row = found["here"]
     value, short, words = found["cells"][row * len(found["across"]) + column]
-    assert value == answer(question, account="rdp")["epsilon"]
+    assert value == planner_answer(question, account="rdp")["epsilon"]
     assert float(short) >= value
     assert float(words.removeprefix("epsilon ")) >= value
     assert len(found["cells"]) == len(found["across"]) * len(found["up"])
@@ -121,14 +121,14 @@ def test_the_map_has_the_plan_and_upper_bounds(over):
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-7, 0.0700001, 0.5, 1.23001, 9.996, 12.301, 104.01, 999.0])
 def test_short_numbers_are_rounded_upwards(epsilon):
-    assert float(brief(epsilon)) >= epsilon
-    assert len(brief(epsilon)) <= 5
-    assert [brief(1000.1), brief(float("inf"))] == [">999", "∞"]
+    assert float(brief_epsilon(epsilon)) >= epsilon
+    assert len(brief_epsilon(epsilon)) <= 5
+    assert [brief_epsilon(1000.1), brief_epsilon(float("inf"))] == [">999", "∞"]
 
 
 def test_axes_have_their_middle_and_their_end():
-    assert 1.4375 in axis(1.4375, 9, whole=False, most=float("inf"))
-    assert axis(3, 9, whole=True, most=4) == [1.0, 2.0, 3.0, 4.0]
+    assert 1.4375 in axis_values(1.4375, 9, whole=False, most=float("inf"))
+    assert axis_values(3, 9, whole=True, most=4) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_every_option_of_a_question_is_on_the_page():
@@ -141,8 +141,8 @@ def test_a_plan_comes_back_from_its_file_and_its_link(options, tmp_path):
     question = question_of(options)
     file = tmp_path / "plan.json"
     file.write_text(question.to_json())
-    assert opened(str(file)) == question
-    assert opened(f"http://127.0.0.1:1234/#{urlencode(question.texts)}") == question
+    assert read_question(str(file)) == question
+    assert read_question(f"http://127.0.0.1:1234/#{urlencode(question.option_texts)}") == question
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_what_no_plan_has_is_refused(options, words):
         ({**FORWARD, "sampling": "allocation"}, "participations is missing"),
         ({**FORWARD, "edge": "0.1"}, "Remove it"),
         ({"cohort": "5"}, "--clients is missing"),
-        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "coins: it is for Gaussian noise"),
+        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "Bernoulli samples: it requires Gaussian noise"),
     ],
 )
 def test_what_describes_no_plan_is_one_message(options, words):
-    assert words in done({"kind": "answer", "options": options, "account": "best"})["error"]
+    assert words in answer_job({"kind": "answer", "options": options, "account": "best"})["error"]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,15 @@ def test_a_bad_start_is_one_message(arguments, words, tmp_path, capsys):
 
 
 def test_what_is_not_said_is_begun_with():
-    assert _start(None, Question()).given == {"clients": 6000, "cohort": 100, "rounds": 180, "noise_multiplier": 1.4}
-    assert _start(None, Question(clients=50)).given == {
+    assert _starting_question(None, Question()).given_options == {
+        "clients": 6000,
+        "cohort": 100,
+        "rounds": 180,
+        "noise_multiplier": 1.4,
+    }
+    assert _starting_question(None, Question(clients=50)).given_options == {
         "clients": 50, "cohort": 50, "rounds": 180, "noise_multiplier": 1.4,
     }  # fmt: skip
-    assert _start(None, Question(epsilon=2.0)).solved == "noise_multiplier"
-    assert _start(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved == "rounds"
-    assert _start(None, question_of(COINS)).given["rounds"] == 180
+    assert _starting_question(None, Question(epsilon=2.0)).solved_number == "noise_multiplier"
+    assert _starting_question(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved_number == "rounds"
+    assert _starting_question(None, question_of(COINS)).given_options["rounds"] == 180

@@ -13,10 +13,10 @@ from browser import Browser
 from accounting import budget
 from accounting.rounding import upwards
 from dpfed.cli import status
-from dpfed.planner.question import opened, question_of
+from dpfed.planner.question import question_of, read_question
 from dpfed.planner.server import PlannerServer
 from dpfed.planner.static import static_page
-from dpfed.report.loopback import address_of
+from dpfed.report.loopback import page_address
 
 START = {"clients": "600", "cohort": "10", "rounds": "12", "noise_multiplier": "1.4"}
 LOOKS = [(1280, False), (390, True), (1280, True), (390, False)]
@@ -26,7 +26,7 @@ LOOKS = [(1280, False), (390, True), (1280, True), (390, False)]
 def server():
     server = PlannerServer(question_of(START), port=0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with server.lane:
+    with server.answer_process:
         thread.start()
         yield server
         server.shutdown()
@@ -66,7 +66,7 @@ def fits(browser, width):
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_a_slider_moves_and_the_number_follows(server, tmp_path, width, dark):
     with Browser(tmp_path, width=width, dark=dark) as browser:
-        browser.open(address_of(server))
+        browser.open(page_address(server))
         browser.until(SETTLED)
         before = number(browser)
         assert before == float(upwards(budget.epsilon(question_of(START).plan(), noise_multiplier=1.4, rounds=12)))
@@ -90,7 +90,7 @@ def test_a_slider_moves_and_the_number_follows(server, tmp_path, width, dark):
 @pytest.mark.slow
 def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
     with Browser(tmp_path, width=1280, dark=False) as browser:
-        browser.open(address_of(server))
+        browser.open(page_address(server))
         browser.until(SETTLED)
         browser.run("document.querySelector('input[name=solved][value=noise_multiplier]').click()")
         set_to(browser, "epsilon", "2")
@@ -99,8 +99,8 @@ def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
             budget.noise_multiplier(question_of(START).plan(), epsilon=2.0, rounds=12), abs=1e-4
         )
         browser.until("location.hash.includes('epsilon=2&')")
-        kept = opened(browser.run("location.href"))
-        assert kept.solved == "noise_multiplier"
+        kept = read_question(browser.run("location.href"))
+        assert kept.solved_number == "noise_multiplier"
         assert kept.epsilon == 2.0
         set_to(browser, "epsilon", "2,5")
         browser.until("!document.getElementById('error').hidden")

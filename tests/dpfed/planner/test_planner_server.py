@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from dpfed.planner.answers import answer
-from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.answer_process import AnswerProcess, SupersededQuestion
+from dpfed.planner.answers import planner_answer
 from dpfed.planner.question import question_of
-from dpfed.planner.server import LARGEST_BODY, Pace, PlannerServer
-from dpfed.report.loopback import address_of
+from dpfed.planner.server import LARGEST_BODY, AnswerTimes, PlannerServer
+from dpfed.report.loopback import page_address
 
 START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
 SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
@@ -23,7 +23,7 @@ SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_m
 def server():
     server = PlannerServer(question_of(START), port=0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with server.lane:
+    with server.answer_process:
         thread.start()
         yield server
         server.shutdown()
@@ -64,7 +64,7 @@ def test_the_page_is_there_and_asks_nobody_else(server):
     assert "connect-src &#39;self&#39;" in page
     assert server.secret not in page
     assert server.server_address[0] == "127.0.0.1"
-    assert address_of(server).endswith(f"/{server.secret}/")
+    assert page_address(server).endswith(f"/{server.secret}/")
 
 
 @pytest.mark.parametrize("kind", ["answer", "curve", "noise-multiplier", "cohort"])
@@ -74,13 +74,13 @@ def test_an_answer_is_json(server, kind):
     found = json.loads(text)
     assert found["account"]
     if kind == "answer":
-        assert found["epsilon"] >= answer(question_of(START))["epsilon"]
+        assert found["epsilon"] >= planner_answer(question_of(START))["epsilon"]
 
 
 def test_the_default_account_answers_as_the_command(server):
     code, text = asked(server, question(quick=False, turn=2))
     assert code == 200
-    assert json.loads(text)["epsilon"] == answer(question_of(START))["epsilon"]
+    assert json.loads(text)["epsilon"] == planner_answer(question_of(START))["epsilon"]
 
 
 @pytest.mark.parametrize(
@@ -146,46 +146,47 @@ def test_a_plan_without_an_answer_is_one_message(server, quick):
 @pytest.mark.slow
 def test_a_newer_question_ends_the_job_of_an_older_one():
     ended = []
-    with Lane() as lane:
+    with AnswerProcess() as answer_process:
 
         def ask():
             try:
-                lane.ask(1, {"kind": "answer", "options": SLOW, "account": "best"})
-            except Superseded:
+                answer_process.ask(1, {"kind": "answer", "options": SLOW, "account": "best"})
+            except SupersededQuestion:
                 ended.append(time.monotonic())
 
         thread = threading.Thread(target=ask)
         thread.start()
         time.sleep(0.2)
-        assert lane.ask(2, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
+        assert answer_process.ask(2, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
         thread.join(10)
         assert ended
-        with pytest.raises(Superseded):
-            lane.ask(1, {"kind": "answer", "options": START, "account": "best"})
-        process = lane._process
+        with pytest.raises(SupersededQuestion):
+            answer_process.ask(1, {"kind": "answer", "options": START, "account": "best"})
+        process = answer_process._process
     assert process.poll() is not None
 
 
 @pytest.mark.slow
 def test_a_computation_that_ends_by_itself_is_one_message_and_another_begins():
-    with Lane() as lane:
-        lane._process.kill()
+    with AnswerProcess() as answer_process:
+        answer_process._process.kill()
         assert (
-            "ended before it was done" in lane.ask(1, {"kind": "answer", "options": START, "account": "best"})["error"]
+            "the process of this computation was killed"
+            in answer_process.ask(1, {"kind": "answer", "options": START, "account": "best"})["error"]
         )
-        assert lane.ask(1, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
+        assert answer_process.ask(1, {"kind": "answer", "options": START, "account": "best"})["rounds"] == 20
 
 
 def test_what_was_slow_a_moment_ago_is_not_asked_while_a_slider_moves():
-    pace, job = Pace(), {"kind": "answer", "options": START}
-    assert pace.quick_ones(job) == ["pld", "rdp"]
-    with pace.measured(job, "best"):
+    pace, job = AnswerTimes(), {"kind": "answer", "options": START}
+    assert pace.quick_accountants(job) == ["pld", "rdp"]
+    with pace.measure_time(job, "best"):
         pass
-    assert pace.quick_ones(job) == ["best", "pld", "rdp"]
-    with pace.measured(job, "pld"):
+    assert pace.quick_accountants(job) == ["best", "pld", "rdp"]
+    with pace.measure_time(job, "pld"):
         time.sleep(0.07)
-    assert pace.quick_ones(job) == ["best", "rdp"]
-    assert pace.quick_ones({"kind": "answer", "options": {**START, "sampling": "balls-and-bins"}}) == ["rdp"]
+    assert pace.quick_accountants(job) == ["best", "rdp"]
+    assert pace.quick_accountants({"kind": "answer", "options": {**START, "sampling": "balls-and-bins"}}) == ["rdp"]
 
 
 def test_a_planner_never_loads_torch():

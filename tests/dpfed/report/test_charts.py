@@ -8,9 +8,9 @@ import pytest
 from dpfed.records.metrics import MetricsLine
 from dpfed.report.figures.experiment import Curve, plot_curves
 from dpfed.report.figures.figure import figure
-from dpfed.report.figures.inline import inline, tooltips
+from dpfed.report.figures.inline import add_tooltips, inline_svg
 from dpfed.report.figures.run import plot_run
-from dpfed.report.units import duration, percent, significant, size
+from dpfed.report.units import duration_text, percent_text, significant_text, size_text
 
 NAMES = list(enumerate("abcdefgh"))
 
@@ -19,9 +19,9 @@ def drawn(points, **axes_settings):
     with figure(None) as axes:
         x, y = zip(*points, strict=True)
         axes.plot(x, y, label="s")
-        tooltips(axes, x, y, [f"<{one:g}>" for one in x])
+        add_tooltips(axes, x, y, [f"<{one:g}>" for one in x])
         axes.set(xlabel="x", ylabel="T & t", **axes_settings)
-        return inline(axes.figure)
+        return inline_svg(axes.figure)
 
 
 def ticks(picture, anchor):
@@ -73,7 +73,7 @@ def test_marks_are_bounded_and_a_panel_without_data_is_left_out():
     with figure(None, columns=2) as (left, right):
         left.plot([1, 2], [3, 4])
         right.text(0.5, 0.5, "nothing")
-        assert len(inline(left.figure).panels) == 1
+        assert len(inline_svg(left.figure).panels) == 1
 
 
 def test_a_page_leaves_the_file_for_print_as_it_is(tmp_path):
@@ -85,20 +85,26 @@ def test_a_page_leaves_the_file_for_print_as_it_is(tmp_path):
             right.legend()
             left.figure.legend(loc="outside right upper")
             if name == "with":
-                inline(left.figure)
+                inline_svg(left.figure)
     assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
 
 
 def test_units_at_their_edges():
-    assert [size(n) for n in (0, 999, 1000, 3884, 999_499, 999_500, 15_147_600)] == [
+    assert [size_text(n) for n in (0, 999, 1000, 3884, 999_499, 999_500, 15_147_600)] == [
         "0 bytes", "999 bytes", "1.00 kB", "3.88 kB", "999 kB", "1.00 MB", "15.1 MB",
     ]  # fmt: skip
-    assert [duration(s) for s in (9.23, 59.94, 75, 3600, 90000)] == [
+    assert [duration_text(s) for s in (9.23, 59.94, 75, 3600, 90000)] == [
         "9.2 s",
         "59.9 s",
         "1 min 15 s",
         "1 h 0 min",
         "1 d 1 h",
     ]
-    assert [significant(x) for x in (0, 12.8929, 0.00234, 1234.5, 1e7)] == ["0", "12.9", "0.00234", "1,234", "1e+07"]
-    assert (percent(0.8885), percent(None)) == ("88.85%", "–")
+    assert [significant_text(x) for x in (0, 12.8929, 0.00234, 1234.5, 1e7)] == [
+        "0",
+        "12.9",
+        "0.00234",
+        "1,234",
+        "1e+07",
+    ]
+    assert (percent_text(0.8885), percent_text(None)) == ("88.85%", "–")

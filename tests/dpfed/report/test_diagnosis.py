@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfed.cli import status
-from dpfed.cli.diagnose import _show
+from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
 from dpfed.report.diagnosis import Cause
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_read_is_refused(tmp_path, capsys, name, content
     for file, text in (files | {name: content}).items():
         (tmp_path / file).write_text(text)
     assert status(["diagnose", str(tmp_path)]) == 1
-    assert "no folder of a run with a round in it" in capsys.readouterr().err
+    assert "no run folder with a finished round" in capsys.readouterr().err
 
 
 def test_a_running_run_is_read_up_to_its_last_whole_line(tmp_path):
@@ -107,12 +107,12 @@ def test_a_running_run_is_read_up_to_its_last_whole_line(tmp_path):
     assert (found.rounds, found.planned, found.accuracies) == (1, 9, (0.5,))
 
 
-@pytest.mark.parametrize(("causes", "words"), [(0, "The run learns."), (1, "though not as it could:")])
+@pytest.mark.parametrize(("causes", "words"), [(0, "The run learns."), (1, "these causes may limit it:")])
 def test_a_run_with_a_cause_is_not_called_well(capsys, causes, words):
     cause = Cause(
         cause="divergence", words="25.8% of the updates are not finite", key="local.learning_rate", advice="lower"
     )
-    _show([], [cause] * causes, True)
+    _show_findings([], [cause] * causes, True)
     assert words in capsys.readouterr().out
 
 
@@ -123,9 +123,12 @@ def line(**changes):
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        ({"test_accuracy": None, "test_loss": 9.0, "test_r2": -0.0025}, "test R2 of -0.00250, the mean of the targets"),
+        (
+            {"test_accuracy": None, "test_loss": 9.0, "test_r2": -0.0025},
+            "test R2 of -0.00250; always predicting the mean",
+        ),
         ({"test_accuracy": None, "test_loss": 9.0, "test_r2": 0.03}, None),
-        ({"test_accuracy": 0.117, "majority_accuracy": 0.1}, "test accuracy of 11.70%, the most frequent label alone"),
+        ({"test_accuracy": 0.117, "majority_accuracy": 0.1}, "test accuracy of 11.70%; always predicting the most"),
         ({"test_accuracy": 0.119, "majority_accuracy": 0.1}, None),
         ({"test_accuracy": 0.9901, "majority_accuracy": 0.99}, "has 99.00%"),
         ({"test_accuracy": 0.995, "majority_accuracy": 0.99}, None),
@@ -142,7 +145,7 @@ def test_a_run_that_learned_nothing_says_so_with_its_threshold(tmp_path, capsys,
     found = json.loads(capsys.readouterr().out)
     if words is not None:
         assert words in printed
-        assert "A gain of at most 2% of what" in printed
+        assert "A gain of at most 2% of the gap" in printed
         assert "The run learns" not in printed
         assert found["learning"] is False
         assert words in found["evidence"]["nothing_learned"]

@@ -9,10 +9,10 @@ import pytest
 from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
-from dpfed.report.collection import collect
+from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.readings import readings_of
-from dpfed.report.statistics import groups_of, mean_of
+from dpfed.report.statistics import group_mean, groups_of
 from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -69,7 +69,7 @@ def read_csv(path):
 
 
 def test_means_deviations_and_differences_by_hand(sweep_folder, tmp_path):
-    write_experiment_report(collect([sweep_folder]), tmp_path / "page")
+    write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page")
     table = {(one["row"], one["method.keep"], one["quantity"]): one for one in read_csv(tmp_path / "page/table.csv")}
     a = table["A", "", "test_accuracy"]
     assert (a["n"], a["unit"], a["published_where"]) == ("2", "%", "Table I, p. 9")
@@ -91,19 +91,19 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
         run_folder(tmp_path / str(seed), **(PRIVATE | {"epsilon": epsilon, "lower_bound": bound, "seed": seed}))
         for seed, (epsilon, bound) in enumerate(epsilons)
     ]
-    found = collect(folders)
+    found = collect_runs(folders)
     (group,) = groups_of(found)
-    assert (mean_of(group, "epsilon", found).mean, mean_of(group, "epsilon", found).std) == (1.2, None)
-    assert mean_of(group, "lower_bound", found).mean == 0.7
-    assert readings_of(group).stated == 1.2
+    assert (group_mean(group, "epsilon", found).mean, group_mean(group, "epsilon", found).std) == (1.2, None)
+    assert group_mean(group, "lower_bound", found).mean == 0.7
+    assert readings_of(group).stated_epsilon == 1.2
 
 
 def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(sweep_folder):
-    found = collect([sweep_folder])
+    found = collect_runs([sweep_folder])
     without = PublishedNumber(row="B", x=None, quantity="test_accuracy", value=70.0, where="text")
     found = replace(found, published=(*found.published, without))
     shown = {
-        (group.row, group.at.get("method.keep")): mean_of(group, "test_accuracy", found).published.value
+        (group.row, group.at.get("method.keep")): group_mean(group, "test_accuracy", found).published.value
         for group in groups_of(found)
     }
     assert shown == {("A", None): 86.98, ("B", "0.1"): 70.0, ("B", "0.2"): 80.76}
@@ -111,7 +111,7 @@ def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(s
 
 @pytest.mark.slow
 def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_folder, tmp_path):
-    found = collect([sweep_folder])
+    found = collect_runs([sweep_folder])
     small = replace(found.runs[0], summary=replace(found.runs[0].summary, uplink_megabytes_total=0.00234))
     quantities = ("uplink_megabytes_total", "test_accuracy")
     page = write_experiment_report(
@@ -130,15 +130,15 @@ def test_the_page_says_what_set_has_changed(sweep_folder, tmp_path):
     listed = read_sweep(sweep_folder)
     note = "the paper's 100 rounds; changed by --set: federation.rounds=8"
     write_sweep(sweep_folder, replace(listed, profile="full", note=note))
-    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     assert "changed by --set: federation.rounds=8. This is not the paper" in page
     write_sweep(sweep_folder, replace(listed, profile=None, note="changed by --set: federation.rounds=8"))
-    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     assert "Changed by --set: federation.rounds=8. This is not the paper" in page
 
 
 def test_results_have_one_line_a_run(sweep_folder, tmp_path):
-    write_experiment_report(collect([sweep_folder]), tmp_path / "page")
+    write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page")
     lines = read_csv(tmp_path / "page/results.csv")
     assert [(one["row"], one["run.seed"], one["method.keep"]) for one in lines] == [
         ("A", "1", ""), ("A", "2", ""), ("B", "1", "0.1"), ("B", "2", "0.1"), ("B", "1", "0.2"),
@@ -148,21 +148,21 @@ def test_results_have_one_line_a_run(sweep_folder, tmp_path):
 
 
 def test_the_page_says_what_must_be_known_beside_the_numbers(sweep_folder, tmp_path):
-    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     for words in (
         "Table &lt;I&gt;", "two seeds instead of five.", "This is not the paper",
-        "Not finished, and not on this page: 1 of 6 runs (B).",
-        "85.00 ± 7.07", "86.98", "-1.98", "last round", "best over rounds", "picked by the test set itself",
+        "Not finished and therefore not on this page: 1 of 6 runs (B).",
+        "85.00 ± 7.07", "86.98", "-1.98", "last round", "best over rounds", "chosen on the test set",
         "Not protected: the weather (B).", "dpfed sweep table.toml --profile cpu", "torch 9.9", "abc123", "Seeds 1, 2.",
-        "Tuning on private data is not covered by the epsilons above", "privacy.clip_norm 0.4", "50.00%",
+        "The epsilons above do not cover tuning on private data", "privacy.clip_norm 0.4", "50.00%",
     ):  # fmt: skip
         assert words in text, words
 
 
 def test_epsilon_under_each_reading_of_the_papers_setting(sweep_folder, tmp_path):
     """Fed-SMP's Table I: noise 1.4, 100 of 6,000 clients, 180 rounds, sampled in fixed size. The paper prints 1.01."""
-    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     row = re.search(r"<td>B, keep 0.1<td>(.*?)</?t(?:r|able)", page, flags=re.DOTALL).group(1)
     for number in ("<td>1.4\n", "3.4887", "3.2142", "1.0077*", "0.6303*"):
         assert number in row, number
@@ -170,7 +170,7 @@ def test_epsilon_under_each_reading_of_the_papers_setting(sweep_folder, tmp_path
 
 
 def test_figures_are_png_and_pdf_and_the_page_needs_no_other_file(sweep_folder, tmp_path):
-    page = write_experiment_report(collect([sweep_folder]), tmp_path / "page").read_text()
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     assert {path.name for path in (tmp_path / "page").iterdir()} == {
         "report.html", "results.csv", "table.csv", "curves.png", "curves.pdf", "axis.png", "axis.pdf",
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_rows_that_differ_in_epsilon_are_shown_against_it(tmp_path):
             **(PRIVATE | {"epsilon": epsilon, "seed": seed, "test_accuracy": last}),
         )
     folders = [tmp_path / name for name in ("e1.0s1", "e1.0s2", "e3.0s1")]
-    found = collect(folders)
+    found = collect_runs(folders)
     assert [(run.row, dict(run.at)) for run in found.runs] == [
         ("dp-fedavg", {"privacy.epsilon": "1.0", "run.seed": "1"}),
         ("dp-fedavg", {"privacy.epsilon": "1.0", "run.seed": "2"}),
@@ -205,7 +205,7 @@ def test_many_groups_are_divided_among_figures(tmp_path):
         for method in ("one", "two", "three")
         for keep in (0.1, 0.2, 0.3)
     ]
-    write_experiment_report(collect(folders), tmp_path / "page")
+    write_experiment_report(collect_runs(folders), tmp_path / "page")
     assert sorted(path.name for path in (tmp_path / "page").glob("curves*.png")) == [
         "curves-1.png", "curves-2.png", "curves-3.png",
     ]  # fmt: skip
@@ -215,7 +215,7 @@ def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
     folder = run_folder(tmp_path / "run", seconds=3.0)
     lines = [json.dumps({"round": i, "cohort": 3, "participants": 3, "seconds": 4.0}) for i in (1, 2)]
     (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
-    assert collect([folder]).runs[0].summary.seconds == 8.0
+    assert collect_runs([folder]).runs[0].summary.seconds == 8.0
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
     [
         (lambda path: [], 2, "no folder given"),
         (lambda path: [path / "nothing"], 1, "no folder of a finished run"),
-        (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Make a report of it alone"),
-        (lambda path: [path / "empty"], 1, "no run of it is finished"),
+        (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Give it as the only folder"),
+        (lambda path: [path / "empty"], 1, "no run of this sweep is finished"),
         (lambda path: [path / "broken"], 1, "is not a valid description of a sweep"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfed.report.figures.figure import looks_for, looks_of
+from dpfed.report.figures.figure import distinct_looks, given_or_distinct_looks
 
 BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.24"]
 FED_SMP = ["FedAvg", *(f"{method}, {block}" for block in BLOCKS for method in ("DP-FedAvg", "top-k", "rand-k"))]
@@ -15,31 +15,33 @@ def different(looks):
 
 @pytest.mark.parametrize("count", [1, 7, 8, 14, 15, 35])
 def test_no_two_alike_in_order(count):
-    looks = looks_of([f"row {i}" for i in range(count)])
+    looks = distinct_looks([f"row {i}" for i in range(count)])
     assert len(looks) == count
     assert different(looks)
     assert len({(look.colour, str(look.style)) for look in looks.values()}) == count
 
 
 def test_up_to_seven_rows_have_a_colour_each():
-    assert len({look.colour for look in looks_of(["A", "B, x", "B, y", "C"]).values()}) == 4
+    assert len({look.colour for look in distinct_looks(["A", "B, x", "B, y", "C"]).values()}) == 4
 
 
 def test_variants_have_the_colour_of_their_method_and_the_style_of_their_kind():
-    looks = looks_of(FED_SMP)
+    looks = distinct_looks(FED_SMP)
     assert different(looks)
     assert len({look.colour for look in looks.values()}) == 4
     for block in BLOCKS:
         assert len({str(looks[f"{method}, {block}"].style) for method in ("DP-FedAvg", "top-k", "rand-k")}) == 1
-    assert different(looks_of([*FED_SMP, "DP-FedAvg"]))
+    assert different(distinct_looks([*FED_SMP, "DP-FedAvg"]))
 
 
 def test_a_row_keeps_its_look_where_others_are_missing_and_at_a_point_of_its_axes():
-    looks = looks_of(FED_SMP)
-    assert looks_for(FED_SMP[5:8], looks)[FED_SMP[6]] == looks[FED_SMP[6]]
-    assert looks_for(["top-k, tight, keep 0.1"], looks) == {"top-k, tight, keep 0.1": looks["top-k, tight"]}
+    looks = distinct_looks(FED_SMP)
+    assert given_or_distinct_looks(FED_SMP[5:8], looks)[FED_SMP[6]] == looks[FED_SMP[6]]
+    assert given_or_distinct_looks(["top-k, tight, keep 0.1"], looks) == {
+        "top-k, tight, keep 0.1": looks["top-k, tight"]
+    }
 
 
 def test_points_of_one_row_get_looks_of_their_own():
     names = ["top-k, tight, keep 0.1", "top-k, tight, keep 0.2", "FedAvg"]
-    assert different(looks_for(names, looks_of(FED_SMP)))
+    assert different(given_or_distinct_looks(names, distinct_looks(FED_SMP)))

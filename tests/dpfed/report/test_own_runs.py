@@ -45,7 +45,7 @@ def test_folders_are_named_and_differences_told(tmp_path, monkeypatch, capsys):
     assert "<td><code>privacy.clip_norm</code><td>1.0<td>1.0<td>2.0" in page
     assert status(["report", *CHANGES]) == 0
     shown = capsys.readouterr().out
-    assert "in what the runs differ:" in shown
+    assert "differences between the runs:" in shown
     assert "privacy.clip_norm: 1.0 in a, b; 2.0 in c" in shown
 
 
@@ -54,7 +54,7 @@ def test_the_same_run_twice_is_no_second_seed(tmp_path, monkeypatch, capsys):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run_folder(tmp_path / name, seed=seed)
     assert status(["report", "a", "c", "b"]) == 1
-    assert "b: is the run of a again, of the same configuration and seed" in capsys.readouterr().err
+    assert "b: has the configuration and the seed of a" in capsys.readouterr().err
     assert status(["report", "a", "c"]) == 0
 
 

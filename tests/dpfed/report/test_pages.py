@@ -8,7 +8,7 @@ import pytest
 from browser import seen
 from visits import visited
 
-from dpfed.report.collection import collect
+from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
@@ -38,7 +38,7 @@ def pages(tmp_path_factory):
     for name, changes in more.items():
         config = parse({**tables, "method": {"name": name}, **changes}, source="test")
         write_report(federation.run(build(config), folder / name))
-    over = write_experiment_report(collect([folder / name for name in more]), folder / "over")
+    over = write_experiment_report(collect_runs([folder / name for name in more]), folder / "over")
     files = {"plain": folder / "fedavg/report.html", "private": folder / "dp-fedavg/report.html", "over": over}
     return Pages(folder, {name: file.read_text() for name, file in files.items()})
 
@@ -62,7 +62,7 @@ def test_the_card_says_what_is_promised_and_what_is_not(pages):
     words = visible(pages["private"])
     for part in (
         "client-level differential privacy", "experiment: not for release", "epsilon, at most", "For whom One client",
-        "one client is added or removed", "Against whom All who see the models of all rounds but do not know who",
+        "one client is added or removed", "Against whom Anyone who sees the models of all rounds but does not know who",
         "The server is trusted: it sees every upload", "Not protected", "Do not release this model",
         "dpfed audit run .",
         "Rounds 1 to 4: Gaussian noise, multiplier 2, clip norm 1", "Poisson sampling of 12 out of 60 clients",

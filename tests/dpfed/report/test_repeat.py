@@ -103,7 +103,7 @@ def test_a_secure_run_is_not_called_the_same(tmp_path, kind):
         assert status(["report", str(out), "--out", str(tmp_path / "page")]) == 0
         page = tmp_path / "page" / "report.html"
     (line,) = lines_of(page, "dpfed run")
-    assert "another run with the same settings" in line
+    assert "another run with equal settings" in line
     assert "the same run" not in page.read_text()
 
 

@@ -10,10 +10,10 @@ import pytest
 from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
-from dpfed.report.about import QUESTIONS, About, ask
 from dpfed.report.finished_run import read_finished
 from dpfed.report.model_card import model_card
 from dpfed.report.registry_entry import registry_entry, to_yaml
+from dpfed.report.statement_answers import QUESTIONS, StatementAnswers, ask_questions
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
 ANSWERS = """
@@ -67,7 +67,7 @@ def read_yaml(text):
 
 
 def test_an_entry_without_answers_is_valid_and_marked(folder):
-    entry = validated(registry_entry(folder, read_finished(folder), About()))
+    entry = validated(registry_entry(folder, read_finished(folder), StatementAnswers()))
     assert json.dumps(entry).count("TODO: ") == len(QUESTIONS) - len({"sector", "publication_date", "license"})
     assert (entry["status"], entry["url_slug"]) == ("Draft", "dp-fedavg-on-mnist")
     assert entry["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] == 1.0001
@@ -108,7 +108,7 @@ def test_answers_fill_every_gap_and_the_file_says_what_the_entry_does(folder, tm
 )
 def test_who_is_trusted(tmp_path, summary, model):
     folder = run_folder(tmp_path / "run", **(PRIVATE | summary))
-    entry = validated(registry_entry(folder, read_finished(folder), About()))
+    entry = validated(registry_entry(folder, read_finished(folder), StatementAnswers()))
     assert entry["deployment"]["deployment_model"]["model_name"] == model
 
 
@@ -157,11 +157,11 @@ def test_what_a_run_cannot_know_is_asked_for():
         except StopIteration:
             raise EOFError from None
 
-    given = About(answers={key: "known" for key in QUESTIONS if key not in ("name", "curators", "sector")})
-    given = About(
+    given = StatementAnswers(answers={key: "known" for key in QUESTIONS if key not in ("name", "curators", "sector")})
+    given = StatementAnswers(
         answers={key: value for key, value in given.answers.items() if key not in ("publication_date", "license")}
     )
-    found = ask(given, read=read, say=said.append)
+    found = ask_questions(given, read=read, say=said.append)
     assert asked == ["name", "curators", "sector", "sector", "publication_date", "publication_date", "license"]
     assert found.answers["curators"] == ["A hospital", "a trust"]
     assert (found.answers["sector"], found.answers["publication_date"]) == ("Healthcare", "2026-01-31")
@@ -172,7 +172,7 @@ def test_what_a_run_cannot_know_is_asked_for():
 def test_nobody_is_asked_in_a_pipe(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     assert status(["report", str(folder), "--card", str(tmp_path / "card.md")]) == 0
-    assert "left marked" in capsys.readouterr().out
+    assert "not answered and marked" in capsys.readouterr().out
 
 
 def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):
@@ -180,8 +180,8 @@ def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):
     found = json.loads(summary.read_text())
     summary.write_text(json.dumps(found | {"dataset": "a{b}{}<script>c</script>"}))
     run = read_finished(folder)
-    card = model_card(run, About())
+    card = model_card(run, StatementAnswers())
     assert "on a{b}{}&lt;script>c&lt;/script>\n" in card
     assert "<script" not in card
-    assert "a{b}{}" in json.dumps(registry_entry(folder, run, About()))
-    assert "<https://example.org>" in model_card(run, About(answers={"sources": "<https://example.org>"}))
+    assert "a{b}{}" in json.dumps(registry_entry(folder, run, StatementAnswers()))
+    assert "<https://example.org>" in model_card(run, StatementAnswers(answers={"sources": "<https://example.org>"}))

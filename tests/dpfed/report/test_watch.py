@@ -9,9 +9,9 @@ import pytest
 from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
-from dpfed.cli.watch import server_of
+from dpfed.cli.watch import watch_server
 from dpfed.report.live import live_page
-from dpfed.report.loopback import address_of
+from dpfed.report.loopback import page_address
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def server(folder):
-    server = server_of(folder, port=0)
+    server = watch_server(folder, port=0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -54,7 +54,7 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
     assert code == 200
     for words in (
         "dp-fedavg on digits",
-        "under way",
+        "in progress",
         "of 9",
         "1.0001",
         "of 3<",
@@ -69,7 +69,7 @@ def test_the_page_says_how_far_it_is_and_nothing_private(server):
 
 def test_nobody_else_is_answered(server):
     assert server.server_address[0] == "127.0.0.1"
-    assert address_of(server).endswith(f"/{server.secret}/")
+    assert page_address(server).endswith(f"/{server.secret}/")
     for path in ("/", "/x/", f"/{server.secret}", f"/{server.secret}/../config.toml"):
         assert answer(server, path)[0] == 404
     assert answer(server, f"/{server.secret}/", host="evil.example")[0] == 404

@@ -13,7 +13,7 @@ from dpfed.runs.client_level import private_loop
 from dpfed.runs.client_level.book import LoopBook
 from dpfed.runs.experiment import build
 from dpfed.sweep import plan as sweeps
-from dpfed.sweep.grid import Cell
+from dpfed.sweep.grid import GridCell
 from tests.private_loops import level, releases, rows
 
 from ...rounds import Killed, killed_after
@@ -44,8 +44,8 @@ def test_a_new_folder_holds_its_delta(tiny_config, tmp_path, unit, delta):
     summary = federation.run(build(config), tmp_path / "run").summary
     tables = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert (tables["privacy"] if unit == "client" else tables["local"]["record"])["delta"] == delta == summary["delta"]
-    cell = Cell(row="row", at={}, config=config, folder="run", choice=None)
-    assert sweeps.state_of(tmp_path / "run", cell) == "finished"
+    cell = GridCell(row="row", at={}, config=config, folder="run", choice=None)
+    assert sweeps.folder_state(tmp_path / "run", cell) == "finished"
     assert audit_run(tmp_path / "run").verdict == "pass"
 
 
@@ -58,8 +58,8 @@ def test_a_folder_of_0_2_is_resumed_and_judged_by_its_own_default(tiny_config, t
     config = tiny_config(*(RECORD if unit == "record" else ()), without=_without(unit))
     folder = tmp_path / "run"
     as_of_0_2(config, folder, monkeypatch, rounds=2)
-    cell = Cell(row="row", at={}, config=config, folder="run", choice=None)
-    assert sweeps.state_of(folder, cell) == "interrupted"
+    cell = GridCell(row="row", at={}, config=config, folder="run", choice=None)
+    assert sweeps.folder_state(folder, cell) == "interrupted"
     assert status(["run", "--resume", "--out", str(folder)]) == 0
     delta = OLD if unit == "client" else 1438**-1.1
     found = audit_run(folder)

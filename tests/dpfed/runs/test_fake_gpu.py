@@ -22,7 +22,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 from dpfed.runs.training import device_of, gpu_description
-from dpfed.sweep.jobs import workers
+from dpfed.sweep.jobs import worker_pool
 
 from ...rounds import Book, watched_round
 
@@ -159,9 +159,9 @@ def test_a_sweep_on_the_cpu_has_a_worker_a_core_beside_a_gpu():
         mock.patch("joblib.cpu_count", return_value=6),
         mock.patch("dpfed.sweep.jobs.get_reusable_executor"),
     ):
-        with workers(None, ["cpu", "cpu"]) as pool:
+        with worker_pool(None, ["cpu", "cpu"]) as pool:
             assert pool.count == 6
-        with workers(None, ["cpu", "auto"]) as pool:
+        with worker_pool(None, ["cpu", "auto"]) as pool:
             assert pool.count == 1
 
 

@@ -15,7 +15,7 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
-from dpfed.report.privacy_text import statement
+from dpfed.report.privacy_text import privacy_statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, with_derived_defaults
 
@@ -93,7 +93,7 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     found = summary["certificate"]
     assert found["epsilon"] < found["deterministic"] == summary["epsilon"]
-    assert "Beside it, by 50,000 samples" in statement(Summary.of_folder(tmp_path / "run"))
+    assert "Beside it, by 50,000 samples" in privacy_statement(Summary.of_folder(tmp_path / "run"))
     assert certificate_check(tmp_path / "run").passed
     for changed in (
         {"epsilon": found["epsilon"] / 2},

@@ -9,7 +9,7 @@ from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.report.privacy_text import factors_text, statement
+from dpfed.report.privacy_text import factors_text, privacy_statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.spending import VaryingRounds
@@ -59,8 +59,8 @@ def test_a_budget_ends_the_run_before_the_round_that_it_does_not_pay_for(tiny_co
     after_five = whole.metrics[4]["epsilon"]
     outcome = federation.run(build(tiny_config(*FALLING, f"privacy.epsilon={after_five}")), tmp_path / "run")
     assert (outcome.summary["stopped_by"], outcome.summary["rounds"]) == ("budget", 5)
-    assert "times 1.5, 1, 0.5 in equal parts of 6 planned rounds" in statement(outcome.record)
-    assert "in equal parts of the rounds" in statement(whole.record)
+    assert "times 1.5, 1, 0.5 in equal parts of 6 planned rounds" in privacy_statement(outcome.record)
+    assert "in equal parts of the rounds" in privacy_statement(whole.record)
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
 
 

@@ -15,7 +15,7 @@ from accounting.mechanisms import unsampled
 from dpfed.clients.records import RecordGradients
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.report.privacy_text import statement
+from dpfed.report.privacy_text import privacy_statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -84,7 +84,7 @@ def test_every_way_of_training_runs_and_the_summary_states_the_record(config, tm
     assert (summary["adjacency"], summary["delta"]) == ("add-remove", 1e-5)
     assert (summary["noise_multiplier"], summary["clip_norm"]) == (1.0, 1.0)
     assert any("the unit is a record" in note for note in summary["not_protected"])
-    assert statement(outcome.record).startswith("Record-level differential privacy: epsilon at most")
+    assert privacy_statement(outcome.record).startswith("Record-level differential privacy: epsilon at most")
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_ctrl_c_finishes_the_round(tmp_path):
     first.send_signal(signal.SIGINT)
     said = first.communicate(timeout=120)[1]
     assert first.returncode == 130
-    assert "SIGINT: the round is finished and saved first" in said
+    assert "SIGINT: the run ends after this round is saved" in said
     assert "Go on with: dpfed run dp-fedavg-digits" in said
     done = int(said.partition("interrupted after round ")[2].split()[0])
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == done
@@ -130,7 +130,7 @@ def test_a_second_signal_is_a_kill(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    assert "once more ends it now" in process.stdout.readline()
+    assert "Repeat the signal to end it now" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == -signal.SIGINT
     process.stdout.close()

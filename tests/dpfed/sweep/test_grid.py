@@ -125,7 +125,7 @@ def test_tuning_has_one_run_for_each_candidate_at_each_point_without_the_seed(ex
         assert {(run.config.run.seed, run.config.data.validation) for run in choice.runs} == {(5, 100)}
     assert [cell.choice for cell in grid.cells] == [0, 0, 1, 2, 1, 2]
     assert {cell.config.data.validation for cell in grid.cells} == {None}  # the final runs train on everything
-    tuned = grid.cells[0].with_values(grid.choices[0].values[1])
+    tuned = grid.cells[0].with_chosen_values(grid.choices[0].values[1])
     assert tuned.config.local.learning_rate == 0.3
 
 

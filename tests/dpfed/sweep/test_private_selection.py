@@ -15,8 +15,8 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import build
 from dpfed.sweep import private_selection
 from dpfed.sweep.plan import plan
-from dpfed.sweep.private_selection import candidates_of, select
-from dpfed.sweep.sweep import Done
+from dpfed.sweep.private_selection import candidates_of, select_best_run
+from dpfed.sweep.sweep import EndedRun
 
 EXPERIMENT = """
 title = "Two learning rates"
@@ -65,7 +65,7 @@ def planned(tmp_path):
 def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_path, capsys):
     """Three runs: candidates 0, 1, 0; the second learns, the others do not."""
     one = planned()
-    document = select(one, RUNS, jobs=1, randomness=Given(0.69, 0.1, 0.9, 0.4))
+    document = select_best_run(one, RUNS, jobs=1, randomness=Given(0.69, 0.1, 0.9, 0.4))
     assert len(json.loads((one.folder / "drawn.json").read_text())["drawn"]) == RUNS.drawn(0.69) == 3
     assert document["chosen"]["at"] == {"local.learning_rate": "0.5"}
     released = sorted(file.name for file in (one.folder / "selected").iterdir())
@@ -79,11 +79,11 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     assert status(words) == 0  # the same command again draws nothing and trains nothing
     assert "the best of a random number of runs" in " ".join(capsys.readouterr().out.split())
     assert {file: file.stat().st_mtime_ns for file in (one.folder / "not-to-publish").rglob("model*")} == before
-    with pytest.raises(RunError, match="holds another selection"):
-        select(one, RandomRuns(mean=4.0), jobs=1)
+    with pytest.raises(RunError, match="holds a different selection"):
+        select_best_run(one, RandomRuns(mean=4.0), jobs=1)
     (one.folder / "drawn.json").write_text("{}")
     with pytest.raises(RunError, match="no list of drawn runs"):
-        select(one, RUNS, jobs=1)
+        select_best_run(one, RUNS, jobs=1)
 
 
 def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkeypatch):
@@ -95,13 +95,13 @@ def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkey
             (plan.folder / cell.folder).mkdir(parents=True)
         scores = [0.9 if cell.at["local.learning_rate"] == "0.5" else 0.1 for cell in cells]
         return [
-            Done(cell=cell, how="finished", summary=summary(**private, validation_accuracy=score))
+            EndedRun(cell=cell, how="finished", summary=summary(**private, validation_accuracy=score))
             for cell, score in zip(cells, scores, strict=True)
         ]
 
     monkeypatch.setattr(private_selection, "run_all", runs)
-    alone = select(planned(out="alone"), RUNS, jobs=1, randomness=Given(0.0, 0.9))
-    beside = select(planned(out="beside"), RUNS, jobs=1, randomness=Given(0.9, *[0.1] * 5, 0.9, 0.1))
+    alone = select_best_run(planned(out="alone"), RUNS, jobs=1, randomness=Given(0.0, 0.9))
+    beside = select_best_run(planned(out="beside"), RUNS, jobs=1, randomness=Given(0.9, *[0.1] * 5, 0.9, 0.1))
     assert alone == beside
 
 
@@ -112,20 +112,20 @@ def test_a_run_that_fails_or_spends_more_ends_the_selection(fault, planned, monk
 
     def runs(plan, cells, pool, on_run):
         return [
-            Done(cell=cell, how="failed", error="diverged")
+            EndedRun(cell=cell, how="failed", error="diverged")
             if fault == "failed"
-            else Done(cell=cell, how="finished", summary=seen)
+            else EndedRun(cell=cell, how="finished", summary=seen)
             for cell in cells
         ]
 
     monkeypatch.setattr(private_selection, "run_all", runs)
     with pytest.raises(RunError, match={"failed": "nothing is chosen", "spent": "more than was planned"}[fault]):
-        select(planned(), RUNS, jobs=1, randomness=Given(0.0, 0.9))
+        select_best_run(planned(), RUNS, jobs=1, randomness=Given(0.0, 0.9))
 
 
 def test_no_run_at_all_is_no_release(planned):
     with pytest.raises(RunError, match="no run was drawn"):
-        select(planned(), RandomRuns(mean=3.0, law="poisson"), jobs=1, randomness=Given(0.0))
+        select_best_run(planned(), RandomRuns(mean=3.0, law="poisson"), jobs=1, randomness=Given(0.0))
 
 
 def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
@@ -148,5 +148,5 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
 def test_what_has_no_account_is_refused_before_anything_is_drawn(old, new, words, planned):
     one = planned((old, new))
     with pytest.raises(ConfigError, match=words):
-        select(one, RUNS, jobs=1)
+        select_best_run(one, RUNS, jobs=1)
     assert not one.folder.exists()

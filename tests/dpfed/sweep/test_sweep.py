@@ -16,9 +16,9 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.sweep_folder import read_sweep
 from dpfed.sweep import sweep
-from dpfed.sweep.jobs import Job, Result, _settle, workers
+from dpfed.sweep.jobs import JobResult, RunJob, _prepare_worker, worker_pool
 from dpfed.sweep.plan import plan
-from dpfed.sweep.sweep import pick, run_sweep
+from dpfed.sweep.sweep import best_candidate, run_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -67,12 +67,12 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(experiment_file, tmp_path
     again = planned(path, tmp_path / "cut", None, **options)
     assert [again.state(cell) for cell in again.grid.cells] == ["finished", "interrupted"]
     finished = run_sweep(again, jobs=1)
-    assert [done.how for done in finished.done] == ["already", "finished"]
+    assert [done.outcome for done in finished.ended_runs] == ["already", "finished"]
     pytest.importorskip("pandas")
     frame = finished.to_pandas()
     assert frame["state"].tolist() == ["already", "finished"]
-    assert frame["epsilon"].tolist() == [done.summary.epsilon for done in finished.done]
-    for cut, uncut in zip(finished.done, whole.done, strict=True):
+    assert frame["epsilon"].tolist() == [done.summary.epsilon for done in finished.ended_runs]
+    for cut, uncut in zip(finished.ended_runs, whole.ended_runs, strict=True):
         assert replace(cut.summary, seconds=0.0) == replace(uncut.summary, seconds=0.0)
 
 
@@ -102,17 +102,17 @@ def test_an_error_that_nobody_expected_is_shown_with_its_trace(experiment_file, 
 
     monkeypatch.setattr(federation, "run", broken)
     finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=1)
-    assert [done.how for done in finished.done] == ["failed", "finished", "finished"]
-    assert finished.done[0].error == "ZeroDivisionError: planted"
-    assert "in broken" in finished.done[0].trace
+    assert [done.outcome for done in finished.ended_runs] == ["failed", "finished", "finished"]
+    assert finished.ended_runs[0].error == "ZeroDivisionError: planted"
+    assert "in broken" in finished.ended_runs[0].trace
 
 
 def test_a_worker_that_dies_is_told_and_the_rest_can_be_gone_on_with(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "run_job", lambda job: os._exit(1))
     monkeypatch.setattr(sweep, "_build_all", lambda plan, pool: None)
     finished = run_sweep(planned(experiment_file(), tmp_path / "out"), jobs=2)
-    assert [done.how for done in finished.done] == ["failed"] * 3
-    assert all("a worker process died" in done.error for done in finished.done)
+    assert [done.outcome for done in finished.ended_runs] == ["failed"] * 3
+    assert all("a worker process died" in done.error for done in finished.ended_runs)
 
 
 def test_nothing_runs_where_something_cannot_be_built(experiment_file, tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_nothing_runs_where_something_cannot_be_built(experiment_file, tmp_path,
 
 def test_a_folder_with_other_runs_is_refused(experiment_file, tmp_path):
     run_sweep(planned(experiment_file(), tmp_path / "out", only=["FedAvg"]), jobs=1)
-    with pytest.raises(RunError, match=r"holds another run of row 'FedAvg': federation\.rounds was 1, is 2"):
+    with pytest.raises(RunError, match=r"holds a different run of row 'FedAvg': federation\.rounds was 1, is 2"):
         planned(experiment_file(), tmp_path / "out", settings=["federation.rounds=2"])
 
 
@@ -164,9 +164,9 @@ def test_the_test_set_has_no_say_in_tuning(experiment_file, tmp_path, monkeypatc
 
     def work(job):
         if "_tune" in Path(job.folder).parts:
-            return Result(number=job.number, summary=scores[job.config["local"]["learning_rate"]])
+            return JobResult(number=job.number, summary=scores[job.config["local"]["learning_rate"]])
         ran.append(job.config["local"]["learning_rate"])
-        return Result(number=job.number, summary=run_folders.summary())
+        return JobResult(number=job.number, summary=run_folders.summary())
 
     monkeypatch.setattr(sweep, "run_job", work)
     run_sweep(planned(experiment_file(more=TUNE), tmp_path / "out"), jobs=1)
@@ -175,7 +175,7 @@ def test_the_test_set_has_no_say_in_tuning(experiment_file, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_what_was_chosen_for_other_rows_is_kept(experiment_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "run_job", lambda job: Result(number=job.number, summary=scored(0.5, 0.5)))
+    monkeypatch.setattr(sweep, "run_job", lambda job: JobResult(number=job.number, summary=scored(0.5, 0.5)))
     for row in ("FedAvg", "DP-FedAvg", "DP-FedAvg"):
         run_sweep(planned(experiment_file(more=TUNE), tmp_path / "out", None, only=[row]), jobs=1)
     told = json.loads((tmp_path / "out" / "tuned.json").read_text())
@@ -185,29 +185,29 @@ def test_what_was_chosen_for_other_rows_is_kept(experiment_file, tmp_path, monke
 
 def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, monkeypatch):
     one = planned(experiment_file(more=TUNE), tmp_path / "out", only=["FedAvg"])
-    assert pick(one.grid.choices[0], [scored(0.5, 0.5), None, scored(0.6, 0.5)]).values is None
-    monkeypatch.setattr(sweep, "run_job", lambda job: Result(number=job.number, error="planted"))
+    assert best_candidate(one.grid.choices[0], [scored(0.5, 0.5), None, scored(0.6, 0.5)]).values is None
+    monkeypatch.setattr(sweep, "run_job", lambda job: JobResult(number=job.number, error="planted"))
     finished = run_sweep(one, jobs=1)
-    assert [done.error for done in finished.done[:3]] == ["planted"] * 3
-    assert "a run of [tune] failed" in finished.done[3].error
+    assert [done.error for done in finished.ended_runs[:3]] == ["planted"] * 3
+    assert "a run of [tune] failed" in finished.ended_runs[3].error
     assert len(finished.failed) == 4
 
 
 def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     config = {"run": {"device": "auto"}}
-    jobs = [Job(number=i, config=config, folder=tmp_path, state="to run") for i in range(6)]
+    jobs = [RunJob(number=i, config=config, folder=tmp_path, state="to run") for i in range(6)]
 
     def work(job):
-        _settle(job)
+        _prepare_worker(job)
         (tmp_path / str(os.getpid())).touch()
         until = time.monotonic() + 100
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:  # the other is here, too
             time.sleep(0.02)
         seen = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")}
-        return Result(number=job.number, summary=seen | {"process": os.getpid()})
+        return JobResult(number=job.number, summary=seen | {"process": os.getpid()})
 
-    with workers(2, ["cpu"]) as pool:
+    with worker_pool(2, ["cpu"]) as pool:
         found = [result.summary for result in pool.results(work, jobs)]
     gpu_of = {(one["process"], one["CUDA_VISIBLE_DEVICES"]) for one in found}
     assert len(gpu_of) == len({process for process, _ in gpu_of})  # it keeps what it has

@@ -1,4 +1,4 @@
-"""Answers that a statement of privacy needs and a run does not contain: from a file, or marked as missing."""
+"""Answers for model cards and registry entries that a run folder lacks, from a TOML file or a terminal."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ QUESTIONS: Mapping[str, str] = {
     "region": "which region the data describe, or whose legislation applies",
     "sector": f"one of {', '.join(SECTORS)}",
     "publication_date": "when it was published, as YYYY-MM-DD",
-    "data_domain": "whose data it was trained on, and which data sets could have been there",
-    "tuning": "how data were prepared and settings chosen, and whether that looked at private data",
+    "data_domain": "whose data it was trained on, and which data sets were possible instead",
+    "tuning": "how data were prepared and settings chosen, and whether private data were used for it",
     "justification": "why this unit, this epsilon and this delta",
-    "sources": "where more is written (addresses)",
+    "sources": "where to read more (addresses)",
     "license": "the licence of the model, as the Hugging Face hub calls it",
 }
 _LISTS = ("curators", "authors")
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class StatementAnswers:
     """Answers to some of `QUESTIONS`."""
 
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -44,55 +44,58 @@ class About:
         """Keys of the unanswered questions."""
         return tuple(key for key in QUESTIONS if key not in self.answers)
 
-    def words(self, key: str, *, mark: str) -> str:
-        """Return the answer, or the mark with the question."""
+    def answer_text(self, key: str, *, mark: str) -> str:
+        """Return the answer; without one, return `mark` with the question in place of {}."""
         return str(self.answers.get(key, mark.replace("{}", QUESTIONS[key], 1)))
 
-    def list_of(self, key: str, *, mark: str) -> list[str]:
-        """Return an answer that is a list, or the mark with the question."""
+    def answer_list(self, key: str, *, mark: str) -> list[str]:
+        """Return an answer that is a list; without one, return [`mark`] with the question in place of {}."""
         return list(self.answers.get(key, [mark.replace("{}", QUESTIONS[key], 1)]))
 
 
-def read_about(file: Path | None) -> About:
-    """Return the answers in a TOML file; none without a file. ConfigError for an invalid answer."""
+def read_about(file: Path | None) -> StatementAnswers:
+    """Return the answers in a TOML file, or no answers if `file` is None. ConfigError for an invalid answer."""
     if file is None:
-        return About()
+        return StatementAnswers()
     try:
         found = tomllib.loads(read_text(file, at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--about {file}: cannot be read as TOML ({error}).") from None
-    return About(answers={key: _checked(f"--about {file}: {key}", key, value) for key, value in found.items()})
+    return StatementAnswers(
+        answers={key: _checked_answer(f"--about {file}: {key}", key, value) for key, value in found.items()}
+    )
 
 
-def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None]) -> About:
-    """Return `about` with answers to its missing questions, asked one after the other; an empty answer leaves a key
-    marked.
+def ask_questions(
+    about: StatementAnswers, *, read: Callable[[str], str], say: Callable[[str], None]
+) -> StatementAnswers:
+    """Ask the missing questions one after the other, and return `about` with the new answers.
 
-    read: shows a question and returns what was typed; say: shows the error of an answer, whose question is then
-    repeated. EOFError of `read` (Ctrl-D) ends the questions.
+    read: shows a question and returns the typed text; an empty text skips the question. say: shows the error of an
+    invalid answer, whose question is then repeated. EOFError of `read` (Ctrl-D) ends the questions.
     """
     answers = dict(about.answers)
     for key in about.missing:
         try:
-            found = _asked_answer(key, read, say)
+            found = _prompted_answer(key, read, say)
         except EOFError:
             break
         if found is not None:
             answers[key] = found
-    return About(answers=answers)
+    return StatementAnswers(answers=answers)
 
 
-def _asked_answer(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> object:
+def _prompted_answer(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> object:
     question = QUESTIONS[key].replace("a list of names", "names, with commas between them")
     while typed := read(f"{key}, {question}: ").strip():
         try:
-            return _checked(key, key, [one.strip() for one in typed.split(",")] if key in _LISTS else typed)
+            return _checked_answer(key, key, [one.strip() for one in typed.split(",")] if key in _LISTS else typed)
         except ConfigError as error:
             say(str(error))
     return None
 
 
-def _checked(where: str, key: str, value: object) -> object:
+def _checked_answer(where: str, key: str, value: object) -> object:
     if key not in QUESTIONS:
         raise ConfigError(f"{where}: is none of {', '.join(QUESTIONS)}.{did_you_mean(key, QUESTIONS)}")
     if key in _LISTS:
@@ -100,7 +103,7 @@ def _checked(where: str, key: str, value: object) -> object:
             raise ConfigError(f"{where}: must be a list of names, as in {key} = ['A hospital'].")
         return value
     if key == "publication_date":
-        return _date(where, value)
+        return _date_text(where, value)
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{where}: must be text ({QUESTIONS[key]}).")
     if key == "sector" and value not in SECTORS:
@@ -108,7 +111,7 @@ def _checked(where: str, key: str, value: object) -> object:
     return value
 
 
-def _date(where: str, value: object) -> str:
+def _date_text(where: str, value: object) -> str:
     try:
         given = value if isinstance(value, datetime.date) else datetime.date.fromisoformat(str(value))
     except ValueError:
