@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
-from accounting.caveats import ABOVE_ONE_OF_N, caveats
+from accounting.caveats import DELTA_NOTE_START, caveats
 from accounting.compose import adaptive, central_moments, lower_bound, pld, rdp
 from accounting.compose.adaptive_grid import Game
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
@@ -121,7 +121,7 @@ class Guarantee:
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"
             + ("" if self.valid else "; NOT an upper bound, see its notes")
-            + "".join(f"; {note}" for note in self.notes if note.startswith(ABOVE_ONE_OF_N))
+            + "".join(f"; {note}" for note in self.notes if note.startswith(DELTA_NOTE_START))
         )
 
 

@@ -8,7 +8,7 @@ import scipy
 
 from accounting.arrays import Floats
 from accounting.compose.loss_distribution import LossDistribution, convex_below
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
     BallsAndBins,
@@ -21,9 +21,9 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
 )
-from accounting.mechanisms.samplings import CappedByPairs, shift_in_clips
+from accounting.mechanisms.samplings import PairwiseCappedSampling, shift_in_clips
 from accounting.participation import ratio_distribution
-from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
+from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
@@ -71,10 +71,12 @@ def _moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     """Return the number of releases, and mean and variance of their summed loss, the larger of both orders."""
     if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
         schedule = schedule_of(part)
-        times = count if schedule is None else squares(schedule, count)
+        times = count if schedule is None else squared_sensitivity(schedule, count)
         return 1, times * plain.mu**2 / 2, times * plain.mu**2
     if found := blocks(part, count):
-        each = [(ratio_distribution.moments(block, found[1]), times) for block, times in found[0].repeated]
+        each = [
+            (ratio_distribution.approximate_loss_moments(block, found[1]), times) for block, times in found[0].repeated
+        ]
         sums = [sum(times * moments[place] for moments, times in each) for place in (0, 1)]
         return sum(times for _, times in each), sums[0], sums[1]
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
@@ -98,7 +100,7 @@ def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
     if schedule is None or noise is None or public_order(part) is not None:
         return None
     shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
-    return blocks_of(schedule, count), shift
+    return dominating_blocks(schedule, count), shift
 
 
 def _largest(part: SingleRelease, count: int) -> float:
@@ -113,7 +115,7 @@ def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
     least = noise.noise_multiplier
-    if isinstance(sampling, CappedByPairs):
+    if isinstance(sampling, PairwiseCappedSampling):
         least = min(least, sampling.full_noise_multiplier)
     return sampling.probability, shift_in_clips(sampling, noise.adjacency) / least
 
@@ -156,7 +158,9 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossDistributio
 
 
 _COARSE_FROM = 1.5
-"""Shift from which the grid of a block's distribution may be coarser than `ratio_distribution.of_public_round`."""
+"""Shift from which the grid of a block's distribution may be coarser than
+`ratio_distribution.divergences_with_public_round`.
+"""
 _LARGEST_LOG_GAMMA = 690.0
 """Largest log gamma of a double. Beyond it the participation round of a client counts as public."""
 
@@ -183,11 +187,11 @@ def _block_distributions(
     steps = math.ceil(ratio_distribution.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:
-        forth, back = ratio_distribution.of_public_round(block, shift, losses)
+        forth, back = ratio_distribution.divergences_with_public_round(block, shift, losses)
         return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
     forth, back = ratio_distribution.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
-        public = ratio_distribution.of_public_round(block, shift, losses)
+        public = ratio_distribution.divergences_with_public_round(block, shift, losses)
         forth, back = (_smaller_profile(losses, one, two) for one, two in zip((forth, back), public, strict=True))
     return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
 

@@ -20,7 +20,7 @@ from accounting.compose.adaptive_program import StateGrid, Values
 from accounting.compose.loss_distribution import CUT, LITTLE, LossDistribution, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -114,7 +114,7 @@ def in_secret_lanes(part: SingleRelease) -> bool:
 def _public_shift_squared(part: SingleRelease, count: int) -> float:
     """Return mu^2 of the client with the largest shift if the order of participation is public."""
     schedule, noise = schedule_of(part), loss_grid.public_order(part)
-    return 0.0 if schedule is None or noise is None else squares(schedule, count) * noise.mu**2
+    return 0.0 if schedule is None or noise is None else squared_sensitivity(schedule, count) * noise.mu**2
 
 
 _Quantised = tuple[LossDistribution, float, int, float]
@@ -132,7 +132,7 @@ def _attack_losses(part: SingleRelease, count: int, choice: int, tilt: float, in
     found, shift = [], noise.mu
     if isinstance(schedule, BallsAndBins):  # rounds of the first lane whose columns are not cut off, or its first one
         shift *= math.hypot(*schedule.coefficients[:count])
-        schedule, count = schedule.of_a_lane, max(count // schedule.lanes, 1)
+        schedule, count = schedule.lane_schedule, max(count // schedule.lanes, 1)
     for rounds, often in shown_schedules.independent(schedule, count):
         masses = shown_schedules.shown_pair(schedule, shift, rounds, tilt)
         first, second = masses if choice == 0 else masses[::-1]

@@ -18,7 +18,7 @@ from accounting.arrays import Floats
 from accounting.compose import loss_grid
 from accounting.compose.loss_distribution import LossDistribution, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
 from accounting.mechanisms import (
     CappedPoissonSampling,
@@ -180,7 +180,7 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     if sampling_of(part).probability == 0:
         return [(LossDistributions(orders=(certain(0, spacing=interval),)), 1)]
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
-        return [(_unsampled_losses(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
+        return [(_unsampled_losses(public.mu * math.sqrt(squared_sensitivity(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
         return [
             (LossDistributions(orders=orders), times)

@@ -12,10 +12,10 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import fixed_size_rdp, subsampling
-from accounting.gaussian.account import penalty
-from accounting.gaussian.subsampling import amplified
+from accounting.gaussian.account import closeness_penalty
+from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms import (
     BallsAndBins,
     CappedPoissonSampling,
@@ -132,13 +132,13 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
         shown = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
-        times = shown * schedule.most_participations(count) if schedule.secret else squares(schedule, count)
+        times = shown * schedule.most_participations(count) if schedule.secret else squared_sensitivity(schedule, count)
         return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
     near = continuous(Composed(parts=((part, count),)))
     twin: SingleRelease | None
     ((twin, _),) = parts_of(near.mechanism)
     values = np.reshape(_sampled_curve(twin, tuple(np.atleast_1d(given).tolist())), given.shape)
-    return np.asarray(count * values + penalty(given, near.closeness))
+    return np.asarray(count * values + closeness_penalty(given, near.closeness))
 
 
 @lru_cache(maxsize=512)
@@ -188,7 +188,7 @@ def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Float
         once = PoissonSampling(probability=p)
         if isinstance(noise, Gaussian):
             return account.sampled(orders, replace(noise, noise_multiplier=noise.noise_multiplier / 2), once)
-        return amplified(
+        return amplified_curve(
             orders, lambda at: account.renyi(at, displaced), noise.adjacency, once, largest=subsampling.LARGEST_ORDER
         )
     once_of_many = FixedSizeSampling(cohort=min(math.ceil(p * _PARTS), _PARTS), clients=_PARTS)

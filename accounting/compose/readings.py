@@ -20,7 +20,7 @@ from accounting.compose.twins import plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import Mechanism
-from accounting.roots import crossing
+from accounting.roots import crossing_bracket
 
 FALSE_POSITIVE_RATES = (0.01, 0.001)
 """Rates at which the true positive rate of a membership test is stated beside an epsilon."""
@@ -112,7 +112,7 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
         slope = -np.exp(middles + scipy.special.log_ndtr(-mu / 2 - middles / mu))  # in e^epsilon, times e^middle
         return bool(np.all((value + slope * before >= wanted[:-1]) & (value + slope * after >= wanted[1:])))
 
-    return crossing(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
+    return crossing_bracket(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,4 +211,4 @@ def epsilon_at(profile: Profile, delta: float) -> float:
     def enough(epsilon: float) -> bool:
         return float(profile(epsilon)) <= target
 
-    return 0.0 if enough(0.0) else crossing(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]
+    return 0.0 if enough(0.0) else crossing_bracket(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]

@@ -35,7 +35,7 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
-from accounting.roots import first_whole
+from accounting.roots import smallest_passing
 
 SMALLEST_DELTA = 1e-8
 """Delta below which the slack of a purchase is not large against rounding errors: only units can be charged."""
@@ -68,11 +68,11 @@ class Currency(Protocol):
         """True if releases other than units can be bought."""
         ...
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         """Return the least price of a whole plan with `left` units and `reserve` left; None if they do not suffice."""
         ...
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         """Return the purchase at this price if (P) holds for it, else None."""
         ...
 
@@ -132,10 +132,10 @@ class _Counted:
     units: int
     has_prices: ClassVar[bool] = False
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         return None
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         return None
 
     def covers(self, release: SingleRelease) -> float | None:
@@ -233,26 +233,38 @@ class _Pairs:
         def fits(count: int) -> bool:
             closeness = count * self.one.closeness + (before.closeness if before else 0.0)
             lost = count * self.one.lost + (before.lost if before else 0.0)
-            left = (delta - lost) * math.exp(-closeness) - reserve
+            remaining_units = (delta - lost) * math.exp(-closeness) - reserve
             laws = self._power(count) if before is None else self._composed(before.laws, count)
-            found = LossDistributions(orders=tuple(laws)).charged_epsilon(left, 2 * pld.composition_slack(count))
+            found = LossDistributions(orders=tuple(laws)).charged_epsilon(
+                remaining_units, 2 * pld.composition_slack(count)
+            )
             return found + 2 * closeness <= epsilon
 
         return fits
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         """Bisect the price: (P) is monotone in k, since unit^(K-k) falls with k."""
         near = self._near(plan)
         slack = _SHARE * (reserve - near.failures)
-        if not left or slack <= _rounding(left) or not self._price_holds(near, left, left, slack):
+        if (
+            not remaining_units
+            or slack <= _rounding(remaining_units)
+            or not self._price_holds(near, remaining_units, remaining_units, slack)
+        ):
             return None
-        units = 1 + bisect_left(range(1, left), True, key=lambda units: self._price_holds(near, units, left, slack))
+        units = 1 + bisect_left(
+            range(1, remaining_units), True, key=lambda units: self._price_holds(near, units, remaining_units, slack)
+        )
         return Price(units=units, reserve=near.failures + slack)
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         near = self._near(plan)
         slack = _SHARE * (reserve - near.failures)
-        held = 0 < units <= left and slack > _rounding(left) and self._price_holds(near, units, left, slack)
+        held = (
+            0 < units <= remaining_units
+            and slack > _rounding(remaining_units)
+            and self._price_holds(near, units, remaining_units, slack)
+        )
         return Price(units=units, reserve=near.failures + slack) if held else None
 
     def covers(self, release: SingleRelease) -> float | None:
@@ -265,13 +277,13 @@ class _Pairs:
     def _near(self, plan: Composed) -> _Near:
         return _near(plan, self.interval, _SHARE**2 * self._delta / 10)
 
-    def _price_holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
+    def _price_holds(self, plan: _Near, units: int, remaining_units: int, slack: float) -> bool:
         """Return True if (P) holds on the grid; errors of transforms and cut ends of both sides are subtracted from the
         slack.
         """
-        one = self._composed(plan.laws, left - units)
-        two = self._power(left)
-        return all(_worst_gap(a, b) <= slack - _rounding(left) for a, b in zip(one, two, strict=True))
+        one = self._composed(plan.laws, remaining_units - units)
+        two = self._power(remaining_units)
+        return all(_worst_gap(a, b) <= slack - _rounding(remaining_units) for a, b in zip(one, two, strict=True))
 
     def _power(self, count: int) -> list[LossDistribution]:
         if count not in self._powers:
@@ -367,26 +379,26 @@ class _FixedSize:
             values.append(after)
         return cls(pairs, values)
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        found = self.suffices(plan, left, left=left, reserve=reserve)
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
+        found = self.suffices(plan, remaining_units, remaining_units=remaining_units, reserve=reserve)
         if found is None:
             return None
 
         def enough(units: int) -> bool:
-            return self.suffices(plan, units, left=left, reserve=reserve) is not None
+            return self.suffices(plan, units, remaining_units=remaining_units, reserve=reserve) is not None
 
-        return replace(found, units=1 + bisect_left(range(1, left), True, key=enough))
+        return replace(found, units=1 + bisect_left(range(1, remaining_units), True, key=enough))
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         grid = self._values[0].grid
         near = _near(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
         slack = _SHARE * (reserve - near.failures)
-        if not 0 < units <= left or slack <= _rounding(left):
+        if not 0 < units <= remaining_units or slack <= _rounding(remaining_units):
             return None
-        after = self._values[left - units].with_losses(near.laws.orders[0], near.laws.orders[-1])
-        before = self._values[left]
+        after = self._values[remaining_units - units].with_losses(near.laws.orders[0], near.laws.orders[-1])
+        before = self._values[remaining_units]
         gap = max(float((after.forth - before.forth).max()), float((after.back - before.back).max()))
-        return Price(units=units, reserve=near.failures + slack) if gap <= slack - _rounding(left) else None
+        return Price(units=units, reserve=near.failures + slack) if gap <= slack - _rounding(remaining_units) else None
 
     def covers(self, release: SingleRelease) -> float | None:
         return None
@@ -394,4 +406,4 @@ class _FixedSize:
 
 def _most(fits: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
     """Return the most units that fit, up to `limit`, for a test that is monotone."""
-    return first_whole(lambda units: units > limit or not fits(units)) - 1
+    return smallest_passing(lambda units: units > limit or not fits(units)) - 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from accounting.budget import Budget, Plan
-from accounting.caveats import ALMOST_ANYTHING
+from accounting.caveats import EPSILON_NOTE_END
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
@@ -127,11 +127,11 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
 
 def _in_a_cell(row: Budget, said: tuple[str, ...]) -> str:
     """Return the notes of a row that the table does not show otherwise, shortened if epsilon is very large."""
-    large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
+    large = any(note.endswith(EPSILON_NOTE_END) for note in row.notes)
     notes = [
         note.removeprefix(_NO_GUARANTEE)
         for note in row.notes
         if note.startswith(_NO_GUARANTEE) or not (note in said or note.startswith(_SECOND))
-        if not note.endswith(ALMOST_ANYTHING)
+        if not note.endswith(EPSILON_NOTE_END)
     ]
-    return "; ".join([*notes, *([f"allows {ALMOST_ANYTHING}"] if large else [])])
+    return "; ".join([*notes, *([f"allows {EPSILON_NOTE_END}"] if large else [])])

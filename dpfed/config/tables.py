@@ -83,7 +83,7 @@ class Config(Table):
     def cohort_cap(self) -> int | None:
         """Most clients of a round: federation.cohort_cap, or its default if sums hold a fixed number."""
         given, privacy = self.federation.cohort_cap, self.privacy
-        if given is not None or privacy is None or not self.fills_sums:
+        if given is not None or privacy is None or not self.sums_have_fixed_size:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
         chosen = (
@@ -92,7 +92,7 @@ class Config(Table):
         return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
-    def fills_sums(self) -> bool:
+    def sums_have_fixed_size(self) -> bool:
         """True if every sum of a private run with Poisson sampling holds the same number of uploads."""
         table = self.privacy
         if self.federation.sampling != "poisson":
@@ -213,7 +213,7 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
         config = config.with_delta(float(federation.clients) ** -1.1)
     if federation.sampling != "poisson":
         return config.with_cap(None)  # such runs ignored privacy.slots
-    if config.fills_sums and federation.cohort_cap is None and config.privacy is not None:
+    if config.sums_have_fixed_size and federation.cohort_cap is None and config.privacy is not None:
         delta = config.privacy.delta or default_delta(federation.clients)
         config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
     return config

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.caveats import no_round_fits
+from accounting.caveats import no_round_fits_message
 from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
@@ -153,7 +153,7 @@ def over_budget(privacy_target: AnyTarget, after: float) -> str:
     """Return the error text for a run whose epsilon does not pay for the first round, after which it would be
     `after`.
     """
-    return no_round_fits(
+    return no_round_fits_message(
         f"{privacy_target.table}.epsilon",
         allowed=privacy_target.budget or 0.0,
         after=after,

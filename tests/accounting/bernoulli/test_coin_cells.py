@@ -6,8 +6,8 @@ from reference import coin_majorant, poisson_binomial
 
 from accounting.bernoulli import cells as coin_cells
 from accounting.bernoulli.cells import _Cells
-from accounting.bernoulli.majorant import above_chord
-from accounting.bernoulli.sum_distributions import SumLaws
+from accounting.bernoulli.majorant import supremum_above_chord
+from accounting.bernoulli.sum_distributions import SumDivergences
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -108,7 +108,7 @@ def test_boxes_of_sums(cohort, c):
     t1 = t0 + (1 - 2 * c - t0) * 10 ** rng.uniform(-2, 0, count)
     direction = rng.integers(0, 2, count)
     low, high = np.stack([j0 - 0.5, direction, t0], axis=1), np.stack([j1 + 0.5, direction, t1], axis=1)
-    upper, attained = SumLaws(cohort, c, alpha)._evaluate(problem, low, high, slope)
+    upper, attained = SumDivergences(cohort, c, alpha)._evaluate(problem, low, high, slope)
     for row in range(count):
         for share in (0.0, 0.3, rng.random(), 1.0):
             j, t = int(rng.integers(j0[row], j1[row] + 1)), t0[row] + share * (t1[row] - t0[row])
@@ -130,7 +130,7 @@ def test_above_chord_against_a_grid():
     share = np.linspace(0, 1, 2001)[:, None]
     t, f = t0 + share * (t1 - t0), f0 + share * (f1 - f0)
     grid = (np.log1p(f) / (alpha - 1) - slope * t * t).max(axis=0)
-    found = above_chord(alpha, slope, t0, t1, f0, f1)
+    found = supremum_above_chord(alpha, slope, t0, t1, f0, f1)
     assert np.all(found >= grid - 1e-12 * np.abs(grid))
     assert found == pytest.approx(grid, rel=1e-4, abs=1e-3)
 

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from accounting import Composed, Gaussian, Plan, budget, guarantee
 from accounting.budget import certificates
-from accounting.budget.certified_noise import certified_noise, kept_or_certified_noise
+from accounting.budget.certified_noise import cached_or_new_certified_noise, certified_noise
 from accounting.compose import accountant, lower_bound
 from accounting.compose.profiles import profile
 from accounting.compose.sampled_lanes import LanesUnderNoise
@@ -283,7 +283,7 @@ def test_a_certificate_is_below_the_deterministic_bound(tmp_path, monkeypatch):
     stated = budget.solve(Plan(**PLAN), noise_multiplier=2.0, rounds=24)
     assert stated.plan.adjacency == "add-remove"
     assert stated.to_dict()["secret_lanes"] is True
-    found = certificates.kept_or_certified(certificates.Claim.of(stated), samples=50_000)
+    found = certificates.cached_or_new_certificate(certificates.Claim.of(stated), samples=50_000)
     assert found.epsilon < found.deterministic == stated.epsilon
     assert found.holds
     assert certificates.Claim.of(stated).recomputes(found)
@@ -314,7 +314,7 @@ def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     """Smaller than what holds for sure, verified once, and its certificate is about the epsilon that was asked for."""
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
     asked = {"epsilon": 1.5, "rounds": 24, "samples": 50_000}
-    found = kept_or_certified_noise(Plan(**PLAN), **asked)
+    found = cached_or_new_certified_noise(Plan(**PLAN), **asked)
     sure = budget.solve(Plan(**PLAN), epsilon=1.5, rounds=24)
     error = found.budget.to_dict()["prefix_error_in_clips"]
     assert error < sure.to_dict()["prefix_error_in_clips"]
@@ -323,7 +323,7 @@ def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     assert one.holds
     assert one.deterministic > 1.5
     assert certificates.Claim.of(found.budget).recomputes(one)
-    again = kept_or_certified_noise(Plan(**PLAN), **asked)
+    again = cached_or_new_certified_noise(Plan(**PLAN), **asked)
     assert (again.certificate, again.budget.noise_multiplier) == (one, found.budget.noise_multiplier)
 
 

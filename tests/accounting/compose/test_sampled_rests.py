@@ -159,21 +159,21 @@ def test_further_tries_are_counted_and_charged(monkeypatch):
 
 def test_it_is_kept_by_all_that_it_follows_from(monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
-    first = certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
+    first = certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000)
 
     def anew(*given, **more):
         raise CalibrationError("computed anew")
 
     monkeypatch.setattr(certificates, "certified", anew)
-    assert certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000) == first
+    assert certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000) == first
     for other, samples in ((rests(delta=2e-3), 50_000), (rests(rounds=29), 50_000), (rests(), 60_000)):
         with pytest.raises(CalibrationError, match="anew"):
-            certificates.kept_or_certified(certificates.Claim.of(other), samples=samples)
+            certificates.cached_or_new_certificate(certificates.Claim.of(other), samples=samples)
     (file, *_) = (tmp_path / "certificates").glob("*.json")
     for one in (tmp_path / "certificates").glob("*.json"):
         one.write_text(file.read_text().replace(str(first.epsilon), "0.1"))
     with pytest.raises(CalibrationError, match="anew"):
-        certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
+        certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000)
 
 
 @pytest.mark.parametrize(
