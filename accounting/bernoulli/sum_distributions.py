@@ -208,7 +208,7 @@ class DistributionCache:
         self._keys, self._rows = self._keys[order], self._rows[order]
 
     def _new_distribution(self, j0: int, j1: int) -> tuple[Floats, Floats]:
-        # The zeros of j0 samples at 1-c are distributed like the ones of samples at c, so the ones have the reversed distribution.
+        # The number of ones of samples at 1-c has the reversed distribution of that of samples at c.
         others = np.convolve(_binomial(self.cohort - 1 - j1, self.c), _binomial(j0, self.c)[::-1])
         heads, tails = np.append(0.0, others), np.append(others, 0.0)
         mass = self.c * heads + (1 - self.c) * tails

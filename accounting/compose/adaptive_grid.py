@@ -29,7 +29,7 @@ class RoundKind:
         return cls(q=sampling.probability, s=1 / noise.noise_multiplier)
 
     def largest_loss(self, mass: float) -> float:
-        """Return a loss that one round exceeds with probability at most `mass`, from a shift of 2s with probability q."""
+        """Return a loss that one round exceeds with probability at most `mass`, by a shift of 2s with probability q."""
         shift = 2 * self.s
         tail = float(-scipy.special.ndtri(min(0.5, mass / self.q)))
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + shift * shift / 2 + tail * shift))

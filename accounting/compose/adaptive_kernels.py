@@ -15,7 +15,7 @@ import numpy as np
 
 from accounting.arrays import Floats, Ints
 from accounting.compose.adaptive_grid import ROUGH, Fineness, Game, RoundKind, grid_of, nodes_of
-from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values, dominated, dominating
+from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values, dominated_kernel, dominating_kernel
 from accounting.gaussian.configurations import (
     RIGHT,
     Configurations,
@@ -188,7 +188,7 @@ def kernel_of(cells: Sequence[Configurations], sampled_round: FixedSizeRound, no
     profiles: list[Profiles] = [cell.profiles(sampled_round) for cell in cells]
     forth = np.max([one for one, _ in profiles], axis=0)
     back = np.max([one for _, one in profiles], axis=0)
-    return dominating(nodes, forth, back, grid)
+    return dominating_kernel(nodes, forth, back, grid)
 
 
 _PARTS = 10**6
@@ -218,7 +218,7 @@ def attained(
 ) -> tuple[Kernels, Kernels | None]:
     """Return kernels of attained configurations, for a lower bound (`below`) or for choosing a cover."""
     sampled_round = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
-    make = dominated if below else dominating
+    make = dominated_kernel if below else dominating_kernel
     pairs = extremes(sampled_round) if symmetric else attained_profiles(sampled_round, _ATTAINED_ANGLES)
     forth = Kernels.sampled_round([make(nodes, one, two, grid) for one, two in pairs], grid)
     return forth, None if symmetric else Kernels.sampled_round(

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_distribution import LossDistribution, convex_below
+from accounting.compose.loss_distribution import LossDistribution, convex_minorant
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -199,4 +199,4 @@ def _block_distributions(
 def _smaller_profile(losses: Floats, one: Floats, two: Floats) -> Floats:
     """Return the largest curve below both that is convex in gamma, as the exact profile below both is."""
     lower = np.minimum(one, two)
-    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)
+    return lower if np.all(lower == one) or np.all(lower == two) else convex_minorant(np.exp(losses), lower)

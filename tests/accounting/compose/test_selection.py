@@ -166,7 +166,7 @@ def test_hockey_sticks_of_the_best_stay_below_those_of_one_run(runs):
     levels = np.linspace(0, 3, 31)
 
     def bound(one, at):
-        return runs.largest_mean * one(at - selection.shift([one], runs))
+        return runs.largest_mean * one(at - selection.epsilon_shift([one], runs))
 
     rng = np.random.default_rng(3)
     assert exact_excess(bound, levels, rng, runs) <= 1e-12
@@ -186,8 +186,8 @@ def test_the_shift_is_that_of_randomised_response():
     for runs in LAWS[1:]:
         g = runs.gamma
         exact = (1 + runs.eta) * math.log((g + (1 - g) * t * corner) / (g + (1 - g) * corner))
-        assert exact <= selection.shift([one], runs) <= 1.03 * exact
-    assert 7.0 * (t - 1) * corner <= selection.shift([one], LAWS[0]) <= 1.03 * 7.0 * (t - 1) * corner
+        assert exact <= selection.epsilon_shift([one], runs) <= 1.03 * exact
+    assert 7.0 * (t - 1) * corner <= selection.epsilon_shift([one], LAWS[0]) <= 1.03 * 7.0 * (t - 1) * corner
 
 
 @pytest.mark.parametrize("runs", [*LAWS, RandomRuns(mean=2.5, eta=0.3)])
