@@ -25,7 +25,7 @@ from accounting.budget.answers import Budget
 from accounting.compose import sampled_lanes, sampled_rests, sampled_weights
 from accounting.compose.sampled_lanes import LanesUnderNoise
 from accounting.compose.sampled_rests import RestsUnderNoise
-from accounting.compose.sampled_weights import CHUNK, Chunk, Pair, SampledRun, Sums, sums_of, weights_at
+from accounting.compose.sampled_weights import CHUNK, Chunk, Pair, SampledRun, Sums, sampled_sums, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     BallsAndBins,
@@ -181,7 +181,7 @@ class Claim:
         run = self.run
         description = description_of(self, epsilon=epsilon, tilts=tilts, samples=samples, tries=tries)
         seed = seed_of(description)
-        sums = sums_of(run, generator_of(seed), samples, epsilon, tilts)
+        sums = sampled_sums(run, generator_of(seed), samples, epsilon, tilts)
         first, second = sums.bounds(run.largest_weights(epsilon, tilts), FAILURE)
         return Certificate(
             epsilon=epsilon,

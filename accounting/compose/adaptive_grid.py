@@ -21,7 +21,7 @@ class RoundKind:
     s: float
 
     @classmethod
-    def tolerances(cls, release: SingleRelease) -> "RoundKind | None":
+    def of(cls, release: SingleRelease) -> "RoundKind | None":
         """Return the kind of a Gaussian sum under fixed-size sampling; None for any other release."""
         noise, sampling = gaussian_of(release), sampling_of(release)
         if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
@@ -49,7 +49,7 @@ class Game:
     whole: Mechanism
 
     @classmethod
-    def tolerances(cls, mechanism: Mechanism) -> "Game | None":
+    def of(cls, mechanism: Mechanism) -> "Game | None":
         """Return the game of a mechanism.
 
         Returns None without a choice of the adversary, if a release is not Gaussian, or if the order of fixed-size
@@ -58,19 +58,17 @@ class Game:
         parts = parts_of(mechanism)
         if mechanism.adjacency is Adjacency.ADD_REMOVE or any(gaussian_of(part) is None for part, _ in parts):
             return None
-        one_kind = len({RoundKind.tolerances(part) for part, _ in parts} - {None}) == 1
+        one_kind = len({RoundKind.of(part) for part, _ in parts} - {None}) == 1
         sequence = parts if one_kind else in_order(mechanism)
         runs = [
-            (kind, count)
-            for kind, count in ((RoundKind.tolerances(part), count) for part, count in sequence or ())
-            if kind
+            (kind, count) for kind, count in ((RoundKind.of(part), count) for part, count in sequence or ()) if kind
         ]
-        others = tuple((p, n) for p, n in parts if RoundKind.tolerances(p) is None and sampling_of(p).probability > 0)
+        others = tuple((p, n) for p, n in parts if RoundKind.of(p) is None and sampling_of(p).probability > 0)
         if not runs:
             return None
         return cls(
             runs=tuple(runs),
-            fixed=Composed(parts=tuple((part, count) for part, count in parts if RoundKind.tolerances(part))),
+            fixed=Composed(parts=tuple((part, count) for part, count in parts if RoundKind.of(part))),
             others=Composed(parts=others) if others else None,
             whole=mechanism,
         )

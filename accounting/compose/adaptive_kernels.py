@@ -59,7 +59,7 @@ class RecordedRounds:
         """Return the gain of a kernel over the attained pairs at each state of the recorded rounds; negative if it
         is worse.
         """
-        kernels = Kernels.sampled_round([kernel], self.grid)
+        kernels = Kernels.of([kernel], self.grid)
         found = [
             values.all_choices(kernels, spectrum)[0] for values, spectrum in zip(self.before, self.spectra, strict=True)
         ]
@@ -204,9 +204,7 @@ def kernels_of(
         return attained(kind, symmetric, nodes, grid, below=False)
     sampled_round = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     forth, back = (
-        None
-        if groups is None
-        else Kernels.sampled_round([kernel_of(cells, sampled_round, nodes, grid) for cells in groups], grid)
+        None if groups is None else Kernels.of([kernel_of(cells, sampled_round, nodes, grid) for cells in groups], grid)
         for groups in _covers_of_orders(*_rounded_settings(kind, rounds, delta), symmetric, fineness)
     )
     assert forth is not None
@@ -220,10 +218,8 @@ def attained(
     sampled_round = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     make = dominated_kernel if below else dominating_kernel
     pairs = extremes(sampled_round) if symmetric else attained_profiles(sampled_round, _ATTAINED_ANGLES)
-    forth = Kernels.sampled_round([make(nodes, one, two, grid) for one, two in pairs], grid)
-    return forth, None if symmetric else Kernels.sampled_round(
-        [make(nodes, two, one, grid) for one, two in pairs], grid
-    )
+    forth = Kernels.of([make(nodes, one, two, grid) for one, two in pairs], grid)
+    return forth, None if symmetric else Kernels.of([make(nodes, two, one, grid) for one, two in pairs], grid)
 
 
 def _rounded_settings(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int, float]:
@@ -245,7 +241,7 @@ def _covers_of_orders(
     starts = [all_triangles()] if symmetric else [all_arcs(restored=False), all_arcs(restored=True)]
     noise = Gaussian(noise_multiplier=1 / kind.s, adjacency=Adjacency.REPLACE_ONE if symmetric else Adjacency.ZERO_OUT)
     sampling = FixedSizeSampling(cohort=max(round(kind.q * _PARTS), 1), clients=_PARTS)
-    game = Game.sampled_round(Composed(parts=((Subsampled(mechanism=noise, sampling=sampling), rounds),)))
+    game = Game.of(Composed(parts=((Subsampled(mechanism=noise, sampling=sampling), rounds),)))
     grid = None if game is None else grid_of(game, delta, ROUGH)
     if grid is None:
         return tuple((cell,) for cell in starts[0]), None if symmetric else tuple((cell,) for cell in starts[1])

@@ -78,7 +78,7 @@ class Kernels:
     profiles: Floats
 
     @classmethod
-    def values_of_round(cls, kernels: Sequence[Kernel], grid: StateGrid) -> "Kernels":
+    def of(cls, kernels: Sequence[Kernel], grid: StateGrid) -> "Kernels":
         from scipy import fft
 
         spectra = fft.rfft(np.array([kernel.masses for kernel in kernels]), grid.size, axis=1)
@@ -149,9 +149,9 @@ class Values:
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
     def _value_before_round(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
-        values_of_round = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
-        best = values_of_round.all_choices(kernels, values_of_round.spectrum()).max(axis=0)
-        best += values_of_round.charge() if self.upper else -values_of_round.charge()
+        values_after = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
+        best = values_after.all_choices(kernels, values_after.spectrum()).max(axis=0)
+        best += values_after.charge() if self.upper else -values_after.charge()
         best = np.clip(best, 0.0, 1.0)
         # Exact values decrease, so running minima are upper bounds, and running maxima from the right lower bounds.
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]

@@ -10,7 +10,7 @@ from accounting.compose.accountant import (
     epsilon,
     exact_epsilon,
     has_exact,
-    without_bound,
+    no_bound_message,
 )
 from accounting.compose.twins import allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
@@ -43,7 +43,7 @@ def epsilons(
         if not streams:
             raise
     if not streams:
-        raise UnsupportedMechanism(without_bound(accountant, mechanism, delta))
+        raise UnsupportedMechanism(no_bound_message(accountant, mechanism, delta))
     return map(min, zip(*streams, strict=False))
 
 
@@ -111,7 +111,8 @@ def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterat
         return (_schedule_epsilon(mechanism, count, delta) for count in itertools.count(1))
     run = Composed(parts=((mechanism, rounds),))
     streams = [
-        _curve_epsilons(one, overflow(mechanism) + lost / rounds, delta, rounds) for one, lost in rdp.choices(run)
+        _curve_epsilons(one, overflow(mechanism) + lost / rounds, delta, rounds)
+        for one, lost in rdp.valid_mechanisms(run)
     ]
     return streams[0] if len(streams) == 1 else map(min, *streams)
 

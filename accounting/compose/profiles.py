@@ -202,7 +202,7 @@ def _interpolated_by_chords(eps: Floats, knots: Floats, values: Floats) -> Float
 
 
 def _rdp_curve(mechanism: Mechanism) -> Curve:
-    curves = [_curve_profile(one, overflow(mechanism) + lost) for one, lost in rdp.choices(mechanism)]
+    curves = [_curve_profile(one, overflow(mechanism) + lost) for one, lost in rdp.valid_mechanisms(mechanism)]
     return lambda eps: np.min([curve(eps) for curve in curves], axis=0)
 
 

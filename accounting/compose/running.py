@@ -50,14 +50,14 @@ class Running:
             and (replacement := _gaussian_replacement(typical, rounds, lost)) is not None
         ):
             if replacement.pairwise and losses == ["adaptive"]:
-                raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
+                raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
             self._losses = _RunningLosses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = rdp.orders(typical)
             self._curve = np.zeros_like(self._orders)
             self._uncapped_curve = self._curve, 0.0
         if self._losses is None and self._curve is None:
-            raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
+            raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
         self._count = 0
 
     def add(self, release: SingleRelease, count: int = 1) -> None:
@@ -111,7 +111,7 @@ class Running:
         """
         assert self._uncapped_curve is not None
         before, lost = self._uncapped_curve
-        uncapped, more = rdp.choices(Composed(parts=((release, count),)))[-1]
+        uncapped, more = rdp.valid_mechanisms(Composed(parts=((release, count),)))[-1]
         ((one, _),) = parts_of(uncapped)
         return before + count * self._renyi_curve(one), lost + more
 

@@ -408,7 +408,7 @@ class _FixedSizeCurrency:
         if game is None or grid is None or game.others is not None:
             return None
         kernels = kernels_of(game.kinds[0], rounds, target, game.symmetric, adaptive_grid.STANDARD, grid)
-        values = [Values.declared_part(grid, upper=True)]
+        values = [Values.before(grid, upper=True)]
         while len(values) <= rounds:
             after = values[-1].after(*kernels)
             if after.worse_epsilon(target) > epsilon:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from accounting.caveats import delta_note
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
-from accounting.compose.histories import Histories, worst
+from accounting.compose.histories import Histories, worst_composition
 from accounting.errors import (
     AccountingError,
     EditedLedger,
@@ -281,7 +281,7 @@ class Ledger:
         This is the mechanism of `if_fixed_in_advance`. Returns None before the first release.
         """
         if self.header.unit == "record":
-            return worst(self.histories().distinct(), delta=delta, accountant=accountant)
+            return worst_composition(self.histories().distinct(), delta=delta, accountant=accountant)
         return self.mechanism()
 
     def guarantee(

@@ -13,7 +13,7 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.caveats import caveats
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
-from accounting.compose.histories import worst
+from accounting.compose.histories import worst_composition
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease
 from accounting.rounding import upwards
@@ -141,7 +141,11 @@ def _planned_guarantee(
     Returns None without an account.
     """
     try:
-        most = plan.most[:1] if len(plan.most) < 2 else (worst(plan.most, delta=lines.delta, accountant=accountant),)
+        most = (
+            plan.most[:1]
+            if len(plan.most) < 2
+            else (worst_composition(plan.most, delta=lines.delta, accountant=accountant),)
+        )
         if not most and plan.rounds is not None and first is not None:
             most = (Composed(parts=((first, plan.rounds),)),)
         if not most or most[0] is None:

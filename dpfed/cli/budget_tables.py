@@ -76,7 +76,7 @@ def show_group(answer: Budget, size: int) -> None:
     """Print epsilon for several clients at once, and an attacker's best rates, from the same account."""
     claim = profiles.profile(answer.mechanism)
     delta = answer.plan.delta
-    together = readings.epsilon_at(readings.of_group(claim, size), delta)
+    together = readings.epsilon_at(readings.group_profile(claim, size), delta)
     console().print(
         f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no "
         f"membership test has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"

@@ -10,7 +10,7 @@ import numpy as np
 from accounting.budget import calibrate
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant
-from accounting.compose.histories import epsilon_of_worst
+from accounting.compose.histories import largest_epsilon
 from accounting.ledger import Planned
 from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
 from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
@@ -126,7 +126,7 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
     def cost(z: float) -> float:
         noise = noise_of_step(table, z, local.course.size)
         runs = (Composed(parts=((step_of(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
-        return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
+        return largest_epsilon(runs, delta=delta, accountant=table.accountant)
 
     return calibrate.smallest(cost, table.epsilon, name="noise multiplier")
 

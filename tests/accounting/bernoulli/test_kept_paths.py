@@ -73,7 +73,7 @@ def test_every_part_of_the_question_counts(question):
 
 def test_other_code_answers_anew(monkeypatch):
     asked()
-    monkeypatch.setattr(kept_paths, "_code", lambda: "other")
+    monkeypatch.setattr(kept_paths, "_code_hash", lambda: "other")
     assert asked()[1] == 1
 
 

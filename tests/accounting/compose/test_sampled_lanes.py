@@ -17,7 +17,7 @@ from accounting.budget.certified_noise import cached_or_new_certified_noise, cer
 from accounting.compose import accountant, lower_bound
 from accounting.compose.profiles import profile
 from accounting.compose.sampled_lanes import LanesUnderNoise
-from accounting.compose.sampled_weights import CHUNK, sums_of, weights_at
+from accounting.compose.sampled_weights import CHUNK, sampled_sums, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.factorisation import square_root
 from accounting.ledger.terms import Terms, unit_of
@@ -147,7 +147,7 @@ def exact(epsilon, z, c=(1.0, 0.7)):
 def test_against_quadrature(epsilon):
     """Five standard errors (false alarm 6e-7 each), and the deterministic account is above."""
     one, truth = exact(epsilon, 0.9)
-    sums = sums_of(one, generator(), 200_000, epsilon, (0.8, 0.8))
+    sums = sampled_sums(one, generator(), 200_000, epsilon, (0.8, 0.8))
     for total, square, true in zip(sums.first, sums.squares, truth, strict=True):
         assert abs(total / sums.count - true) < 5 * math.sqrt(square) / sums.count + 1e-7
     noise = Subsampled(mechanism=Gaussian(noise_multiplier=0.9, adjacency="zero-out"), sampling=one.schedule)
@@ -160,7 +160,7 @@ def test_bounds_cover_the_truth():
     one, truth = exact(0.6, 0.9)
     largest, below, means = one.largest_weights(0.6, (0.8, 0.8)), 0, 0
     for seed in range(400):
-        sums = sums_of(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
+        sums = sampled_sums(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
         below += any(bound < true for bound, true in zip(sums.bounds(largest, 0.2), truth, strict=True))
         means += any(total / sums.count < true for total, true in zip(sums.first, truth, strict=True))
     assert below <= 0.1 * 400
@@ -171,7 +171,7 @@ def test_patterns_have_one_lane_and_one_round_an_epoch():
     """Chi-square of all patterns, false alarm 1e-6; planted: a lane drawn anew for each epoch."""
     one = run(4, 2, 2, 8)
     draws = generator()
-    drawn = np.concatenate([one._patterns(draws) for _ in range(4)], axis=1)
+    drawn = np.concatenate([one._sampled_participations(draws) for _ in range(4)], axis=1)
     rounds = np.nonzero(drawn.T)[1].reshape(-1, 2)
     assert np.all(rounds // 4 == [0, 1])
     assert np.all(rounds[:, 0] % 2 == rounds[:, 1] % 2)
@@ -210,7 +210,7 @@ def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
     one, epsilon, tilts = LanesUnderNoise(**LANES), 2.0, (0.8, 1.0)
     if name == ANEW:  # columns of two epochs overlap, which shows at a larger epsilon
         one, epsilon, tilts = replace(one, schedule=secret(4, 2, c=(1.0, 1.0))), 4.0, (1.2, 1.0)
-    bounds = sums_of(one, generator(), 1_000_000, epsilon, tilts).bounds(one.largest_weights(epsilon, tilts), 1e-6)
+    bounds = sampled_sums(one, generator(), 1_000_000, epsilon, tilts).bounds(one.largest_weights(epsilon, tilts), 1e-6)
     sets = FAULTS.get(name, patterns(4, 2, 8))
     flagged = any(
         mean - 5 * error > bound for (mean, error), bound in zip(shown(sets, one, epsilon), bounds, strict=True)

@@ -82,7 +82,7 @@ def test_an_older_copy_is_never_restored(ledger, tmp_path):
     kept_head.path_of(ledger.path).unlink()
     with pytest.raises(LedgerError, match="not with the head given"):
         restore(made.path, ledger.path, last_head=last)
-    with pytest.raises(LedgerError, match="nothing shows that it is the newest"):
+    with pytest.raises(LedgerError, match="nothing shows that this is the newest"):
         restore(made.path, ledger.path)
     assert not ledger.path.exists()
 

@@ -255,7 +255,7 @@ def test_releases_of_another_unit_have_no_place(tmp_path):
     )
     for header, entry, words in ((HEADER, local, "a local release"), (of_records, release(0), "a release of all")):
         book = Ledger.create(tmp_path / header.unit, header)
-        with pytest.raises(LedgerError, match=f"{words}.* has no place in a ledger of unit '{header.unit}'"):
+        with pytest.raises(LedgerError, match=f"{words}.* is not allowed in a ledger of unit '{header.unit}'"):
             book.record(entry)
         assert book.entries == Ledger.read(book.path).entries == []
         line, _ = chained_line(entry.to_dict(), book._chain)

@@ -58,7 +58,7 @@ def test_neither_continuation_of_the_attack_is_accepted(golden, plan):
     with pytest.raises(BudgetSpent, match="not bought before"):
         golden.charge(release(0, plan[0]), run="b")
     golden.pay = 450
-    with pytest.raises(BudgetSpent, match=r"330 units that are left .* do not pay for"):
+    with pytest.raises(BudgetSpent, match=r"330 remaining units .* do not suffice for"):
         golden.begin(plan, run="b")
     assert golden.units == (450, 330)
 
@@ -176,7 +176,7 @@ class Game:
     def _open(self, path):
         project = ProjectLedger.open(path)
         if self.natural:  # the rule of version 0.2 put back
-            project._natural = True
+            project._by_composition = True
         return project
 
     def _state(self, path):
@@ -223,12 +223,12 @@ def test_purchases_stay_within_the_budget_if_all_gamma_are_compared(tmp_path, mo
     has 1.52 delta."""
     monkeypatch.setattr("accounting.ledger.project._PAUSE_SECONDS", 0.0)
 
-    def at_one_gamma(self, plan, units, left, slack):
-        one, two = self._composed(plan.laws, left - units), self._power(left)
+    def at_one_gamma(self, plan, units, remaining_units, slack):
+        one, two = self._with_units(plan.distributions, remaining_units - units), self._composed_units(remaining_units)
         return max(float(law.delta(1.0)) for law in one) <= max(float(law.delta(1.0)) for law in two) + slack
 
     if planted:
-        monkeypatch.setattr("accounting.compose.unit_currency._Pairs._holds", at_one_gamma)
+        monkeypatch.setattr("accounting.compose.unit_currency._PairCurrency._price_holds", at_one_gamma)
     game = Game(tmp_path / "units", BOUGHT, 1.0, 1e-4)
     assert game.start.units == (9, 9)
     assert game.start.price(((BOUGHT[1]),)) == (2 if planted else 7)
@@ -282,7 +282,7 @@ def test_a_run_is_bought_whole_and_its_rounds_are_used_before_others_are_bought(
     assert again.begin([PILOT] * 8, run="another") == ""  # eight are outstanding, whoever makes them
     for number in range(12, 20):
         again.charge(release(number, PILOT), run="b")
-    with pytest.raises(BudgetSpent, match="all that were are used"):
+    with pytest.raises(BudgetSpent, match="all bought rounds are used"):
         again.charge(release(20, PILOT), run="b")
     assert ProjectLedger.open(golden.ledger.path).units == (450, 294)
 
@@ -340,7 +340,7 @@ def test_a_schedule_is_paid_by_epochs_or_as_a_whole(tmp_path):
     project.begin([rests] * 100, run="b")
     for number in range(100):
         project.charge(release(number, rests), run="b")
-    with pytest.raises(BudgetSpent, match="another plan"):
+    with pytest.raises(BudgetSpent, match="separate purchase"):
         project.charge(release(100, rests), run="b")
 
 
@@ -371,7 +371,7 @@ def test_coins_without_a_loss_distribution_are_units_alone(tmp_path):
     assert left == units - 1 > 1
     assert accountant.epsilon(many, delta=1e-4) <= 3.0 < accountant.epsilon(many.then(coins, 1), delta=1e-4)
     other = subsample(Gaussian(noise_multiplier=9.0, adjacency="zero-out"), PoissonSampling(probability=0.1))
-    with pytest.raises(BudgetSpent, match="Only rounds like the unit"):
+    with pytest.raises(BudgetSpent, match="Only rounds equal to the unit"):
         project.begin([other] * 3, run="b")
 
 

@@ -121,7 +121,7 @@ def test_many_coins_are_few_blocks_and_no_fewer_participations(monkeypatch):
     assert len({block.taking_part for block, _ in found.repeated}) <= 24
     assert sum(block.rounds * times for block, times in found.repeated) == 500
     few = sum(block.squares * times for block, times in found.repeated)
-    monkeypatch.setattr(blocks, "_MOST_COINS", 10**6)
+    monkeypatch.setattr(blocks, "_MOST_PROBABILITIES", 10**6)
     exact = sum(block.squares * times for block, times in dominating_blocks(schedule, 500).repeated)
     assert exact < few < 1.2 * exact
     assert few < 300**2 / 1000  # the whole plan

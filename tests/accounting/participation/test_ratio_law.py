@@ -209,9 +209,9 @@ def ratio_of_patterns(patterns, x, shift):
 def test_what_the_transform_rounds_is_charged_where_it_counts(shift, rounds):
     """Sums of masses one after the other, none below 0, keep their relative digits, which a transform does not."""
     weight, threshold = 1 / rounds, shift + 3.0
-    law = ratio_distribution._sum(((weight, rounds),), 0.0, shift, threshold)
+    law = ratio_distribution._sum_distribution(((weight, rounds),), 0.0, shift, threshold)
     spacing = float(law.points[1] - law.points[0])
-    one = ratio_distribution._spread(weight, shift, threshold, spacing)
+    one = ratio_distribution._rounded_to_grid(weight, shift, threshold, spacing)
     exact = np.ones(1)
     for _ in range(rounds):
         exact = np.convolve(exact, one)
