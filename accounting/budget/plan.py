@@ -421,7 +421,7 @@ def _refuse_foreign_option(
         selector, chosen = "noise", mechanism.noise
         classes_with_option = [one.noise for one, _ in kinds if one.name == mechanism.name]
     raise InvalidParameter(
-        f"{written(name, value)} with {written(selector, chosen)}: is only for {', '.join(classes_with_option)}. "
+        f"{written(name, value)} with {written(selector, chosen)}: is for {', '.join(classes_with_option)}. "
         "Remove it."
     )
 

@@ -49,7 +49,7 @@ def test_sampled_groups_are_the_table_of_the_theorem(epsilon, bands, z, error):
     norm = math.sqrt(sum(c * c for c in square_root(bands)))
     assert found.noise_multiplier / norm == pytest.approx(z, abs=4e-3)
     assert found.to_dict()["prefix_error_in_clips"] == pytest.approx(error, abs=0.02)
-    assert any("a plan only" in note for note in found.notes)
+    assert any("only for planning" in note for note in found.notes)
 
 
 def test_fewer_participations_need_less():

@@ -255,7 +255,7 @@ def test_ledger_lines_and_what_is_refused():
     line = of(secret(12, 4, 4, stream="s"), 3)
     assert from_dict(line.to_dict()) == line
     assert "secret_lanes" not in BallsAndBins(bins=12, lanes=4).to_dict()
-    for fields, words in (({"lanes": 1, "secret_lanes": True}, "none to draw"), ({"secret_lanes": 1}, "true or false")):
+    for fields, words in (({"lanes": 1, "secret_lanes": True}, "no lane is drawn"), ({"secret_lanes": 1}, "true or false")):
         with pytest.raises(InvalidParameter, match=words):
             BallsAndBins(**{"bins": 4, "lanes": 2, **fields})
     with pytest.raises(UnsupportedMechanism, match="replace-one"):
@@ -350,7 +350,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     ("fields", "words"),
     [
         ({"lanes": None, "noise": "independent"}, "without lanes"),
-        ({"lanes": 1}, "none to draw"),
+        ({"lanes": 1}, "no lane is drawn"),
         ({"lanes": 5}, "lanes must divide"),
         ({"adjacency": "replace-one"}, "replace-one"),
         ({"factorisation": "square-root", "factorisation_power": 0.4}, "Remove one"),

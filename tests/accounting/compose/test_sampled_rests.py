@@ -179,8 +179,8 @@ def test_it_is_kept_by_all_that_it_follows_from(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"sampling": "balls-and-bins"}, "is for 'min-separation'"),
-        ({"sampling": "poisson"}, "is for 'min-separation'"),
+        ({"sampling": "balls-and-bins"}, "certificates are for 'min-separation'"),
+        ({"sampling": "poisson"}, "certificates are for 'min-separation'"),
         ({"sampling": "min-separation", "separation": 5, "noise": "banded", "bands": 2}, "independent Gaussian noise"),
     ],
 )

@@ -125,9 +125,9 @@ def test_gamma_gives_the_mean(eta):
 
 def test_what_is_not_proven_is_refused():
     coins = BernoulliAggregate(dimension=9, floor=0.1, adjacency="zero-out", l2_clip=0.1, cohort=10, overflow=1e-9)
-    with pytest.raises(InvalidParameter, match="none given"):
+    with pytest.raises(InvalidParameter, match="no mechanism is given"):
         selection.epsilon(runs=RandomRuns(mean=3.0), delta=1e-5)
-    with pytest.raises(UnsupportedMechanism, match="no bound at delta"):
+    with pytest.raises(UnsupportedMechanism, match="is known at delta"):
         selection.epsilon(coins, runs=RandomRuns(mean=3.0), delta=1e-10)
     for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}):
         with pytest.raises(InvalidParameter):
