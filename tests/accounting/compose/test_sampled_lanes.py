@@ -342,7 +342,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     assert found.certificate.failure == found.certificate.tries * 1e-12
     assert found.budget.noise_multiplier < budget.noise_multiplier(plan, epsilon=1.0, rounds=30)
     monkeypatch.setattr(module, "MOST_TRIES", 1)
-    with pytest.raises(CalibrationError, match="holds for sure"):
+    with pytest.raises(CalibrationError, match="holds without sampling"):
         certified_noise(plan, epsilon=1.0, rounds=30, samples=100_000)
 
 

@@ -81,7 +81,7 @@ def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path
     assert (one["failure"], one["samples"], len(one["seed"])) == (one["tries"] * 1e-12, 50_000, 64)
     assert status([*plan, "--certificate", "sampled"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"wrong with a chance of {one['failure']:.0e}" in text
+    assert f"wrong with probability {one['failure']:.0e}" in text
     assert status([*plan, "--certificate", "sampled", "--compare"]) == 2
     assert "it is about one epsilon" in capsys.readouterr().err
 
