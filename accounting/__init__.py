@@ -1,6 +1,6 @@
 """Privacy accounting for federated learning: budgets, guarantees and ledgers. Never loads torch.
 
-Loading it is quick: its modules are imported when they are first used, numpy and scipy with them.
+Importing the package is fast: its modules, numpy and scipy are imported at their first use.
 
 >>> from accounting import Plan, budget
 >>> from accounting.rounding import upwards

@@ -1,4 +1,4 @@
-"""Names of array types that annotations share."""
+"""Array types used in annotations."""
 
 import numpy as np
 from numpy.typing import NDArray

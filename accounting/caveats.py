@@ -5,15 +5,15 @@ import math
 from accounting.rounding import downwards, upwards
 
 LARGE_EPSILON = 20.0
-"""Epsilon above which an event of probability p under one neighbour may have e^20 p, 485 million times p, under the
-other.
+"""Largest epsilon without a note. Above it an event may be e^20, or 485 million, times as likely under one neighbour as
+under the other.
 """
-ALMOST_ANYTHING = "almost anything"
-"""End of the note on such an epsilon."""
+EPSILON_NOTE_END = "almost anything"
+"""Last words of the note on an epsilon above `LARGE_EPSILON`."""
 
 
-ABOVE_ONE_OF_N = "delta "
-"""Beginning of the note on a delta above 1/n, which is printed wherever its epsilon is."""
+DELTA_NOTE_START = "delta "
+"""First words of the note on a delta above 1/n. The note is printed wherever the epsilon of that delta is printed."""
 
 LARGEST_DEFAULT_DELTA: dict[str, float] = {"client": 1e-4, "record": 1e-5}
 """Largest default delta, by the unit of privacy."""
@@ -22,8 +22,8 @@ LARGEST_DEFAULT_DELTA: dict[str, float] = {"client": 1e-4, "record": 1e-5}
 def default_delta(units: int, *, unit: str = "client") -> float:
     """Return the default delta: units^-1.1, but at most 1e-4 for clients and 1e-5 for records.
 
-    units: number of all clients, or of all training records, at least 1. n^-1.1 alone is .065 for 12 clients: a
-    guarantee that permits a breach in one run of fifteen.
+    units: number of all clients, or of all training records, at least 1. Without the cap, 12 clients would have delta
+    0.065: a guarantee that permits a breach in one run of fifteen.
 
     >>> default_delta(650)
     0.0001
@@ -36,21 +36,21 @@ def default_delta(units: int, *, unit: str = "client") -> float:
 def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "client") -> tuple[str, ...]:
     """Return sentences for the notes of a guarantee; none for an epsilon and delta without a caveat.
 
-    units: number of clients (records, for that `unit`), or a lower bound of it; None: unknown.
+    units: number of clients, or of records for unit "record", or a lower bound of that number; None if unknown.
     """
-    return (*of_delta(delta, units=units, unit=unit), *_epsilon_note(epsilon, delta))
+    return (*delta_note(delta, units=units, unit=unit), *_epsilon_note(epsilon, delta))
 
 
-def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
+def delta_note(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
     """Return the note on a delta above 1/n.
 
-    Releasing the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one: from there on a
-    guarantee does not exclude a breach.
+    Releasing the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one. A guarantee with a
+    larger delta does not exclude such a breach.
     """
     if units is None or delta * units <= 1:
         return ()
     return (
-        f"{ABOVE_ONE_OF_N}{upwards(delta)} is above 1/{unit}s = 1/{units}: it allows releasing one {unit}'s data "
+        f"{DELTA_NOTE_START}{upwards(delta)} is above 1/{unit}s = 1/{units}: it allows releasing one {unit}'s data "
         "outright with that probability",
     )
 
@@ -61,7 +61,7 @@ def _epsilon_note(epsilon: float, delta: float) -> tuple[str, ...]:
     if epsilon > LARGE_EPSILON:
         return (
             f"epsilon {upwards(epsilon)} is above {upwards(LARGE_EPSILON)}: it allows likelihood ratios of "
-            f"e^{upwards(epsilon)} between neighbours, {ALMOST_ANYTHING}",
+            f"e^{upwards(epsilon)} between neighbours, {EPSILON_NOTE_END}",
         )
     if epsilon == 0:
         return (
@@ -71,16 +71,16 @@ def _epsilon_note(epsilon: float, delta: float) -> tuple[str, ...]:
     return ()
 
 
-def no_round_fits(
+def no_round_fits_message(
     whose: str, *, allowed: float, after: float, delta: float, advice: str, spent: float | None = None
 ) -> str:
     """Return the message for a budget without room for one round.
 
-    whose: names the budget: an argument, a TOML key, a file. after: epsilon with one round; spent: epsilon without it,
-    if other runs draw from the same budget.
+    whose: name of the budget: an argument, a TOML key or a file. after: epsilon with one round; spent: epsilon without
+    that round, if other runs draw from the same budget.
     """
-    left = "" if spent is None else f", of which {downwards(max(allowed - spent, 0.0))} is left"
+    remaining = "" if spent is None else f", of which {downwards(max(allowed - spent, 0.0))} is left"
     return (
         f"{whose}: not even one round fits. It would bring epsilon to {upwards(after)} at delta {upwards(delta)}; "
-        f"allowed is {downwards(allowed)}{left}. {advice}"
+        f"allowed is {downwards(allowed)}{remaining}. {advice}"
     )

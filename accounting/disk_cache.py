@@ -1,8 +1,9 @@
 """Cache on disk of results that take seconds or minutes to compute.
 
-An entry is named by a hash of its question, which holds everything that the answer follows from, the code included. It
-has its question and a hash of its content. An entry that cannot be read or is anything else counts as missing; that
-protects against damage, not against an attacker with write access to the folder, who could change the code as well.
+The file of an entry is named by a hash of its question. A question holds everything that determines the answer, the
+code included. An entry stores its question, its answer and a hash of both. An entry that cannot be read or fails the
+check counts as missing. The check protects against damage, not against an attacker with write access to the folder, who
+could change the code as well.
 """
 
 import contextlib
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DPFED_CACHE_DIR"
-"""Environment variable with the folder; if it is empty, no file is read or written. Default: the user's cache."""
+"""Environment variable with the cache folder. If it is empty, no file is read or written; if unset, the folder is in
+the user's cache.
+"""
 
 
 def read(kind: str, question: dict[str, object]) -> list[Any]:
-    """Return the answer to a question in a list; an empty list if there is none. Raises no error of a file."""
-    folder = _folder(kind)
+    """Return a list with the cached answer to a question; an empty list if no answer is cached. File errors are
+    suppressed.
+    """
+    folder = _cache_folder(kind)
     if folder is None:
         return []
     try:
@@ -32,8 +37,8 @@ def read(kind: str, question: dict[str, object]) -> list[Any]:
 
 
 def write(kind: str, question: dict[str, object], answer: Any) -> None:
-    """Store the answer to a question, whole or not at all. Raises no error of a file."""
-    folder = _folder(kind)
+    """Store the answer to a question atomically. File errors are suppressed."""
+    folder = _cache_folder(kind)
     if folder is None:
         return
     with contextlib.suppress(OSError):
@@ -46,13 +51,13 @@ def write(kind: str, question: dict[str, object], answer: Any) -> None:
             Path(part.name).unlink(missing_ok=True)
 
 
-def _folder(kind: str) -> Path | None:
+def _cache_folder(kind: str) -> Path | None:
     given = os.environ.get(VARIABLE)
     if given is not None:
         return Path(given) / kind if given else None
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # no client's home
+    except RuntimeError:  # the user has no home folder
         return None
     return Path(cache) / "dpfed" / kind
 

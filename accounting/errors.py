@@ -4,12 +4,12 @@ AccountingError
 ├── InvalidParameter       a number outside its domain
 ├── UnsupportedMechanism   no valid bound is known for this combination
 ├── CalibrationError       no noise multiplier or number of rounds meets the target
-├── MissingLibrary         a library that is not installed
+├── MissingLibrary         a required library is not installed
 ├── ContradictoryBounds    a lower bound exceeds epsilon: one of the two is wrong
 └── LedgerError            a ledger cannot be trusted
     ├── TruncatedLedger    the last line was not written to its end
     ├── EditedLedger       a line is not the one that was written
-    ├── LedgerVersionError written by an unknown version
+    ├── LedgerVersionError written by a version that this one cannot read
     └── BudgetSpent        a release would exceed the remaining budget of a project
 
 Each message names what was given, what is allowed, and what to do.
@@ -29,15 +29,15 @@ class UnsupportedMechanism(AccountingError, ValueError):
 
 
 class CalibrationError(AccountingError, ValueError):
-    """Target that no noise multiplier, or no number of rounds, meets."""
+    """Privacy target that no noise multiplier, or no number of rounds, meets."""
 
 
 class MissingLibrary(AccountingError):
-    """A library that an answer needs, and that is not installed."""
+    """Required library that is not installed."""
 
 
 class ContradictoryBounds(AccountingError):
-    """Proven lower bound above the epsilon of the same mechanism: neither may be stated."""
+    """Proven lower bound above the epsilon of the same mechanism: neither bound may be stated."""
 
 
 class LedgerError(AccountingError):
@@ -49,11 +49,11 @@ class TruncatedLedger(LedgerError):
 
 
 class EditedLedger(LedgerError):
-    """Line of a ledger that is not the line that was written."""
+    """Line of a ledger that was changed after it was written."""
 
 
 class LedgerVersionError(LedgerError):
-    """Ledger written by a version that this one cannot read."""
+    """Ledger written by a version of the library that this version cannot read."""
 
 
 class BudgetSpent(LedgerError):

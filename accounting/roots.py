@@ -1,4 +1,4 @@
-"""Places where a function changes its sign, or a test its answer; without scipy.optimize, which takes long to load."""
+"""Root finding and bisection without scipy.optimize, whose import is slow."""
 
 import math
 from bisect import bisect_left
@@ -14,10 +14,10 @@ def brentq(
     bisection where that does not shrink the bracket. The steps are those of `scipy.optimize.brentq`, in the same order
     of operations: results are equal to the last bit. Error: at most xtol + rtol |x|.
 
-    Raises ValueError if the function has one sign at both ends or is nan, RuntimeError after `maxiter` steps.
+    Errors: ValueError if the function has the same sign at both ends or is nan; RuntimeError after `maxiter` steps.
     """
     before, now = low, high
-    value_before, value = _number(function, before), _number(function, now)
+    value_before, value = _checked_value(function, before), _checked_value(function, now)
     if value_before == 0:
         return before
     if value == 0:
@@ -38,16 +38,16 @@ def brentq(
             return now
         tried = math.inf
         if abs(step_before) > least and abs(value) < abs(value_before):
-            tried = _interpolated((before, value_before), (now, value), (other, value_other))
+            tried = _interpolation_step((before, value_before), (now, value), (other, value_other))
         short = 2 * abs(tried) < min(abs(step_before), 3 * abs(half) - least)
         step_before, step = (step, tried) if short else (half, half)
         before, value_before = now, value
         now += step if abs(step) > least else math.copysign(least, half)
-        value = _number(function, now)
+        value = _checked_value(function, now)
     raise RuntimeError(f"no root to {xtol} after {maxiter} steps from [{low}, {high}].")
 
 
-def _interpolated(before: tuple[float, float], now: tuple[float, float], other: tuple[float, float]) -> float:
+def _interpolation_step(before: tuple[float, float], now: tuple[float, float], other: tuple[float, float]) -> float:
     """Return the step to the zero of the secant, or of the inverse parabola; infinite if it has none."""
     (x_before, y_before), (x, y), (x_other, y_other) = before, now, other
     try:
@@ -59,43 +59,44 @@ def _interpolated(before: tuple[float, float], now: tuple[float, float], other: 
         return math.inf
 
 
-def _number(function: Callable[[float], float], x: float) -> float:
+def _checked_value(function: Callable[[float], float], x: float) -> float:
     value = float(function(x))
     if math.isnan(value):
         raise ValueError(f"the function is nan at {x}.")
     return value
 
 
-def first_whole(enough: Callable[[int], bool]) -> int:
-    """Return the smallest whole number from 1 on that is enough, for a test that stays true: doubles, then halves."""
+def smallest_passing(passes: Callable[[int], bool]) -> int:
+    """Return the smallest integer n >= 1 that passes a monotone test, by doubling and then bisection."""
     high = 1
-    while not enough(high):
+    while not passes(high):
         high *= 2
     low = high // 2 + 1
-    return low + bisect_left(range(low, high), True, key=enough)
+    return low + bisect_left(range(low, high), True, key=passes)
 
 
-def halved(enough: Callable[[float], bool], low: float, high: float, *, rtol: float) -> tuple[float, float]:
-    """Return two points within `rtol` of each other, between `low`, which is not enough, and `high`, which is.
+def bisected_bracket(passes: Callable[[float], bool], low: float, high: float, *, rtol: float) -> tuple[float, float]:
+    """Return a bracket within [low, high] of relative width at most `rtol`. A monotone test must fail at `low` and pass
+    at `high`.
 
-    The test holds at the second and not at the first.
+    The test fails at the first point of the bracket and passes at the second.
     """
     while high - low > rtol * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if passes(middle) else (middle, high)
     return low, high
 
 
-def crossing(
-    enough: Callable[[float], bool], first: float, *, rtol: float, limit: float, growth: float = 2.0
+def crossing_bracket(
+    passes: Callable[[float], bool], first: float, *, rtol: float, limit: float, growth: float = 2.0
 ) -> tuple[float, float]:
-    """Return two points around the one above 0 from which on the test is true, as `halved` does.
+    """Return a bracket around the point above 0 from which on a monotone test passes, as `bisected_bracket` does.
 
-    The second is infinite if `first`, multiplied by `growth` again and again, is above the limit before it is enough.
+    The second point is infinite if `first`, multiplied by `growth` repeatedly, exceeds `limit` before the test passes.
     """
     low, high = 0.0, first
-    while not enough(high):
+    while not passes(high):
         low, high = high, growth * high
         if high > limit:
             return low, math.inf
-    return halved(enough, low, high, rtol=rtol)
+    return bisected_bracket(passes, low, high, rtol=rtol)

@@ -1,26 +1,27 @@
-"""Rounding of printed numbers, to the side on which their statement stays true.
+"""Rounding of printed numbers in the direction that keeps their statement true.
 
 Upwards: epsilon, delta, noise to be added, probabilities of failure. Downwards: lower bounds, remaining or allowed
-budget, calibrated clip norms. Not for JSON, which has the doubles themselves.
+budget, calibrated clip norms. JSON output stores unrounded doubles.
 """
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import SupportsFloat
 
 _PLAIN = range(-4, 6)
-"""Decimal exponents of the first digit for which a number is written without a power of ten."""
+"""Decimal exponents of numbers that are written without a power of ten."""
 _CONTEXT = Context(prec=400)
 
 
 def upwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
     """Return the least decimal of at least `digits` places and `digits` significant digits that is not below `value`.
 
-    Claim: float(upwards(x)) >= x for every number x, so an upper bound stays one, and a noise multiplier that is typed
-    back is not smaller. A number that the digits hold exactly is written without zeros at its end: a budget of 3 is
-    "3", 2.99998 is "3.0000". "inf" and "nan" unchanged; a dash for None.
+    Claim: float(upwards(x)) >= x for every number x, so a printed upper bound is an upper bound, and a printed noise
+    multiplier that is given as input is not smaller. An exactly representable number has no trailing zeros: a budget of
+    3 is "3", 2.99998 is "3.0000". Infinite and nan values are "inf" and "nan"; None is a dash.
 
-    The decimal of a double is the shortest that reads back as it: a delta given as 1e-5 is "1e-05", though the double
-    is a little above. Numbers from a million and below 1e-4 have a power of ten and only significant digits.
+    A double counts as the shortest decimal that parses to it: a delta given as 1e-5 is "1e-05", though the double is
+    slightly larger. Numbers from a million on, or below 1e-4, are written with a power of ten and only significant
+    digits.
 
     >>> from accounting.rounding import upwards
     >>> upwards(0.63029154)
@@ -30,7 +31,7 @@ def upwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
 
 
 def downwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
-    """Return the largest such decimal that is not above `value`: float(downwards(x)) <= x. Format: `upwards`.
+    """Return the largest decimal in the format of `upwards` that is not above `value`: float(downwards(x)) <= x.
 
     >>> from accounting.rounding import downwards
     >>> downwards(0.63029154)
@@ -52,8 +53,8 @@ def _rounded(value: SupportsFloat | None, direction: str, digits: int) -> str:
     if first in _PLAIN:
         last = min(last, -digits)
     rounded = exact.quantize(Decimal((0, (1,), last)), rounding=direction, context=_CONTEXT)
-    shown = rounded.normalize(_CONTEXT) if rounded == exact else rounded
+    trimmed = rounded.normalize(_CONTEXT) if rounded == exact else rounded
     if first in _PLAIN:
-        return f"{shown:f}"
-    mantissa, _, power = f"{shown:e}".partition("e")
+        return f"{trimmed:f}"
+    mantissa, _, power = f"{trimmed:e}".partition("e")
     return f"{mantissa}e{int(power):+03d}"

@@ -1,4 +1,6 @@
-"""Bernoulli uploads: the channel of one client; sums, exact distributions and bias correction in the other modules."""
+"""Accounts of Bernoulli uploads. The package exports the channel of one client; its modules have sums, exact
+distributions and bias correction.
+"""
 
 from accounting.bernoulli.channel import (
     Bound,

@@ -1,8 +1,8 @@
-"""Renyi bounds of one client's Bernoulli upload (FedPM and FedMRN masks, stochastic signs), at real model sizes.
+"""Renyi bounds of one client's Bernoulli upload (FedPM and FedMRN masks, stochastic signs), for large dimensions.
 
 A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and sampled.
-Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`bernoulli.debias`) and its
-divergence a sum over coordinates. Proofs: docs/theory-bernoulli.md.
+Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`bernoulli.debias`), and its
+divergence is a sum over coordinates. Proofs: docs/theory-bernoulli.md.
 """
 
 import math
@@ -14,24 +14,25 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli import majorant
-from accounting.bernoulli.cells import largest
+from accounting.bernoulli.cells import largest_divergence
 from accounting.bernoulli.debias import clipped_mean
 from accounting.bernoulli.divergence import divergence, floor_of, worst_divergence
 from accounting.errors import InvalidParameter
 
 __all__ = ["Bound", "channel_bound", "channel_rdp", "divergence", "fedpm_bound", "floor_of", "worst_divergence"]
 
-# Boxes that a search for a single supremum may open.
+# Largest number of boxes in the search for one supremum.
 _MOST_BOXES = 400_000
 
 
 def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -> Floats:
-    """Return the FedPM paper's amplification: min(rho, d r_alpha(c)), rho the Renyi bound `rdp` before sampling.
+    """Return the amplified bound of the FedPM paper, min(rho, d r_alpha(c)), rho the Renyi bound `rdp` before sampling.
 
-    Claim: valid, by data processing and with each coordinate at its worst; no amplification once d is large.
+    Claim: the bound is valid, by data processing and the worst case of each coordinate. For large d it does not
+    amplify.
     Source: Isik, Pase, Gündüz, Weissman, Zorzi 2023. Shapes: `order` and `rdp` broadcast. Adjacency: that of `rdp`.
-    Direction of error: upper bound if `rdp` is one. Errors: InvalidParameter for c outside (0, 1/2), an order below 1
-    or a dimension below 1.
+    Direction of error: upper bound if `rdp` is an upper bound. Errors: InvalidParameter for c outside (0, 1/2), an
+    order below 1 or a dimension below 1.
 
     >>> from accounting.bernoulli import fedpm_bound
     >>> round(float(fedpm_bound(2.0, 100.0, dimension=10, c=0.1)), 4)
@@ -43,9 +44,9 @@ def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """Renyi bounds at the orders, and the name of the smallest valid bound at each.
+    """Smallest valid Renyi bound at each order, with its name.
 
-    Shapes: rdp [orders], by: as many names.
+    Shapes: rdp and by have one entry per order.
 
     >>> from accounting.bernoulli import channel_bound
     >>> channel_bound([2.0], dimension=10, c=0.1, noise_std=0.5, linf_sensitivity=0.1).by
@@ -65,9 +66,9 @@ def channel_rdp(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Floats:
-    """Return the smallest valid Renyi bound of one Bernoulli upload.
+    """Return the smallest valid Renyi bound of one Bernoulli upload at each order.
 
-    Claim: an upper bound on the divergence in both directions.
+    Claim: the bound holds for the divergence in both directions.
     Source: docs/theory-bernoulli.md, Theorem 5. Shapes: that of `orders`; a scalar gives a scalar. Units: those of
     theta.
     Adjacency: the one of the sensitivities. Direction of error: upper bound. Errors: as `channel_bound`.
@@ -101,14 +102,14 @@ def channel_bound(
     Claim: with phi(u) the largest r_alpha(g(a), g(b)) for |a - b|^2 <= u, and phi^ its least concave majorant on [0,
     t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta and |theta - theta'|_inf <= t (t =
     1 - 2c without such a bound), and rho(alpha) <= d phi(t^2). Also valid: alpha Delta^2 / (2 sigma^2) (data
-    processing) and d r_alpha(c). The smallest is returned and named: "channel-l2", "channel-linf", "gaussian", "floor".
-    At high orders an L-infinity bound beside the L2 bound lowers rho: without it the worst client moves a few
-    coordinates only.
+    processing) and d r_alpha(c). The smallest of the four is returned with its name: "channel-l2", "channel-linf",
+    "gaussian" or "floor". At high orders an L-infinity bound in addition to the L2 bound lowers rho, because without it
+    the worst client moves only a few coordinates.
     Source: docs/theory-bernoulli.md, Theorem 5. Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of
     theta.
     Adjacency: the one of the sensitivities (zero-out, or replace-one with twice the clip).
-    Direction of error: upper bound; majorant and supremum are certified by branch and bound, within 1.3% of the exact
-    phi^, mostly within 0.1%.
+    Direction of error: upper bound; majorant and supremum are certified by branch and bound. They are within 1.3% of
+    the exact phi^, mostly within 0.1%.
     Errors: InvalidParameter for an order not finite and above 1, or without a sensitivity. noise_std = 0 is allowed.
 
     >>> from accounting.bernoulli import channel_bound
@@ -127,11 +128,11 @@ def channel_bound(
     bounds: dict[str, Floats] = {"floor": d * np.asarray(worst_divergence(alpha, c=floor))}
     if linf_sensitivity is not None:
         farthest = min(require.nonnegative(linf_sensitivity=linf_sensitivity), farthest)
-        nothing = np.zeros(len(alpha))
-        bounds["channel-linf"] = d * largest(alpha, nothing, floor, sigma, farthest, nothing, _MOST_BOXES)
+        zeros = np.zeros(len(alpha))
+        bounds["channel-linf"] = d * largest_divergence(alpha, zeros, floor, sigma, farthest, zeros, _MOST_BOXES)
     delta = math.inf if l2_sensitivity is None else require.nonnegative(l2_sensitivity=l2_sensitivity)
     if l2_sensitivity is not None:
-        bounds["channel-l2"] = d * _majorant(alpha, min(delta * delta / d, farthest**2), floor, sigma, farthest)
+        bounds["channel-l2"] = d * _majorant_bound(alpha, min(delta * delta / d, farthest**2), floor, sigma, farthest)
     if sigma > 0:
         bounds["gaussian"] = alpha * min(delta, math.sqrt(d) * farthest) ** 2 / (2 * sigma * sigma)
     names = list(bounds)
@@ -140,7 +141,7 @@ def channel_bound(
     return Bound(rdp=table.min(axis=0), by=tuple(names[i] for i in smallest))
 
 
-def _majorant(alpha: Floats, step: float, c: float, sigma: float, farthest: float) -> Floats:
+def _majorant_bound(alpha: Floats, step: float, c: float, sigma: float, farthest: float) -> Floats:
     if step == 0:
         return np.zeros(len(alpha))
     t = majorant.sample_steps(step, farthest, 90)
@@ -151,6 +152,6 @@ def _majorant(alpha: Floats, step: float, c: float, sigma: float, farthest: floa
     phi = np.array([np.max(np.asarray(divergence(a, p, q)), axis=0) for a in alpha])
 
     def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:
-        return largest(alpha, slope, c, sigma, farthest, tolerance, most)
+        return largest_divergence(alpha, slope, c, sigma, farthest, tolerance, most)
 
-    return majorant.bound(step, t, phi, certified, majorant.ROOMS)
+    return majorant.majorant_bound(step, t, phi, certified, majorant.SLOPE_INCREASES)

@@ -1,4 +1,4 @@
-"""Sums of Bernoulli uploads: what a server sees of them under secure aggregation.
+"""Renyi bounds for sums of Bernoulli uploads under secure aggregation.
 
 Exactly K clients draw independent samples with probabilities in [c, 1-c]; the server sees, per coordinate, only the
 number of ones. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof:
@@ -14,12 +14,14 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
-from accounting.bernoulli.sum_distributions import LARGEST_EXPONENT, SumLaws
+from accounting.bernoulli.sum_distributions import LARGEST_EXPONENT, SumDivergences
 
 LARGEST_COHORT = 10_000
-"""Cohort above which this number of uploads is accounted: larger distributions take a minute and 0.6 GB."""
+"""Largest cohort of an account. Larger cohorts are accounted with this number of uploads, because larger
+distributions take a minute and 0.6 GB.
+"""
 _ROUNDING = 1e-12
-"""Relative margin above the rounding of g and its slope, to the safe side."""
+"""Relative safety margin above rounding errors of g and its slope."""
 
 
 def aggregate_rdp(
@@ -32,7 +34,7 @@ def aggregate_rdp(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Floats:
-    """Return the smallest Renyi bound of `aggregate_bound`; a scalar order gives a scalar."""
+    """Return the Renyi bounds of `aggregate_bound` without their names; a scalar order gives a scalar."""
     bound = aggregate_bound(
         orders,
         cohort=cohort,
@@ -57,17 +59,18 @@ def aggregate_bound(
 ) -> Bound:
     """Return Renyi bounds between sums of K = `cohort` uploads that differ in one client, in both directions.
 
-    Claim: per coordinate the distribution is Poisson-binomial and exp((alpha-1) D) is convex in each probability, so at
-    its largest the other K-1 are at c or 1-c (all numbers j at 1-c are tried) and the moving one at c and c + t, in
-    both directions. With phi(u) the largest such divergence for a move of square at most u and phi^ its least concave
-    majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) if only an L-infinity bound t is
-    given (t = 1 - 2c without one). Never above the bound for K = 1. Cohorts above LARGEST_COHORT have its bound:
-    dropping independent samples only raises the divergence. With noise_std the samples are those of clip(theta + N(0,
-    sigma^2), c, 1-c): their means g(theta) lie in [g(c), g(1-c)] and move by at most g'(1/2) times the move of theta,
-    so the bound is that without noise for this floor and these sensitivities.
-    Source: docs/theory-bernoulli.md, Theorem 6.
-    Conditions: K is fixed and known, each of the K sends samples, the cohort's size reveals nothing.
-    Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of theta. Adjacency: the one of the sensitivities.
+    Claim: per coordinate the distribution is Poisson-binomial, and exp((alpha-1) D) is convex in each probability. So
+    at its maximum the other K-1 probabilities are at c or 1-c (all numbers j at 1-c are tried), and the moving one is
+    at c and c + t, in both directions. With phi(u) the largest such divergence for a move of square at most u and phi^
+    its least concave majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) if only an
+    L-infinity bound t is given (t = 1 - 2c without one). The bound is never above that for K = 1. Cohorts above
+    LARGEST_COHORT have the bound of that cohort, because dropping independent samples does not decrease the divergence.
+    With noise_std the samples have probabilities clip(theta + N(0, sigma^2), c, 1-c). Their means g(theta) are in
+    [g(c), g(1-c)] and move by at most g'(1/2) times the move of theta, so the bound is that without noise for this
+    floor and these sensitivities.
+    Source: docs/theory-bernoulli.md, Theorem 6. Conditions: K is fixed and public, each of the K clients sends samples,
+    and the cohort size reveals nothing. Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of theta.
+    Adjacency: the one of the sensitivities.
     Direction of error: upper bound, certified within about 1%.
     Errors: InvalidParameter for an order not finite and above 1, or without a sensitivity.
 
@@ -77,7 +80,7 @@ def aggregate_bound(
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=float))
     d, k, floor = require.count(dimension=dimension), require.count(cohort=cohort), floor_of(c)
-    alone = channel_bound(
+    single_upload = channel_bound(
         orders,
         dimension=d,
         c=floor,
@@ -92,15 +95,15 @@ def aggregate_bound(
         linf_sensitivity = None if linf_sensitivity is None else slope * linf_sensitivity
     inside = alpha * math.log((1 - floor) / floor) < LARGEST_EXPONENT
     if k == 1 or not inside.any():
-        return alone
-    sums = SumLaws(min(k, LARGEST_COHORT), floor, alpha[inside])
+        return single_upload
+    sums = SumDivergences(min(k, LARGEST_COHORT), floor, alpha[inside])
     farthest = min(1 - 2 * floor, math.inf if linf_sensitivity is None else linf_sensitivity)
     bounds: dict[str, Floats] = {}
     if l2_sensitivity is not None:
-        bounds["aggregate-l2"] = d * _majorant(sums, min(l2_sensitivity**2 / d, farthest**2), farthest)
+        bounds["aggregate-l2"] = d * _majorant_bound(sums, min(l2_sensitivity**2 / d, farthest**2), farthest)
     if linf_sensitivity is not None:
-        bounds["aggregate-linf"] = d * sums.largest(farthest)
-    rdp, by = alone.rdp.copy(), list(alone.by)
+        bounds["aggregate-linf"] = d * sums.largest_up_to(farthest)
+    rdp, by = single_upload.rdp.copy(), list(single_upload.by)
     for name, values in bounds.items():
         for index, value in zip(np.flatnonzero(inside), values, strict=True):
             if value < rdp[index]:
@@ -108,12 +111,12 @@ def aggregate_bound(
     return Bound(rdp=rdp, by=tuple(by))
 
 
-def _majorant(sums: SumLaws, step: float, farthest: float) -> Floats:
+def _majorant_bound(sums: SumDivergences, step: float, farthest: float) -> Floats:
     if step == 0:
         return np.zeros(len(sums.alpha))
     t = majorant.sample_steps(step, farthest, 60)
 
     def certified(slope: Floats, tolerance: Floats, most: int) -> Floats:
-        return sums.certified(slope, farthest, tolerance, most)
+        return sums.supremum_minus_slope(slope, farthest, tolerance, most)
 
-    return majorant.bound(step, t, sums.sampled(t), certified, majorant.ROOMS[:3])
+    return majorant.majorant_bound(step, t, sums.attained(t), certified, majorant.SLOPE_INCREASES[:3])

@@ -1,4 +1,4 @@
-"""Budget before training: epsilon, noise multiplier or rounds, whichever is missing.
+"""Privacy budget before training: solves for epsilon, the noise multiplier or the number of rounds from the other two.
 
 >>> from accounting import Plan, budget
 >>> plan = Plan(clients=6000, cohort=100)

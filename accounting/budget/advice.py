@@ -1,4 +1,4 @@
-"""Advice of `dpfed budget --compare`: the schedule and the noise with the least error at an epsilon."""
+"""Advice of `dpfed budget --compare`: the schedule and kind of noise with the smallest error at a given epsilon."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from accounting.budget import calibrate
 from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
 from accounting.budget.gaussians import GaussianNoise
-from accounting.budget.lanes import searched
+from accounting.budget.lanes import search_lanes
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
 from accounting.compose import accountant
@@ -20,10 +20,11 @@ _BUFFERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advised:
-    """Plan with the noise multiplier of its epsilon, and the error of the model.
+class AdvisedPlan:
+    """Plan whose noise multiplier meets the given epsilon, with the resulting error of the model.
 
-    error: in clip norms, root mean square over rounds. Error of both: at most 0.3% above the smallest, never below it.
+    error: root mean square over rounds, in clip norms. Noise multiplier and error are at most 0.3% above the smallest
+    possible values, never below.
     """
 
     plan: Plan
@@ -31,7 +32,7 @@ class Advised:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of the epsilon."""
+        """Noise multiplier that meets the given epsilon."""
         return float(self.plan.noise_multiplier or 0)
 
     @property
@@ -42,13 +43,13 @@ class Advised:
 
     def __str__(self) -> str:
         noise, sampling = self.plan.mechanism, self.plan.sampling.name
-        words = "independent noise"
+        noise_text = "independent noise"
         if isinstance(noise, BandedNoise):
-            words = f"noise in {noise.bands} bands"
+            noise_text = f"noise in {noise.bands} bands"
         if isinstance(noise, BufferedNoise):
-            words = f"noise in {noise.sizes['buffers']} buffers (BLT)"
+            noise_text = f"noise in {noise.sizes['buffers']} buffers (BLT)"
         lanes = f" in {self.lanes} public lanes" if self.lanes else ""
-        return f"{words} under {sampling}{lanes}, {upwards(self.error)} C"
+        return f"{noise_text} under {sampling}{lanes}, {upwards(self.error)} C"
 
     def to_dict(self) -> dict[str, object]:
         noise = self.plan.mechanism
@@ -64,58 +65,60 @@ class Advised:
         }
 
 
-def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
-    """Return the plan's cohort by other schedules and noises at the same epsilon, the least error first.
+def advised_plans(plan: Plan, *, epsilon: float, rounds: int) -> tuple[AdvisedPlan, ...]:
+    """Return plans with the same cohort and epsilon under each schedule and kind of noise, by increasing error.
 
-    Error is that of prefix sums, over rounds. Returns () if there is no choice: noise that is not the server's
-    Gaussian, replace-one, all clients in every round, releases before.
+    The error is that of prefix sums over rounds. Returns () without an alternative: noise other than the server's
+    Gaussian, replace-one, all clients in every round, or earlier releases on the same clients.
     """
     one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     if plan.mechanism.name != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()
-    found: list[Advised] = []
-    for other in _other_accounts(plan, rounds):
+    found: list[AdvisedPlan] = []
+    for other in _alternative_plans(plan, rounds):
         if other.needs_lanes:
             found += _with_best_lanes(other, epsilon, rounds)
             continue
-        one = _solved(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
+        one = _with_calibrated_noise(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
         found += [] if one is None else [one]
     return tuple(sorted(found, key=lambda one: one.error))
 
 
-def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
-    """Return the advice as text; empty if there is no choice."""
+def advice_lines(found: tuple[AdvisedPlan, ...]) -> tuple[str, ...]:
+    """Return the advice as lines of text; empty if there is no advised plan."""
     if not found:
         return ()
-    lines = [f"least error of the model's sums at this epsilon: {found[0]}"]
+    lines = [f"smallest error of the model's prefix sums at this epsilon: {found[0]}"]
     public = next((one for one in found if one.plan.sampling.name == "cyclic"), None)
     if public is not None and public is not found[0]:
-        lines.append(f"where participation cannot be kept secret: {public}")
+        lines.append(f"if participation cannot be kept secret: {public}")
     return tuple(lines)
 
 
-def _other_accounts(plan: Plan, rounds: int) -> Iterator[Plan]:
+def _alternative_plans(plan: Plan, rounds: int) -> Iterator[Plan]:
     in_turn = Cyclic(cohort=plan.cohort)
     yield replace(plan, sampling=BallsAndBins(cohort=plan.cohort), mechanism=GaussianNoise())
     yield replace(plan, sampling=Poisson(cohort=plan.cohort), mechanism=GaussianNoise())
     yield replace(plan, sampling=in_turn, mechanism=BandedNoise(bands=min(plan.period, rounds)))
     yield replace(plan, sampling=in_turn, mechanism=BufferedNoise(buffers=_BUFFERS))
-    zero_out = replace(plan, adjacency=Adjacency.ZERO_OUT)  # a client more might move the lanes of others
+    zero_out = replace(
+        plan, adjacency=Adjacency.ZERO_OUT
+    )  # under add-remove a new client could change the lanes of others
     yield replace(zero_out, sampling=BallsAndBins(cohort=plan.cohort), mechanism=BandedNoise())
 
 
-def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
-    """Return the plan with the lanes of least error; nothing if none meets epsilon."""
+def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[AdvisedPlan]:
+    """Return the plan with the number of lanes of smallest error; an empty list if no number of lanes meets epsilon."""
     try:
-        found = searched(plan, epsilon=epsilon, rounds=rounds)
+        found = search_lanes(plan, epsilon=epsilon, rounds=rounds)
     except CalibrationError:
         return []
     if found.plan.options["lanes"] == 1:
         return []  # independent noise, which is a separate choice
-    return [Advised(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
+    return [AdvisedPlan(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
 
 
-def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised | None:
+def _with_calibrated_noise(plan: Plan, epsilon: float, rounds: int, *, start: float) -> AdvisedPlan | None:
     try:
         z = calibrate.smallest(
             lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta),
@@ -126,10 +129,10 @@ def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised
         )
     except CalibrationError:
         return None
-    return Advised(plan=plan.changed(noise_multiplier=z), error=z * _error(plan, rounds))
+    return AdvisedPlan(plan=plan.changed(noise_multiplier=z), error=z * _error_at_unit_noise(plan, rounds))
 
 
-def _error(plan: Plan, rounds: int) -> float:
+def _error_at_unit_noise(plan: Plan, rounds: int) -> float:
     if isinstance(plan.mechanism, CorrelatedNoise):
         return plan.mechanism.prefix_error(plan, 1.0, rounds)
     return math.sqrt((rounds + 1) / 2)

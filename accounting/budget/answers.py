@@ -1,4 +1,4 @@
-"""Epsilon, noise multiplier and rounds of a plan: two of them are given, the third is solved for."""
+"""Solver for epsilon, noise multiplier and rounds of a plan: two are given, the third is computed."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from accounting.budget.lanes import with_lanes
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import RecordBatches
 from accounting.budget.targets import Target, target_of
-from accounting.caveats import no_round_fits
+from accounting.caveats import no_round_fits_message
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
@@ -27,7 +27,7 @@ from accounting.rounding import upwards
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Budget of a plan: epsilon, noise multiplier and rounds, and what they guarantee. `to_dict` is the JSON contract.
+    """Privacy budget of a plan: epsilon, noise multiplier, rounds and the guarantee. `to_dict` is the JSON contract.
 
     Claim: if `valid`, `mechanism` is (epsilon, plan.delta)-DP under the plan's adjacency. Direction of error: epsilon
     upwards, `lower_bound` downwards. Units: noise_multiplier is the noise standard deviation over the clip norm.
@@ -72,7 +72,7 @@ class Budget:
 
     @property
     def readings(self) -> Readings | None:
-        """Membership test and Gaussian DP readings of the best account; None for a line that is no guarantee."""
+        """Membership-test and Gaussian DP readings of the best account; None if the epsilon is not a guarantee."""
         delta = self.plan.delta
         return readings(self.mechanism, delta, (self.epsilon, delta)) if self.valid else None
 
@@ -123,13 +123,15 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class _Solver:
-    """Accountant and conversion of an answer."""
+    """Solver with a fixed accountant and conversion."""
 
     accountant: Accountant
     conversion: Conversion
     precise: bool = False
 
-    def state(self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool) -> Budget:
+    def stated_budget(
+        self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool
+    ) -> Budget:
         stated = accountants.guarantee(
             plan.run(noise_multiplier, rounds),
             delta=plan.delta,
@@ -154,7 +156,7 @@ class _Solver:
         )
 
     def epsilon(self, run: Composed, delta: float) -> float:
-        """Return the number alone, for solvers."""
+        """Return only the epsilon of a run, for solvers."""
         return accountants.guarantee(
             run,
             delta=delta,
@@ -164,12 +166,12 @@ class _Solver:
             precise=self.precise,
         ).epsilon
 
-    def cost(self, run: Composed, delta: float, target: Target) -> float:
-        """Return the target's reading of a run."""
+    def reading(self, run: Composed, delta: float, target: Target) -> float:
+        """Return the quantity of a run that the target bounds: epsilon, advantage or true-positive rate."""
         return self.epsilon(run, delta) if target.epsilon is not None else target.reading(run, delta)
 
-    def quick(self, run: Composed, delta: float, target: Target) -> float | None:
-        """Return nearly `epsilon` if that would take long, else None."""
+    def quick_epsilon(self, run: Composed, delta: float, target: Target) -> float | None:
+        """Return an approximation of `epsilon`; None if the exact computation is fast enough."""
         if target.epsilon is None:
             return None
         return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
@@ -186,44 +188,44 @@ class _Solver:
             lambda z: plan.run(z, rounds),
             target=target,
             delta=plan.delta,
-            how=self,
-            start=_starting_noise(plan, target.near_epsilon(plan.delta), rounds),
+            solver=self,
+            start=_starting_multiplier_of(plan, target.near_epsilon(plan.delta), rounds),
         )
 
     def rounds(self, plan: Plan, target: Target, noise_multiplier: float | None) -> int:
         if plan.noise_schedule is not None:
             raise InvalidParameter(
-                "noise_schedule without rounds: its parts are parts of a known number of rounds. Give rounds, and get "
-                "epsilon or the noise multiplier."
+                "noise_schedule without rounds: the parts of the schedule are fractions of the number of rounds. Give "
+                "rounds, and solve for epsilon or the noise multiplier."
             )
 
         @cache
-        def cost(count: int) -> float:
+        def reading(count: int) -> float:
             if plan.most_rounds is not None and count > plan.most_rounds:
                 return math.inf
-            return self.cost(plan.run(noise_multiplier, count), plan.delta, target)
+            return self.reading(plan.run(noise_multiplier, count), plan.delta, target)
 
         @cache
         def nearly(count: int) -> float:
-            found = self.quick(plan.run(noise_multiplier, count), plan.delta, target)
-            return cost(count) if found is None else found
+            found = self.quick_epsilon(plan.run(noise_multiplier, count), plan.delta, target)
+            return reading(count) if found is None else found
 
-        if self.quick(plan.run(noise_multiplier, 1), plan.delta, target) is None:
-            count = calibrate.largest_count(cost, target.most, name="rounds")
+        if self.quick_epsilon(plan.run(noise_multiplier, 1), plan.delta, target) is None:
+            count = calibrate.largest_count(reading, target.largest_reading, name="rounds")
         else:
-            count = calibrate.certified_count(cost, nearly, target.most, name="rounds")
+            count = calibrate.certified_largest_count(reading, nearly, target.largest_reading, name="rounds")
         if count == 0 and target.epsilon is None:
             raise CalibrationError(
-                f"{target}: not even one round fits; after it the {target.name} may be {upwards(cost(1))}. "
+                f"{target}: not even one round fits; after one round the {target.name} may be {upwards(reading(1))}. "
                 f"{plan.mechanism.advice}"
             )
         if count == 0:
             beside = f" with noise_multiplier={noise_multiplier}" if noise_multiplier is not None else ""
             raise CalibrationError(
-                no_round_fits(
-                    f"epsilon={target.most}{beside}",
-                    allowed=target.most,
-                    after=cost(1),
+                no_round_fits_message(
+                    f"epsilon={target.largest_reading}{beside}",
+                    allowed=target.largest_reading,
+                    after=reading(1),
                     spent=_spent_before(plan),
                     delta=plan.delta,
                     advice=plan.mechanism.advice,
@@ -233,22 +235,22 @@ class _Solver:
 
 
 def smallest_multiplier(
-    run: Callable[[float], Composed], *, target: Target, delta: float, how: _Solver, start: float
+    run: Callable[[float], Composed], *, target: Target, delta: float, solver: _Solver, start: float
 ) -> float:
-    """Return the smallest noise multiplier z for which all rounds, `run(z)`, meet the target."""
+    """Return the smallest noise multiplier z for which the composition of all rounds, `run(z)`, meets the target."""
 
     @cache
-    def cost(z: float) -> float:
-        return how.cost(run(z), delta, target)
+    def reading(z: float) -> float:
+        return solver.reading(run(z), delta, target)
 
     @cache
     def nearly(z: float) -> float:
-        found = how.quick(run(z), delta, target)
-        return cost(z) if found is None else found
+        found = solver.quick_epsilon(run(z), delta, target)
+        return reading(z) if found is None else found
 
-    if how.quick(run(start), delta, target) is None:
-        return calibrate.smallest(cost, target.most, name="noise multiplier", start=start)
-    return calibrate.certified(cost, nearly, target.most, name="noise multiplier", start=start)
+    if solver.quick_epsilon(run(start), delta, target) is None:
+        return calibrate.smallest(reading, target.largest_reading, name="noise multiplier", start=start)
+    return calibrate.certified_smallest(reading, nearly, target.largest_reading, name="noise multiplier", start=start)
 
 
 def multiplier_for(
@@ -261,13 +263,14 @@ def multiplier_for(
     probability: float,
     accountant: Accountant = "best",
 ) -> float:
-    """Return the smallest noise multiplier of a custom run, whose rounds move a sum by at most `shift` clip norms.
+    """Return the smallest noise multiplier for a custom run, in each round of which a client shifts the sum by at most
+    `shift` clip norms.
 
-    The search starts at the central limit of `rounds` such rounds.
+    The search starts at the central-limit approximation of `rounds` rounds with this shift and sampling probability.
     Claim: epsilon of `run(z)` is at most `epsilon`; z is at most 1e-6 relative above the threshold.
     Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022. Units: z is a noise standard deviation over the
-    clip norm. Adjacency: that of `run(z)`. Direction of error: upwards. Errors: CalibrationError if no z in 1e-6 to 1e9
-    meets it.
+    clip norm. Adjacency: that of `run(z)`. Direction of error: upwards. Errors: CalibrationError if no z from 1e-6 to
+    1e9 meets epsilon.
 
     >>> from accounting import Composed, Gaussian, budget
     >>> def run(z):
@@ -275,10 +278,10 @@ def multiplier_for(
     >>> round(budget.multiplier_for(run, epsilon=1.0, delta=1e-5, rounds=10, shift=1.0, probability=1.0), 3)
     11.797
     """
-    how = _Solver(accountant=accountant, conversion="improved")
-    start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
-    target = Target(name="epsilon", most=epsilon)
-    return smallest_multiplier(run, target=target, delta=delta, how=how, start=start)
+    solver = _Solver(accountant=accountant, conversion="improved")
+    start = starting_multiplier(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
+    target = Target(name="epsilon", largest_reading=epsilon)
+    return smallest_multiplier(run, target=target, delta=delta, solver=solver, start=start)
 
 
 def solve(
@@ -295,19 +298,18 @@ def solve(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> Budget:
-    """Return the one of epsilon, noise multiplier and rounds that is not given, with everything to be named beside it.
+    """Solve for the one of epsilon, noise multiplier and rounds that is not given, and return the complete budget.
 
     Claim: epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
     is within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Bernoulli
-    uploads have
-    no noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling.
-    advantage, or tpr at fpr: targets in place of epsilon, the most that any membership test may have, by the best
-    account (`compose.readings`).
+    uploads have no noise multiplier: give one of epsilon and rounds. precise: finer grid and finer cover under
+    fixed-size sampling, which takes longer. advantage, or tpr at fpr: targets in place of epsilon. They bound every
+    membership test, by the best account (`compose.readings`).
     Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
     norm.
     Adjacency: that of the plan. Direction of error: epsilon and noise upwards, rounds downwards.
-    Errors: InvalidParameter unless exactly one is missing and none is given twice, in the plan and here;
-    CalibrationError if nothing meets the target.
+    Errors: InvalidParameter unless exactly one number is missing and none differs from that of the plan;
+    CalibrationError if no value meets the target.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), epsilon=2.0, noise_multiplier=20.0)
@@ -315,19 +317,19 @@ def solve(
     126
     """
     noise_multiplier, rounds = _given_numbers(plan, noise_multiplier=noise_multiplier, rounds=rounds)
-    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
+    solver = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
-    target = _target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
+    target = _checked_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
     if (target is None) + lacks_noise + (rounds is None) != 1:
         names = "epsilon, noise_multiplier and rounds" if plan.has_noise_multiplier else "epsilon and rounds"
-        raise InvalidParameter(f"{names}: give all but one of them; it is what you get.")
+        raise InvalidParameter(f"{names}: give all but one of them; the missing one is computed.")
     plan = with_lanes(plan, epsilon=epsilon if lacks_noise else None, rounds=rounds, stated_by=accountant)
     if rounds is None and target is not None:
-        rounds = how.rounds(plan, target, noise_multiplier)
+        rounds = solver.rounds(plan, target, noise_multiplier)
     elif lacks_noise and target is not None:
-        noise_multiplier = how.noise_multiplier(plan, target, require.count(rounds=rounds))
+        noise_multiplier = solver.noise_multiplier(plan, target, require.count(rounds=rounds))
     rounds = require.count(rounds=rounds)
-    return how.state(plan, noise_multiplier, rounds, with_lower_bound=with_lower_bound)
+    return solver.stated_budget(plan, noise_multiplier, rounds, with_lower_bound=with_lower_bound)
 
 
 def epsilon(
@@ -339,10 +341,10 @@ def epsilon(
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """Return the epsilon of a run.
+    """Return the epsilon of all rounds of a plan.
 
-    Noise multiplier (none for Bernoulli uploads) and rounds are those of the plan or given here.
-    Claim: the run is (epsilon, plan.delta)-DP; with `fed-smp-theorem` only if `solve` calls it valid.
+    Noise multiplier (none for Bernoulli uploads) and rounds are given in the plan or as arguments.
+    Claim: the run is (epsilon, plan.delta)-DP; with `fed-smp-theorem` only if the budget of `solve` is valid.
     Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
     norm.
     Adjacency: that of the plan. Direction of error: upper bound. Errors: those of `solve`.
@@ -352,9 +354,9 @@ def epsilon(
     >>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180), 4)
     0.6303
     """
-    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
+    solver = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, rounds = _given_numbers(plan, noise_multiplier=noise_multiplier, rounds=rounds)
-    return how.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
+    return solver.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
 
 
 def noise_multiplier(
@@ -369,11 +371,11 @@ def noise_multiplier(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> float:
-    """Return the smallest noise multiplier whose epsilon is within `epsilon`, at most 1e-6 relative above it.
+    """Return the smallest noise multiplier that meets `epsilon`, at most 1e-6 relative above the exact threshold.
 
     advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
-    Claim: the run with it is (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Adjacency: that of the
-    plan.
+    Claim: the run with this noise multiplier is (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`.
+    Adjacency: that of the plan.
     Direction of error: upwards. Errors: CalibrationError if no multiplier meets epsilon; InvalidParameter for Bernoulli
     uploads, which have none.
 
@@ -381,13 +383,15 @@ def noise_multiplier(
     >>> round(budget.noise_multiplier(Plan(clients=6000, cohort=100), epsilon=1.0, rounds=180), 3)
     1.09
     """
-    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
+    solver = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     planned, rounds = _given_numbers(plan, rounds=rounds)
     if planned is not None:
-        raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
-    target = _given_target(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+        raise InvalidParameter(
+            f"noise_multiplier={planned} in the plan: noise_multiplier() solves for it, so leave it out of the plan."
+        )
+    target = _given_target(_checked_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
     plan = with_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=accountant)
-    return how.noise_multiplier(plan, target, require.count(rounds=rounds))
+    return solver.noise_multiplier(plan, target, require.count(rounds=rounds))
 
 
 def rounds(
@@ -402,7 +406,7 @@ def rounds(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> int:
-    """Return the largest number of rounds whose epsilon is within `epsilon`.
+    """Return the largest number of rounds that meets `epsilon`.
 
     advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
     Claim: these rounds are (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Units: as `epsilon`.
@@ -412,20 +416,22 @@ def rounds(
     >>> budget.rounds(Plan(clients=6000, cohort=100), epsilon=1.01, noise_multiplier=1.4)
     451
     """
-    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
+    solver = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, planned = _given_numbers(plan, noise_multiplier=noise_multiplier)
     if planned is not None:
-        raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
-    target = _given_target(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
-    return how.rounds(plan, target, noise_multiplier)
-
-
-def _target(how: _Solver, **given: float | None) -> Target | None:
-    """Return the target; InvalidParameter for a membership test's with another accountant than the best."""
-    target = target_of(**given)
-    if target is not None and target.epsilon is None and how != _Solver(accountant="best", conversion="improved"):
         raise InvalidParameter(
-            f"{target.name} with accountant={how.accountant!r}: readings of membership tests are of the best account. "
+            f"rounds={planned} in the plan: rounds() solves for them, so leave them out of the plan."
+        )
+    target = _given_target(_checked_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    return solver.rounds(plan, target, noise_multiplier)
+
+
+def _checked_target(solver: _Solver, **given: float | None) -> Target | None:
+    """Return the target. Errors: InvalidParameter for a membership-test target with an accountant other than "best"."""
+    target = target_of(**given)
+    if target is not None and target.epsilon is None and solver != _Solver(accountant="best", conversion="improved"):
+        raise InvalidParameter(
+            f"{target.name} with accountant={solver.accountant!r}: bounds on membership tests use the best account. "
             "Leave accountant, conversion and precise out."
         )
     return target
@@ -440,7 +446,7 @@ def _given_target(target: Target | None) -> Target:
 def _given_numbers(
     plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
 ) -> tuple[float | None, int | None]:
-    """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for two different values."""
+    """Return noise multiplier and rounds from the arguments or the plan. Errors: InvalidParameter if the two differ."""
     for name, given, planned in (
         ("noise_multiplier", noise_multiplier, plan.noise_multiplier),
         ("rounds", rounds, plan.rounds),
@@ -456,10 +462,11 @@ def _given_numbers(
 def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     """Return the rows, each with dp-accounting's epsilon for its mechanism (`compose.second_opinion`).
 
-    Notes of rows with a lower bound, or without a number of dp-accounting, mention it. Loads dp-accounting.
-    Claim: an independent implementation's epsilon; a note names every one below a lower bound. Source: Google's
-    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: MissingLibrary
-    if dp-accounting is not installed.
+    A note mentions the second opinion if the row has a lower bound, or if dp-accounting gives no number. Imports
+    dp-accounting.
+    Claim: the epsilon of an independent implementation. A note names each one that is below a lower bound. Source:
+    Google's dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: MissingLibrary if
+    dp-accounting is not installed.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
@@ -471,24 +478,24 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:
-        asked = row.mechanism, row.plan.delta
-        if asked not in known:
-            known[asked] = second_opinion(asked[0], delta=asked[1])
-        opinion = known[asked]
-        said = row.lower_bound is not None or opinion.epsilon is None
-        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if said else ()
+        claim = row.mechanism, row.plan.delta
+        if claim not in known:
+            known[claim] = second_opinion(claim[0], delta=claim[1])
+        opinion = known[claim]
+        is_noted = row.lower_bound is not None or opinion.epsilon is None
+        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if is_noted else ()
         found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
     return found
 
 
 def _spent_before(plan: Plan) -> float | None:
-    """Return the epsilon of what was released before; None if nothing was."""
+    """Return the epsilon of the earlier releases on the same clients; None if there are none."""
     return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 
-def _starting_noise(plan: Plan, target: float, rounds: int) -> float:
-    """Return a noise multiplier near the answer of a plan."""
-    return near(
+def _starting_multiplier_of(plan: Plan, target: float, rounds: int) -> float:
+    """Return a starting value for the noise multiplier of a plan."""
+    return starting_multiplier(
         target,
         plan.delta,
         rounds=rounds,
@@ -498,11 +505,15 @@ def _starting_noise(plan: Plan, target: float, rounds: int) -> float:
     )
 
 
-def near(epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0) -> float:
-    """Return a noise multiplier near the answer, by the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
+def starting_multiplier(
+    epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0
+) -> float:
+    """Return a starting value for the noise multiplier, by the central limit mu = q sqrt(T (e^(s^2/z^2) - 1)). It
+    affects only speed.
+    """
     from accounting.gaussian import noise_std
 
     wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
-    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # whose square is a number above 0
+    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # so that its square neither underflows nor overflows
     per_round = math.log1p(shift_of_all**2 / rounds)
     return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

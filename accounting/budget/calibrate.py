@@ -1,4 +1,4 @@
-"""Bracketed monotone solver for every "smallest x such that"."""
+"""Bracketed solvers for the smallest x, or the largest number n, that meets a target under a monotone cost."""
 
 import math
 from bisect import bisect_left
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 
 from accounting.errors import CalibrationError
-from accounting.roots import brentq, first_whole
+from accounting.roots import brentq, smallest_passing
 
-# A calibrated value lies within this relative distance above the exact threshold, never below it.
+# A calibrated value is at most this relative distance above the exact threshold, and never below it.
 TOLERANCE = 1e-6
 _STEPS = 6
 
@@ -16,21 +16,21 @@ _STEPS = 6
 def smallest(
     cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0, tolerance: float = TOLERANCE
 ) -> float:
-    """Return the smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
+    """Return the smallest x > 0 with cost(x) <= target, for a cost that decreases in x.
 
-    Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies cost(x) <= target
-    as evaluated and is within `tolerance` (relative) above the threshold. Errors: CalibrationError if no x in [1e-6,
-    1e9] brackets the target.
+    A bracket is searched outwards from `start`; then Brent's method solves for log cost over log x. The result
+    satisfies cost(x) <= target as evaluated and is within `tolerance` (relative) above the threshold. Errors:
+    CalibrationError if no x in [1e-6, 1e9] brackets the target.
 
     >>> from accounting import calibrate
     >>> round(calibrate.smallest(lambda x: 1 / x, 0.5, name="x"), 4)
     2.0
     """
 
-    @cache  # the ends of the bracket are asked for twice
+    @cache  # the ends of the bracket are evaluated twice
     def excess(log_x: float) -> float:
         above = math.log(min(max(cost(math.exp(log_x)), 1e-300), 1e300) / target)
-        return above if above > 0 else min(above, -1e-15)  # a plateau at the target is no root: its left end is
+        return above if above > 0 else min(above, -1e-15)  # only the left end of a plateau at the target is a root
 
     low, high = _bracket(excess, name=name, target=target, start=math.log(start))
     root = math.exp(brentq(excess, low, high, xtol=tolerance / 4, rtol=1e-15))
@@ -40,7 +40,7 @@ def smallest(
     return x
 
 
-def certified(
+def certified_smallest(
     cost: Callable[[float], float],
     quick: Callable[[float], float],
     target: float,
@@ -49,58 +49,58 @@ def certified(
     start: float = 1.0,
     tolerance: float = TOLERANCE,
 ) -> float:
-    """Return the result of `smallest` for a slow cost, with a `quick` cost nearly equal to it.
+    """Return the result of `smallest` for a slow cost, given a fast approximation `quick` of it.
 
-    The threshold of `quick` first; from there a few steps of Newton's method with its slope, then, if these have not
-    settled it (a cost in steps has slope 0, and may be infinite), a bracket that is halved. The result satisfies
-    cost(x) <= target as evaluated, and is within `tolerance` (relative) above the threshold.
+    The search starts at the threshold of `quick` and makes a few Newton steps with the slope of `quick`. If they do not
+    converge (a step function has slope 0 or may be infinite), a bracket is bisected. The result satisfies cost(x) <=
+    target as evaluated, and is within `tolerance` (relative) above the threshold.
     """
     x = smallest(quick, target, name=name, start=start, tolerance=tolerance)
-    slope = _log(quick(x * 1.01), quick(x)) / math.log(1.01)
+    slope = _log_ratio(quick(x * 1.01), quick(x)) / math.log(1.01)
     low, high = 0.0, math.inf  # the largest x whose cost is above the target, the smallest whose cost is not
     for _ in range(_STEPS):
-        above = _log(cost(x), target)
+        above = _log_ratio(cost(x), target)
         low, high = (max(low, x), high) if above > 0 else (low, min(high, x))
         if not (-math.inf < slope < 0 and math.isfinite(above)):
             break
         if -tolerance <= above / -slope <= 0:
             return x
         x *= math.exp(-above / slope) * (1 + tolerance / 2)
-    return _halved(lambda x: cost(x) <= target, low, high, tolerance=tolerance, name=name, target=target)
+    return _bisected(lambda x: cost(x) <= target, low, high, tolerance=tolerance, name=name, target=target)
 
 
-def _log(value: float, other: float) -> float:
-    """Return log(value / other), of two values of `cost`, which may be 0 or infinite; nan if both are."""
+def _log_ratio(value: float, other: float) -> float:
+    """Return log(value / other) of two costs, which may be 0 or infinite; nan if both are 0 or both are infinite."""
     if value == other and (value == 0 or math.isinf(value)):
         return math.nan
     return math.log(min(max(value, 1e-300), 1e300) / min(max(other, 1e-300), 1e300))
 
 
-def _halved(
-    enough: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
+def _bisected(
+    passes: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
 ) -> float:
-    """Return the smallest x that is `enough`, to `tolerance`; one of `low` (0: unknown) and `high` (infinite: unknown)
-    is known.
+    """Return the smallest x that passes a monotone test, to `tolerance`. At least one end of the bracket is known;
+    `low` = 0 and `high` = infinity are unknown ends.
 
-    Steps outwards from the known end, doubled each time, until the other end is known; then halves.
+    Steps from the known end are doubled until the unknown end is found; then the bracket is bisected.
     """
     step = tolerance / 2
     while not low or math.isinf(high):
         x = low * (1 + step) if low else high / (1 + step)
         if not 1e-6 < x < 1e9:
             raise _no_bracket(falling=not low, name=name, target=target)
-        low, high = (low, x) if enough(x) else (x, high)
+        low, high = (low, x) if passes(x) else (x, high)
         step *= 2
     while high > low * (1 + tolerance):
         x = math.sqrt(low * high)
-        low, high = (low, x) if enough(x) else (x, high)
+        low, high = (low, x) if passes(x) else (x, high)
     return high
 
 
-def certified_count(
+def certified_largest_count(
     cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000
 ) -> int:
-    """Return the result of `largest_count` for a slow cost, with a `quick` cost nearly equal to it."""
+    """Return the result of `largest_count` for a slow cost, given a fast approximation `quick` of it."""
     high = largest_count(quick, target, name=name, limit=limit) + 1
     step = 1
     while cost(high) <= target:
@@ -114,7 +114,7 @@ def certified_count(
 
 
 def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:
-    """Return two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
+    """Return a bracket of log x around the threshold, by growing steps from `start` that begin with log 1.2."""
     x, step = start, math.log(1.2)
     falling = excess(x) <= 0
     least, most = math.log(1e-6), math.log(1e9) - 1e-12
@@ -127,10 +127,10 @@ def _bracket(excess: Callable[[float], float], *, name: str, target: float, star
 
 
 def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
-    """Return the error for a target that is met everywhere (`falling`), or nowhere."""
+    """Return the error for a target that every x meets (`falling`), or that no x meets."""
     if falling:
         return CalibrationError(
-            f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."
+            f"target {target} is met by every {name} down to 1e-6: there is no smallest value. Lower the target."
         )
     return CalibrationError(
         f"target {target} is not met by any {name} up to 1e9. Raise the target epsilon or delta, lower the rounds "
@@ -139,13 +139,14 @@ def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
 
 
 def largest_count(cost: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000) -> int:
-    """Return the largest whole n in 0..limit with cost(n) <= target, for a cost that grows with n and is 0 at 0.
+    """Return the largest integer n from 0 to `limit` with cost(n) <= target, for a cost that increases in n and is 0 at
+    n = 0.
 
     >>> from accounting import calibrate
     >>> calibrate.largest_count(lambda n: n * n, 50.0, name="rounds")
     7
     """
-    found = first_whole(lambda count: count > limit or cost(count) > target) - 1
+    found = smallest_passing(lambda count: count > limit or cost(count) > target) - 1
     if found == limit:
         raise CalibrationError(
             f"target {target} is not reached by {limit} {name}: the budget is practically unlimited. "

@@ -1,9 +1,10 @@
-"""Certificates by sampling: an epsilon below the deterministic bound, true except with a stated probability.
+"""Certificates by sampling: an epsilon below the deterministic bound that holds except with a stated probability.
 
-Rests (`min-separation`) and secret lanes of balls-and-bins under the server's Gaussian noise have them. A certificate
-is about one (epsilon, delta) of one run; other releases on the same clients, or another delta, have none. The numbers
-are calibrated on separate seeds and verified once, on a seed that is a hash of everything the bound follows from; every
-further try adds `FAILURE` to the charge on delta. `certified_noise` searches the noise of an epsilon in the same way.
+They exist for rests (`min-separation`) and for secret lanes of balls-and-bins, under the server's Gaussian noise. A
+certificate covers one (epsilon, delta) of one run. It does not cover another delta, or other releases on the same
+clients. Epsilon is calibrated on separate seeds and then verified, on a seed that is a hash of everything that
+determines the bound. Every verification adds `FAILURE` to the charge on delta. `certified_noise` searches for the noise
+multiplier of an epsilon in the same way.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from accounting.budget.answers import Budget
 from accounting.compose import sampled_lanes, sampled_rests, sampled_weights
 from accounting.compose.sampled_lanes import LanesUnderNoise
 from accounting.compose.sampled_rests import RestsUnderNoise
-from accounting.compose.sampled_weights import CHUNK, Chunk, Pair, SampledRun, Sums, sums_of, weights_at
+from accounting.compose.sampled_weights import CHUNK, Chunk, Pair, SampledRun, Sums, sampled_sums, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     BallsAndBins,
@@ -37,29 +38,29 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
-from accounting.roots import halved
+from accounting.roots import bisected_bracket
 from accounting.rounding import upwards
 
 FAILURE = 1e-12
-"""Probability that one verification is wrong; added to delta for each."""
+"""Probability that one verification is wrong; it is added to delta for each verification."""
 SAMPLES = 8_000_000
 PILOT = 50_000
-"""Samples that tilts are chosen by."""
+"""Number of samples for choosing the tilts."""
 _MARGIN = 2.0
 """Margin of the calibrated bound in standard errors."""
 STEP = 1.002
-"""Factor of epsilon, or of the noise multiplier, from one try to the next."""
+"""Factor between the epsilons, or noise multipliers, of consecutive verifications."""
 MOST_TRIES = 5
 _LARGEST_LOG = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Statement that is wrong with probability at most `failure`, which is a part of delta.
+    """Statement of (epsilon, delta)-DP that is wrong with probability at most `failure`, which is a part of delta.
 
-    failure: of all tries together (`description` has that of one); bounds: of both hockey-stick divergences at epsilon,
-    without the failure; seed: hash of `description`, of the verification that passed; tries: number of verifications;
-    deterministic: the bound without sampling
+    failure: failure probability of all verifications together (`description` has that of one); tries: number of
+    verifications; bounds: upper bounds on both hockey-stick divergences at epsilon, without the failure; seed: hash of
+    the `description` of the successful verification; deterministic: epsilon that holds without sampling
     """
 
     epsilon: float
@@ -76,13 +77,13 @@ class Certificate:
         tries = "one verification" if self.tries == 1 else f"{self.tries} verifications"
         return (
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}, certified by {self.samples:,} samples: "
-            f"wrong with a chance of {self.failure:.0e}, which is a part of delta ({tries}, seed {self.seed[:16]}). "
-            f"Without it: {upwards(self.deterministic)}"
+            f"wrong with probability {self.failure:.0e}, which is a part of delta ({tries}, seed {self.seed[:16]}). "
+            f"Without sampling: {upwards(self.deterministic)}"
         )
 
     @property
     def holds(self) -> bool:
-        """True if both bounds, and the failure, are within delta; a bound that is nan is not."""
+        """True if each bound plus the failure probability is at most delta; False if a bound is nan."""
         return all(bound + self.failure <= self.delta for bound in self.bounds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +92,9 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Certificate":
-        """Return the certificate of these fields. Errors: TypeError, KeyError, ValueError for others."""
+        """Return the certificate of a record that `to_dict` wrote. Errors: TypeError, KeyError or ValueError for any
+        other record.
+        """
         epsilon, delta, failure, sure = (
             float(record[name]) for name in ("epsilon", "delta", "failure", "deterministic")
         )
@@ -114,10 +117,11 @@ def certified(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
     """Return the certificate of a claim: the smallest epsilon that sampling verifies at its delta.
 
     Direction of error: upper bound, except with probability `Certificate.failure`. Errors: UnsupportedMechanism for
-    anything but rests or secret lanes under the server's Gaussian noise alone; CalibrationError if no try is verified.
+    runs other than rests or secret lanes under the server's Gaussian noise alone; CalibrationError if no verification
+    succeeds.
     """
     require.count(at_least=CHUNK, samples=samples)
-    tilts, epsilon = _calibrated(claim, samples)
+    tilts, epsilon = _calibrated_tilts_and_epsilon(claim, samples)
     for tries in range(1, MOST_TRIES + 1):
         if epsilon >= claim.deterministic:
             break
@@ -131,12 +135,12 @@ def certified(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
     )
 
 
-def kept_or_certified(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
-    """Return the certificate of a claim, from the user's cache if it is stored there.
+def cached_or_new_certificate(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
+    """Return the certificate of a claim from the user's cache; if it is missing, compute and store it.
 
-    For repeated requests of a user. An audit calls `Claim.recomputes`, which never reads the cache.
+    Audits call `Claim.recomputes` instead, which never reads the cache.
     """
-    question = {"about": about(claim.run), "delta": claim.delta, "samples": samples, "code": code()}
+    question = {"about": run_description(claim.run), "delta": claim.delta, "samples": samples, "code": code_hash()}
     question |= {"mechanism": claim.mechanism.to_dict(), "deterministic": claim.deterministic}
     for found in disk_cache.read("certificates", question):
         with contextlib.suppress(TypeError, KeyError, ValueError):
@@ -147,8 +151,8 @@ def kept_or_certified(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
 
 
 @cache
-def code() -> str:
-    """Return a hash of the code and the generator that a certificate follows from."""
+def code_hash() -> str:
+    """Return a hash of the source code and the numpy version that determine a certificate."""
     modules = (sampled_weights, sampled_rests, sampled_lanes, sys.modules[__name__])
     sources = [Path(module.__file__ or "").read_bytes() for module in modules]
     return hashlib.sha256(b"\0".join([*sources, np.__version__.encode()])).hexdigest()
@@ -156,7 +160,7 @@ def code() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A mechanism that certificates are about, the delta they are at, and the epsilon that holds for sure."""
+    """Mechanism and delta that certificates refer to, with the epsilon that holds without sampling."""
 
     mechanism: Composed
     delta: float
@@ -169,15 +173,15 @@ class Claim:
 
     @property
     def run(self) -> SampledRun:
-        """The rounds as they are sampled. Errors: UnsupportedMechanism, InvalidParameter where they are not."""
-        return run_of(self.mechanism)
+        """Sampled model of the rounds. Errors: UnsupportedMechanism, InvalidParameter if no certificate covers them."""
+        return sampled_run(self.mechanism)
 
     def verified(self, *, epsilon: float, tilts: Pair, samples: int, tries: int) -> Certificate:
-        """Return what sampling finds at this epsilon; a certificate only if it `holds`."""
+        """Return the result of one verification at this epsilon. It is a certificate only if it `holds`."""
         run = self.run
         description = description_of(self, epsilon=epsilon, tilts=tilts, samples=samples, tries=tries)
         seed = seed_of(description)
-        sums = sums_of(run, generator_of(seed), samples, epsilon, tilts)
+        sums = sampled_sums(run, generator_of(seed), samples, epsilon, tilts)
         first, second = sums.bounds(run.largest_weights(epsilon, tilts), FAILURE)
         return Certificate(
             epsilon=epsilon,
@@ -192,7 +196,7 @@ class Claim:
         )
 
     def is_of(self, certificate: Certificate) -> bool:
-        """Return True if a certificate's description, and with it its seed, is of this mechanism and delta."""
+        """Return True if the description and the seed of a certificate belong to this mechanism and delta."""
         stated = certificate.description
         described = description_of(
             self,
@@ -204,15 +208,15 @@ class Claim:
         return described == stated and certificate.seed == seed_of(described) and certificate.delta == self.delta
 
     def recomputes(self, certificate: Certificate) -> bool:
-        """Return True if sampling again, from the certificate's own description, gives its statement.
+        """Return True if repeating the sampling that the certificate describes confirms its statement.
 
-        Bounds may differ by a rounding of other processors.
+        The bounds may differ by rounding, because processors differ.
         """
-        about = certificate.description
+        run_description = certificate.description
         again = self.verified(
             epsilon=certificate.epsilon,
-            tilts=(about["tilts"][0], about["tilts"][1]),
-            samples=about["samples"],
+            tilts=(run_description["tilts"][0], run_description["tilts"][1]),
+            samples=run_description["samples"],
             tries=certificate.tries,
         )
         stated = np.array([*certificate.bounds, certificate.deterministic])
@@ -222,7 +226,7 @@ class Claim:
 
 
 def description_of(claim: Claim, *, epsilon: float, tilts: Pair, samples: int, tries: int) -> dict[str, Any]:
-    """Return everything that the bound follows from, as JSON has it; its hash is the seed."""
+    """Return a JSON object of everything that determines the bound; its hash is the seed."""
     found = {
         "mechanism": claim.mechanism.to_dict(),
         "epsilon": epsilon,
@@ -246,27 +250,28 @@ def seed_of(description: dict[str, Any]) -> str:
 
 
 def generator_of(seed: str) -> np.random.Generator:
-    """Return the generator of a seed."""
+    """Return the random generator of a seed."""
     return np.random.Generator(np.random.Philox(key=int(seed[:32], 16)))
 
 
-def run_of(mechanism: Mechanism) -> SampledRun:
-    """Return a run as it is sampled. Errors: UnsupportedMechanism for what no certificate is about; InvalidParameter
-    for noise so small that likelihood ratios are no doubles."""
+def sampled_run(mechanism: Mechanism) -> SampledRun:
+    """Return the sampled model of a run. Errors: UnsupportedMechanism for a run that no certificate covers;
+    InvalidParameter for noise so small that likelihood ratios overflow.
+    """
     ((release, rounds), *more) = parts_of(mechanism)
     schedule, noise = schedule_of(release), gaussian_of(release)
     if more:
         raise UnsupportedMechanism(
-            "certificate='sampled' with other releases on the same clients, or noise that differs: it is about one run "
-            "by itself, of equal rounds. Use the deterministic bound."
+            "certificate='sampled' with other releases on the same clients, or noise that differs between rounds: a "
+            "certificate covers a single run of equal rounds. Use the deterministic bound."
         )
     known = isinstance(schedule, MinSeparation) or (isinstance(schedule, BallsAndBins) and schedule.secret_lanes)
     if not known or noise is None or not isinstance(unsampled(release), Gaussian):
         raise UnsupportedMechanism(
             f"certificate='sampled' with {unsampled(release).kind} noise and the schedule "
-            f"{'none' if schedule is None else schedule.name}: is for 'min-separation' with independent Gaussian noise "
-            "of the server, and for 'balls-and-bins' in secret lanes. The deterministic bounds of other settings are "
-            "near the truth already."
+            f"{'none' if schedule is None else schedule.name}: certificates are for 'min-separation' with independent "
+            "Gaussian noise of the server, and for 'balls-and-bins' in secret lanes. The deterministic bounds of "
+            "other settings are already nearly tight."
         )
     found: SampledRun
     if isinstance(schedule, MinSeparation):
@@ -276,15 +281,15 @@ def run_of(mechanism: Mechanism) -> SampledRun:
         found = LanesUnderNoise(schedule=schedule, rounds=rounds, noise_multiplier=noise.noise_multiplier)
     if max(found.largest_log(tilts) for tilts in found.tilts) > _LARGEST_LOG:
         raise InvalidParameter(
-            f"certificate='sampled' with noise_multiplier={noise.noise_multiplier}: likelihood ratios are no doubles. "
-            "Use more noise, or the deterministic bound."
+            f"certificate='sampled' with noise_multiplier={noise.noise_multiplier}: likelihood ratios overflow. Use "
+            "more noise, or the deterministic bound."
         )
     return found
 
 
-def _calibrated(claim: Claim, samples: int) -> tuple[Pair, float]:
-    """Return tilts, by a few samples, and the smallest epsilon that is likely to be verified, by half of the
-    verification's samples; both with other seeds.
+def _calibrated_tilts_and_epsilon(claim: Claim, samples: int) -> tuple[Pair, float]:
+    """Return tilts and the smallest epsilon that a verification is likely to confirm. Tilts are chosen by `PILOT`
+    samples, epsilon by half the samples of a verification. Both use seeds other than that of the verification.
     """
     run = claim.run
     _, tilts = min((_smallest_certified_epsilon(claim, samples, tilts, PILOT), tilts) for tilts in run.tilts)
@@ -293,17 +298,23 @@ def _calibrated(claim: Claim, samples: int) -> tuple[Pair, float]:
 
 def _smallest_certified_epsilon(claim: Claim, samples: int, tilts: Pair, count: int) -> float:
     run, delta = claim.run, claim.delta
-    setting = {"calibration": about(run), "tilts": list(tilts), "delta": delta, "samples": samples, "count": count}
+    setting = {
+        "calibration": run_description(run),
+        "tilts": list(tilts),
+        "delta": delta,
+        "samples": samples,
+        "count": count,
+    }
     chunks = list(run.samples(generator_of(seed_of(setting)), count, tilts))
 
-    def likely(epsilon: float) -> bool:
+    def is_likely(epsilon: float) -> bool:
         return likely_bound(chunks, run, epsilon, tilts, samples) + FAILURE <= delta
 
-    return halved(likely, 0.0, claim.deterministic, rtol=1e-4)[1]
+    return bisected_bracket(is_likely, 0.0, claim.deterministic, rtol=1e-4)[1]
 
 
 def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts: Pair, samples: int) -> float:
-    """Return the bound that `samples` samples will probably not exceed, estimated from these chunks."""
+    """Estimate from these chunks a value that the bound of `samples` samples will probably not exceed."""
     weights = [weights_at(chunk, epsilon) for chunk in chunks]
     sums = Sums(
         count=len(weights) * CHUNK,
@@ -315,11 +326,13 @@ def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts
     return float(max(bound + _MARGIN * error for bound, error in zip(bounds, errors, strict=True)))
 
 
-def about(run: SampledRun) -> dict[str, Any]:
-    """Return schedule, rounds and noise as a JSON object."""
+def run_description(run: SampledRun) -> dict[str, Any]:
+    """Return schedule, rounds and noise multiplier of a run as a JSON object."""
     return {"schedule": run.schedule.to_dict(), "rounds": run.rounds, "noise_multiplier": run.noise_multiplier}
 
 
 def rounded_up(number: float) -> float:
-    """Return a number with four significant digits, rounded up: a round one that no search has chosen."""
+    """Return a number rounded up to four significant digits, so that it does not encode the result of a search on
+    samples.
+    """
     return float(upwards(number, digits=4))

@@ -1,4 +1,4 @@
-"""Clip norm of Bernoulli uploads for an epsilon: the counterpart of the noise multiplier."""
+"""Solver for the clip norm of Bernoulli uploads at an epsilon; the clip norm takes the role of the noise multiplier."""
 
 import math
 from collections.abc import Callable
@@ -18,14 +18,13 @@ _CLIP_TOLERANCE = 1e-3
 
 
 def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant = "best") -> float:
-    """Return the largest L2 clip of Bernoulli uploads with which `rounds` rounds stay within epsilon.
+    """Return the largest L2 clip norm of Bernoulli uploads with which `rounds` rounds meet epsilon.
 
-    The clip norm of the plan is ignored; the other fields hold.
+    The clip norm of the plan is ignored; all other fields apply.
     Claim: the run with this clip is (epsilon, plan.delta)-DP, to 1e-3 relative below the threshold.
     Source: `compose.accountant.guarantee`. Units: those of the plan's clip. Adjacency: that of the plan.
     Direction of error: downwards. Errors: InvalidParameter for a plan without Bernoulli uploads; CalibrationError if
-    even a clip of 1e-9 exceeds epsilon, or if a clip that cannot bind (the whole range in every coordinate) is within
-    it.
+    even a clip of 1e-9 exceeds epsilon, or if the probabilities meet epsilon without any L2 clip.
 
     >>> from accounting import Plan, budget
     >>> uploads = budget.BernoulliUploads(dimension=4, edge=0.1, clip_norm=1.0)
@@ -33,22 +32,24 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
     >>> round(budget.clip_norm(plan, epsilon=1.0, rounds=1, accountant="exact"), 3)
     0.039
     """
-    coins = plan.mechanism
-    if not isinstance(coins, BernoulliUploads):
+    uploads = plan.mechanism
+    if not isinstance(uploads, BernoulliUploads):
         raise InvalidParameter(
-            f"mechanism={coins.name!r}: its epsilon does not depend on the clip norm. Solve for the noise multiplier."
+            f"mechanism={uploads.name!r}: its epsilon does not depend on the clip norm. Solve for the noise multiplier."
         )
     return largest_clip(
-        lambda clip: replace(plan, mechanism=replace(coins, clip_norm=clip)).run(None, rounds),
-        widest=widest(coins.edge, coins.dimension, coins.clip_metric),
+        lambda clip: replace(plan, mechanism=replace(uploads, clip_norm=clip)).run(None, rounds),
+        widest=widest_clip(uploads.edge, uploads.dimension, uploads.clip_metric),
         epsilon=epsilon,
         delta=plan.delta,
         accountant=accountant,
     )
 
 
-def widest(edge: float, dimension: int, metric: str) -> float:
-    """Return the whole range of every probability, as an L2 clip."""
+def widest_clip(edge: float, dimension: int, metric: str) -> float:
+    """Return the largest L2 distance between two vectors of probabilities in [edge, 1 - edge]: no larger clip has an
+    effect.
+    """
     found = (1 - 2 * edge) * math.sqrt(dimension)
     return found / math.sqrt(edge * (1 - edge)) if metric == "fisher" else found
 
@@ -56,7 +57,7 @@ def widest(edge: float, dimension: int, metric: str) -> float:
 def largest_clip(
     rounds_of: Callable[[float], Mechanism], *, widest: float, epsilon: float, delta: float, accountant: Accountant
 ) -> float:
-    """Return the largest clip for which all rounds, `rounds_of(clip)`, stay within epsilon.
+    """Return the largest clip for which the composition of all rounds, `rounds_of(clip)`, meets epsilon.
 
     Claim: epsilon of `rounds_of` at the result is at most `epsilon`; the result is at most 1e-3 relative below the
     threshold. Source: `compose.accountant.guarantee`. Units: those of `widest`. Adjacency: that of `rounds_of(clip)`.
@@ -76,17 +77,17 @@ def largest_clip(
     first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
     # If the privacy loss distribution is the best account at one clip, the other accounts are not needed at each clip.
-    asked: Accountant = "pld" if best.method == "pld" else accountant
+    fast_accountant: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache
     def cost(inverse: float) -> float:
-        return accountants.epsilon(run(inverse), delta=delta, accountant=asked)
+        return accountants.epsilon(run(inverse), delta=delta, accountant=fast_accountant)
 
     if cost(first) <= target and cost(1 / widest) <= target:
         raise CalibrationError(
             f"epsilon={target}: met without any L2 clip. Give linf_clip alone, or a smaller epsilon."
         )
-    # The cost grows with a power of the clip between 1 and 2.
+    # Epsilon grows with a power of the clip between 1 and 2.
     guess = first * min(max(cost(first) / target, 1e-4), 1e4) ** 0.8
     try:
         return 1 / calibrate.smallest(cost, target, name="1/clip", start=guess, tolerance=_CLIP_TOLERANCE)

@@ -1,7 +1,7 @@
-"""Bernoulli uploads of a plan: masks and signs, in sums or seen one by one.
+"""Bernoulli uploads of a plan (masks, stochastic signs), in sums or individually visible.
 
-The privacy is in the Bernoulli samples (and in `noise_std`), so there is no noise multiplier to solve for: epsilon from
-rounds, rounds or the clip from epsilon.
+The Bernoulli samples (and `noise_std`) provide the privacy, so there is no noise multiplier to solve for. Epsilon
+follows from the rounds; rounds or the clip follow from epsilon.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 
 _TRUST = {
-    "anywhere": "others anywhere: of the other clients' probabilities only the floor is relied on",
-    "near-reference": "others near the reference: all clients of a sum are relied on to keep to the clip",
+    "anywhere": "others anywhere: other clients' probabilities are only assumed to lie in [floor, 1 - floor]",
+    "near-reference": "others near the reference: all clients of a sum are trusted to clip their probabilities",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliUploads:
-    """Bernoulli uploads that are seen individually, so sampling hides nothing.
+    """Individually visible Bernoulli uploads, so sampling does not amplify privacy.
 
-    Under "all" `rounds` counts the uploads of one client, under "cyclic" the public order counts them. `edge` is c:
-    probabilities are in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public probabilities;
-    `l2_sensitivity` may replace `clip_norm`. `noise_std`: Gaussian noise on the probabilities, before they are clipped
-    to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public
-    probability; `reference`: theta, if it is one number.
+    Under sampling "all", `rounds` is the number of uploads of one client; under "cyclic" that number follows from the
+    public order. `edge` is c: probabilities are in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the
+    public probabilities; `l2_sensitivity` may replace `clip_norm`. `noise_std`: Gaussian noise on the probabilities,
+    before they are clipped to [c, 1-c]. `clip_metric` "fisher": both clips bound the move divided by sqrt(theta (1 -
+    theta)), theta the public probability. `reference`: theta, if it is equal for all coordinates and rounds.
     Claim: each upload is `mechanisms.BernoulliChannel`. Source: docs/theory-bernoulli.md, Theorem 5.
     Units: clips, sensitivity and noise_std are probabilities. Adjacency: zero-out (sensitivity: the clip) or
     replace-one (twice the clip). Errors: InvalidParameter for a number outside its domain; UnsupportedMechanism for
@@ -51,14 +51,14 @@ class BernoulliUploads:
         "Bernoulli uploads: largest L2 distance of a client from the public probabilities. The sensitivity follows.",
         None,
     )
-    l2_sensitivity: float | None = option("Bernoulli uploads: the L2 sensitivity itself, instead of clip_norm.", None)
+    l2_sensitivity: float | None = option("Bernoulli uploads: the L2 sensitivity, instead of clip_norm.", None)
     linf_clip: float | None = option(
-        "Bernoulli uploads: largest distance of one coordinate from the public one; with clip_norm it lowers epsilon.",
+        "Bernoulli uploads: largest distance of one probability from the public one; with clip_norm it lowers epsilon.",
         None,
     )
     noise_std: float = option("Bernoulli uploads: Gaussian noise on the probabilities before they are clipped.", 0.0)
     clip_metric: Literal["euclidean", "fisher"] = option(
-        "Bernoulli uploads: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public "
+        "Bernoulli uploads: with fisher both clips bound the move over sqrt(theta (1 - theta)), theta the public "
         "probability.",
         "euclidean",
     )
@@ -70,16 +70,18 @@ class BernoulliUploads:
     most_rounds: ClassVar[int | None] = None
     noise_kept: ClassVar[float] = 1.0
 
-    def has_fixed_uploads(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, for any drawn clients."""
+    def sums_have_fixed_size(self, sampling: str) -> bool:
+        """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
         return False
 
     def default_adjacency(self, sampling: str) -> Adjacency:
         """Return replace-one for fixed-size sampling, else zero-out."""
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ZERO_OUT
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the uploads with a clip norm in the place of a sensitivity. InvalidParameter, UnsupportedMechanism."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return validated uploads, with a sensitivity converted to a clip norm. Errors: InvalidParameter,
+        UnsupportedMechanism.
+        """
         self._check_sampling(setting)
         for name in ("clip_norm", "linf_clip"):
             if getattr(self, name) is not None:
@@ -96,12 +98,12 @@ class BernoulliUploads:
     def _check_sampling(self, setting: Setting) -> None:
         if setting.sampling.name not in ("all", "cyclic"):
             raise UnsupportedMechanism(
-                f"mechanism='bernoulli-channel' with sampling={setting.sampling.name!r}: the server sees who uploads, "
-                "so sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds, or the public "
-                "order 'cyclic'."
+                f"mechanism='bernoulli-channel' with sampling={setting.sampling.name!r}: each upload is individually "
+                "visible, so sampling does not amplify privacy. Use sampling 'all' and count a client's uploads as "
+                "rounds, or the public order 'cyclic'."
             )
 
-    def _common(self, setting: Setting) -> dict[str, Any]:
+    def _shared_fields(self, setting: Setting) -> dict[str, Any]:
         return {
             "dimension": self.dimension,
             "floor": self.edge,
@@ -115,38 +117,38 @@ class BernoulliUploads:
 
     def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
         """Return one round without its sampling."""
-        return BernoulliChannel(**self._common(setting))
+        return BernoulliChannel(**self._shared_fields(setting))
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return the mechanism of one round: the content of its ledger line."""
+        """Return the mechanism of one round, as a ledger line states it."""
         if noise_multiplier is not None:
             raise InvalidParameter(
-                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its Bernoulli "
+                f"noise_multiplier={require.short_repr(noise_multiplier)} with mechanism={self.name!r}: its Bernoulli "
                 "samples are the noise. Remove it."
             )
         return subsample(self.release(setting), setting.sampler)
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before."""
+        """Return the mechanism of all rounds and of earlier releases on the same clients."""
         return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
-        """Return the bounds on the probabilities."""
+        """Return the bounds on the probabilities, for the JSON of a budget."""
         names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric")
         return {**{name: getattr(self, name) for name in names}, "others": "anywhere", "reference": self.reference}
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return remarks for a reader of the epsilon: none."""
+        """Return notes on the epsilon: none."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliSums(BernoulliUploads):
-    """Bernoulli uploads of which the server sees only sums of exactly K, per coordinate.
+    """Sums of exactly K Bernoulli uploads; the server sees only the sum on each coordinate.
 
     K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
     with samples of the public probabilities. `others` "near-reference": the other clients of a sum are trusted to keep
-    to `linf_clip` (or `clip_norm`) too; "anywhere": to the floor only.
+    `linf_clip` (or `clip_norm`); "anywhere": their probabilities are only in [edge, 1 - edge].
     Claim: each round is `mechanisms.BernoulliAggregate`. Source: docs/theory-bernoulli.md, Theorems 6 and 7.
     Units: as `BernoulliUploads`. Adjacency: zero-out, or replace-one except under poisson. Errors: as
     `BernoulliUploads`.
@@ -158,34 +160,36 @@ class BernoulliSums(BernoulliUploads):
     """
 
     others: Literal["anywhere", "near-reference"] = option(
-        "Bernoulli uploads: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) "
-        "to the edge.",
+        "Bernoulli uploads: near-reference trusts all clients of a sum to keep linf_clip; anywhere (the default) "
+        "only to keep the edge.",
         "anywhere",
     )
     name: ClassVar[str] = "bernoulli-aggregate"
 
-    def has_fixed_uploads(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, for any drawn clients."""
+    def sums_have_fixed_size(self, sampling: str) -> bool:
+        """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
         return sampling == "poisson"
 
     def _check_sampling(self, setting: Setting) -> None:
-        """Accept every sampling: `Subsampled` refuses those without an account."""
+        """Accept every sampling: `Subsampled` rejects those without an account."""
 
     def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
         """Return one round without its sampling."""
-        return BernoulliAggregate(**self._common(setting), cohort=most_uploads(setting), others=self.others)
+        return BernoulliAggregate(**self._shared_fields(setting), cohort=most_uploads(setting), others=self.others)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
-        """Return the bounds on the probabilities, and what the other clients are trusted with."""
+        """Return the bounds on the probabilities and the trust in other clients, for the JSON of a budget."""
         return {**super().details(setting, noise_multiplier, rounds), "others": self.others}
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return remarks on trust, padding, and uploads that are not counted."""
+        """Return notes on trust, padding, and uploads that the account omits."""
         uploads, notes = most_uploads(setting), [_TRUST[self.others]]
         if setting.sampling.name == "poisson":
             notes.append(
-                f"padded to {uploads} uploads; if more are drawn, some are left out by lot, which the account is of"
+                f"padded to {uploads} uploads; if more clients are drawn, a random part is left out, as accounted"
             )
         if uploads > LARGEST_COHORT:
-            notes.append(f"of {uploads:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound")
+            notes.append(
+                f"the account uses {LARGEST_COHORT:,} of the {uploads:,} uploads in a sum, which is an upper bound"
+            )
         return tuple(notes)

@@ -1,4 +1,4 @@
-"""Comparison of every accountant and reading that applies to the same numbers, each with its sampler."""
+"""Comparison of accountants and published bounds for the same noise multiplier and rounds, each with its sampler."""
 
 import math
 from dataclasses import replace
@@ -18,16 +18,16 @@ from accounting.mechanisms.adjacency import Adjacency
 
 
 def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]:
-    """Return a row for every accountant and reading that applies to these numbers, each naming its sampler.
+    """Return a budget for every accountant and published bound that applies to these numbers, each with its sampler.
 
-    The plan's own sampler is first. Rows of the Fed-SMP paper keep its sensitivity C beside the 2C that its sampling
-    needs; a row that is no guarantee says so in `valid` and `notes`. Noise in shares that may be missing is counted as
-    less noise
-    added centrally: each row's noise multiplier is what remains; rows in whose setting shares have no account are no
-    guarantees. Rows of participation schedules stand for the same cohort drawn by balls-and-bins, or in a public order.
-    Claim: the epsilon of a row with `valid` holds for its sampler. Source: `compose.accountant.guarantee`; Hu, Guo,
-    Gong 2022 (Fed-SMP). Units: the noise multiplier is a noise standard deviation over the clip norm. Adjacency: that
-    of each row.
+    The rows of the plan's sampler are first. The Fed-SMP paper has rows with its sensitivity C and rows with the 2C
+    that its sampling needs. A row that is not a guarantee has `valid` False and a note. If noise shares may be missing,
+    each row's noise multiplier is that of the remaining noise, added centrally. Rows in whose setting shares have no
+    account are not guarantees. Rows of participation schedules are for the same cohort size under balls-and-bins, and
+    in a public order.
+    Claim: the epsilon of a row with `valid` True holds for its sampler. Source: `compose.accountant.guarantee`; Hu,
+    Guo, Gong 2022 (Fed-SMP). Units: the noise multiplier is a noise standard deviation over the clip norm. Adjacency:
+    that of each row.
     Direction of error: upper bound if `valid`. Errors: InvalidParameter for noise that is correlated, not Gaussian, or
     differs between rounds.
 
@@ -42,54 +42,57 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     if not isinstance(noise, GaussianNoise):
         raise InvalidParameter(f"mechanism={noise.name!r}: comparisons are for Gaussian noise.")
     if plan.noise_schedule is not None:
-        raise InvalidParameter("noise_schedule: comparisons are of rounds with equal noise. Remove one of them.")
+        raise InvalidParameter(
+            "noise_schedule: comparisons are for rounds with equal noise. Remove noise_schedule or the comparison."
+        )
     plan = replace(plan, mechanism=replace(noise, noise_multiplier=None), rounds=None)
-    kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
-    missing = plan.notes(noise_multiplier, rounds)
+    remaining_noise = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
+    share_notes = plan.notes(noise_multiplier, rounds)
     in_shares = isinstance(noise, DistributedGaussianNoise)
     poisson = plan.sampling if isinstance(plan.sampling, Poisson) else Poisson(cohort=plan.cohort)
     each: list[PlannedSampling] = [poisson, FixedSize(cohort=plan.cohort), Everyone()]
     order = sorted(each, key=lambda one: one.name != plan.sampling.name)
-    scheduled = _schedule_rows(plan, kept, rounds)
+    scheduled = _schedule_rows(plan, remaining_noise, rounds)
     rows: list[Budget] = [row for row in scheduled if row.plan.sampling.name == plan.sampling.name]
     for sampling in order:
         for adjacency in Adjacency:
             shares_of_all = in_shares and sampling.name == "all"
             if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
                 continue
-            displaces = sampling.name == "fixed" or (sampling is poisson and poisson.cohort_cap is not None)
-            if adjacency is Adjacency.ZERO_OUT and not displaces and not shares_of_all:
-                continue  # the same numbers as add-remove there
-            other = _by_itself(plan, sampling, adjacency)
-            against = _no_account_of_shares(plan, sampling, adjacency)
+            may_displace = sampling.name == "fixed" or (sampling is poisson and poisson.cohort_cap is not None)
+            if adjacency is Adjacency.ZERO_OUT and not may_displace and not shares_of_all:
+                continue  # zero-out has the same numbers as add-remove for these samplings
+            other = _with_server_noise(plan, sampling, adjacency)
+            refusals = _no_account_of_shares(plan, sampling, adjacency)
             rows += [
-                replace(row, valid=row.valid and not against, notes=(*row.notes, *missing, *against))
-                for row in _rows(other, kept, rounds)
+                replace(row, valid=row.valid and not refusals, notes=(*row.notes, *share_notes, *refusals))
+                for row in _accountant_rows(other, remaining_noise, rounds)
             ]
     return rows + [row for row in scheduled if row.plan.sampling.name != plan.sampling.name]
 
 
-def _by_itself(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> Plan:
-    """Return the plan with another sampling and central noise."""
+def _with_server_noise(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> Plan:
+    """Return the plan with the given sampling and adjacency, and with noise of the server."""
     return replace(plan, sampling=sampling, adjacency=adjacency, mechanism=GaussianNoise())
 
 
 def _schedule_rows(plan: Plan, z: float, rounds: int) -> list[Budget]:
-    """Return rows of the same noise where every client takes part once in clients / cohort rounds.
+    """Return rows of the schedules in which every client takes part once in clients / cohort rounds, with equal noise.
 
-    With the plan's own schedule, if it has one; none for noise in shares, and where all clients take part always.
+    They include the plan's schedule, if it has one. Returns [] for noise in shares, and if all clients take part in
+    every round.
     """
     if isinstance(plan.mechanism, DistributedGaussianNoise) or plan.period < 2:
         return []
     adjacency = plan.adjacency if plan.adjacency is Adjacency.ZERO_OUT else Adjacency.ADD_REMOVE
     schedules: tuple[PlannedSampling, ...] = (BallsAndBins(cohort=plan.cohort), Cyclic(cohort=plan.cohort))
-    others = [_by_itself(plan, one, adjacency) for one in schedules if one.name != plan.sampling.name]
-    own = [plan] if plan.sampling.is_schedule else []
-    return [solve(one, noise_multiplier=z, rounds=rounds) for one in (*own, *others)]
+    others = [_with_server_noise(plan, one, adjacency) for one in schedules if one.name != plan.sampling.name]
+    planned = [plan] if plan.sampling.is_schedule else []
+    return [solve(one, noise_multiplier=z, rounds=rounds) for one in (*planned, *others)]
 
 
 def _no_account_of_shares(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> tuple[str, ...]:
-    """Return the reason why the plan's noise has no account in this setting; nothing if it has one."""
+    """Return the reason why the plan's noise has no account in this setting; () if it has an account."""
     try:
         replace(plan, sampling=sampling, adjacency=adjacency)
     except AccountingError as refusal:
@@ -97,7 +100,7 @@ def _no_account_of_shares(plan: Plan, sampling: PlannedSampling, adjacency: Adja
     return ()
 
 
-def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
+def _accountant_rows(plan: Plan, z: float, count: int) -> list[Budget]:
     rows, sampling = [], plan.sampling.name
     if sampling != "all" and not (sampling == "poisson" and plan.adjacency is Adjacency.REPLACE_ONE):
         for conversion in ("classical", "improved"):
@@ -120,7 +123,7 @@ def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
 
 
 def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
-    """Return the Fed-SMP paper's readings, with its sensitivity C and with the 2C that its sampling needs."""
+    """Return the bounds of the Fed-SMP paper, with its sensitivity C and with the 2C that its sampling needs."""
     sampler, delta = plan.sampler, plan.delta
     assert isinstance(sampler, FixedSizeSampling)
     rows = []

@@ -1,16 +1,16 @@
-"""Noise of a plan that is correlated over rounds: banded and buffered Toeplitz factorisations (`factorisation`).
+"""Noise of a plan that is correlated over rounds, by banded and buffered Toeplitz factorisations (`factorisation`).
 
-The noise multiplier is that of the fresh noise z of a round, over the clip norm. Ways to take part:
+The noise multiplier is the standard deviation of a round's fresh noise z over the clip norm. Supported samplings:
 
-- in a public order (cyclic), or at least `separation` rounds apart (min-separation): nothing is hidden, so all
-  rounds are one Gaussian mechanism of the factorisation's sensitivity, for any coefficients;
-- balls-and-bins, banded: in public lanes, of which lane t mod lanes has round t, the client's round of an epoch
-  secret among those of its lane. With at most as many bands as lanes its columns do not overlap either
-  (`mechanisms.schedules.BallsAndBins`);
-- poisson, banded: in `bands` public groups of clients, of which group t mod bands is sampled in round t with
-  probability bands times cohort / clients. The columns of a client do not overlap, so its T / bands rounds are
-  Poisson-sampled Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu
-  2023, Theorem 4). A client's group must be fixed without regard to data.
+- a public order (cyclic), or participations at least `separation` rounds apart (min-separation): participation counts
+  as public, so all rounds are one Gaussian mechanism of the factorisation's sensitivity, for any coefficients;
+- balls-and-bins with banded noise: clients have public lanes, and round t is for lane t mod lanes. A client's round of
+  an epoch is secret among the rounds of its lane. With at most as many bands as lanes the columns of a client do not
+  overlap (`mechanisms.schedules.BallsAndBins`);
+- poisson with banded noise: clients form `bands` public groups, and round t samples group t mod bands with probability
+  bands times cohort / clients. The columns of a client do not overlap, so its T / bands rounds are Poisson-sampled
+  Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu 2023, Theorem 4).
+  A client's group must not depend on data.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 _MOST_BUFFERS = 20
 MOST_ROUNDS = 10_000
-"""Most rounds for which a matrix is searched, or its error computed."""
+"""Largest number of rounds for which a matrix is optimised, or its error computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise(Noise):
-    """Gaussian noise of the server, a part of which later rounds cancel: fields of both kinds.
+    """Base class of Gaussian noise of the server, a part of which later rounds cancel.
 
-    server_momentum, server_decay: of the server's step, whose sums the matrix is made for. separation: least rounds
-    from one participation of a client to the next (default: that of the sampling). participations: the most of a
-    client.
+    server_momentum, server_decay: momentum and learning-rate decay of the server, for whose weighted sums the matrix is
+    optimised. separation: smallest number of rounds from one participation of a client to the next (default: that of
+    the sampling). participations: largest number of participations of a client.
     """
 
-    server_momentum: float = option("banded, blt: of the server's step, for which the matrix is made.", 0.0)
-    server_decay: float = option("banded, blt: factor of the server's learning rate, a round.", 1.0)
+    server_momentum: float = option("banded, blt: momentum of the server, for which the matrix is optimised.", 0.0)
+    server_decay: float = option("banded, blt: factor of the server's learning rate per round.", 1.0)
     separation: int | None = None
     participations: int | None = None
     name: ClassVar[str] = "gaussian"
@@ -73,28 +73,28 @@ class CorrelatedNoise(Noise):
         raise NotImplementedError
 
     def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
-        """Return the fields of a `CorrelatedRounds` that are its matrix: the best for this workload."""
+        """Return the fields of `CorrelatedRounds` that define the best matrix for this workload."""
         raise NotImplementedError
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
         sampling = setting.sampling
         if sampling.name not in self.samplings:
             raise UnsupportedMechanism(
-                f"noise={self.noise!r} with sampling={sampling.name!r}: a client could take part in rounds whose noise "
-                "is one. Use 'cyclic', 'min-separation', or banded noise with 'balls-and-bins' in as many lanes, or "
-                "with 'poisson' within as many public groups, as there are bands."
+                f"noise={self.noise!r} with sampling={sampling.name!r}: a client could take part in rounds with "
+                "overlapping noise. Use 'cyclic', 'min-separation', or banded noise with 'balls-and-bins' in as many "
+                "lanes as bands, or with 'poisson' in as many public groups as bands."
             )
         if setting.cohort_cap is not None:
             raise InvalidParameter(
-                f"cohort_cap={setting.cohort_cap} with noise={self.noise!r}: who takes part under a cap depends on the "
-                "client, and no account covers that with correlated noise. Remove it."
+                f"cohort_cap={setting.cohort_cap} with noise={self.noise!r}: under a cap the participation of other "
+                "clients depends on the client, and no account covers that with correlated noise. Remove it."
             )
         for name, value in (("separation", self.separation), ("participations", self.participations)):
             if value is not None and sampling.name in ("poisson", "balls-and-bins"):
                 raise InvalidParameter(
-                    f"{name}={require.shown(value)} with noise={self.noise!r} and sampling={sampling.name!r}: is for "
-                    "cyclic, min-separation. Remove it."
+                    f"{name}={require.short_repr(value)} with noise={self.noise!r} and sampling={sampling.name!r}: is "
+                    "for cyclic, min-separation. Remove it."
                 )
             if value is not None:
                 require.count(**{name: value})
@@ -104,8 +104,8 @@ class CorrelatedNoise(Noise):
                 f"clients={setting.clients}: each client takes part in every {setting.period}th round. Use at most "
                 f"{setting.period}, or a smaller cohort."
             )
-        self._workload(1)  # refuses momentum and decay outside their domains
-        subsample(Gaussian(noise_multiplier=1.0, adjacency=setting.adjacency), setting.sampler)  # refuses neighbours
+        self._workload(1)  # raises InvalidParameter for momentum or decay outside their domains
+        subsample(Gaussian(noise_multiplier=1.0, adjacency=setting.adjacency), setting.sampler)  # rejects the adjacency
         return self
 
     def _separation(self, setting: Setting) -> int:
@@ -115,7 +115,9 @@ class CorrelatedNoise(Noise):
         return self.separation or setting.period
 
     def _require_participations(self, setting: Setting, rounds: int) -> None:
-        """Raise InvalidParameter for a limit that the sampling exceeds: the account would be of another run."""
+        """Raise InvalidParameter for a limit on participations that the sampling exceeds, because the account would not
+        hold.
+        """
         due = -(-rounds // (setting.period if setting.sampling.name == "cyclic" else self._separation(setting)))
         if self.participations is not None and self.participations < due:
             raise InvalidParameter(
@@ -124,15 +126,15 @@ class CorrelatedNoise(Noise):
             )
 
     def _workload(self, rounds: int) -> Workload:
-        """Return the sums of the rounds in the model."""
+        """Return the workload: the weighted sums of the rounds that form the model."""
         from accounting.factorisation.workload import Workload
 
         return Workload(rounds=rounds, momentum=self.server_momentum, decay=self.server_decay)
 
     def stream(self, setting: Setting, rounds: int) -> CorrelatedRounds:
-        """Return the best matrix for `rounds` rounds, with the participations of clients.
+        """Return the best matrix for `rounds` rounds, as the schedule of correlated rounds.
 
-        In sampled groups a client's columns do not overlap: the matrix of one participation.
+        In sampled groups a client's columns do not overlap, so the matrix is optimised for one participation.
         """
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
@@ -149,20 +151,20 @@ class CorrelatedNoise(Noise):
     def public_stream(
         self, rounds: int, *, separation: int, participations: int | None = None, stream: str = ""
     ) -> CorrelatedRounds:
-        """Return the matrix that is best for rounds of clients that take part `separation` rounds apart, publicly."""
+        """Return the best matrix for clients whose participations are public and `separation` rounds apart."""
         matrix = self.matrix(self._workload(rounds), separation, participations)
         return CorrelatedRounds(separation=separation, participations=participations, stream=stream, **matrix)
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return one of `rounds` rounds of the stream: the content of its ledger line."""
+        """Return the mechanism of one of `rounds` rounds, as a ledger line states it."""
         z = require.noise_multiplier(noise_multiplier)
         stream = self.stream(setting, require.count(rounds=rounds))
         return subsample(Gaussian(noise_multiplier=z, adjacency=setting.adjacency), stream)
 
     def prefix_error(self, setting: Setting, noise_multiplier: float, rounds: int) -> float:
-        """Return the root mean square of the noise in the model, over rounds, in clip norms.
+        """Return the root mean square over rounds of the noise in the model, in clip norms.
 
-        In prefix sums if the server has neither momentum nor decay.
+        Without momentum and decay of the server the model is a prefix sum of the rounds.
         """
         column = factorisation.column(self.stream(setting, rounds), rounds)
         return noise_multiplier * self._model_error(column, rounds)
@@ -173,7 +175,7 @@ class CorrelatedNoise(Noise):
         return error(coefficients, self._workload(rounds))
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
-        """Return kind, size and matrix of the noise, and its error in the model."""
+        """Return kind, size and matrix of the noise, and its error in the model, for the JSON of a budget."""
         return {
             "noise": self.noise,
             **self.sizes,
@@ -182,35 +184,39 @@ class CorrelatedNoise(Noise):
         }
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return the error in the model beside that of independent noise, and the conditions."""
+        """Return notes on the error in the model, compared with independent noise, and on conditions."""
         z = require.noise_multiplier(noise_multiplier)
         sums = "sums over rounds are" if self.server_momentum == 0 and self.server_decay == 1 else "the model is"
         size = next(f"{count} {name}" for name, count in self.sizes.items() if count)
-        words = f"noise in {size}: {sums} off by {upwards(self.prefix_error(setting, z, rounds))} C on average"
+        error_text = (
+            f"noise in {size}: {sums} perturbed by {upwards(self.prefix_error(setting, z, rounds))} C on average"
+        )
         if setting.sampling.name == "poisson":
             groups = f"in {self.sizes['bands']} public groups that take turns"
-            return (words, f"a plan only, {groups}: `dpfed run` has no such noise")
+            return (error_text, f"only for planning, {groups}: `dpfed run` does not support this noise")
         if isinstance(setting.sampling, BallsAndBins):
-            return (words,)
+            return (error_text,)
         stream = self.stream(setting, rounds)
         times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
-        shown = factorisation.sensitivity(
+        sensitivity = factorisation.sensitivity(
             c, rounds=rounds, separation=stream.separation, participations=self.participations
         )
-        same = z * math.sqrt(times) / shown * self._model_error(np.ones(1), rounds)
-        return (f"{words}, by independent noise of this epsilon {upwards(same)} C",)
+        independent_error = z * math.sqrt(times) / sensitivity * self._model_error(np.ones(1), rounds)
+        return (f"{error_text}; independent noise of the same epsilon perturbs by {upwards(independent_error)} C",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandedNoise(CorrelatedNoise):
-    """Banded noise: later rounds cancel a part of it, within `bands` rounds. bands = 1: independent noise.
+    """Banded noise: the following `bands` - 1 rounds cancel a part of the noise of a round. bands = 1: independent
+    noise.
 
-    factorisation: the matrix of least error, or the square root of prefix sums. factorisation_power: another power
-    of prefix sums instead.
-    Claim: all rounds are one Gaussian of the factorisation's sensitivity, under poisson and balls-and-bins amplified.
+    factorisation: the matrix of smallest error, or the square root of the prefix-sum matrix. factorisation_power: this
+    power of the prefix-sum matrix instead.
+    Claim: all rounds are one Gaussian of the factorisation's sensitivity; under poisson and balls-and-bins they are
+    amplified.
     Source: Choquette-Choo et al. 2023, Theorem 4; docs/theory-participation.md, Theorems 4 and 5. Units: the noise
-    multiplier is that of fresh noise over the clip norm; separation in rounds. Adjacency: any; with secret rounds not
-    replace-one, except poisson.
+    multiplier is the standard deviation of fresh noise over the clip norm; separation in rounds. Adjacency: any; with
+    secret rounds not replace-one, except poisson.
     Errors: InvalidParameter for bands missing, or more than the setting allows; UnsupportedMechanism for other
     samplings.
 
@@ -222,16 +228,16 @@ class BandedNoise(CorrelatedNoise):
     """
 
     bands: int | None = option(
-        "banded: rounds over which noise is cancelled; 1 is independent noise. With balls-and-bins equal to the lanes.",
+        "banded: rounds over which noise is cancelled; 1: independent noise. With balls-and-bins equal to the lanes.",
         None,
     )
     factorisation: Literal["optimised", "square-root"] = option(
-        "banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.",
+        "banded: the matrix of smallest error for these rounds, or the square root of prefix sums, in closed form.",
         "optimised",
     )
     factorisation_power: float | None = option(
-        "banded: power of the matrix of prefix sums that the noise takes back, in (0, 1), instead of a factorisation. "
-        "For secret lanes, where --certificate sampled searches it.",
+        "banded: C is this power, in (0, 1), of the matrix of prefix sums, instead of a factorisation. For secret "
+        "lanes, where --certificate sampled searches it.",
         None,
     )
     noise: ClassVar[str] = "banded"
@@ -242,12 +248,12 @@ class BandedNoise(CorrelatedNoise):
         """Number of bands and of buffers."""
         return {"bands": self.bands, "buffers": None}
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
         if self.bands is None:
             if setting.sampling.name != "balls-and-bins":
                 raise InvalidParameter("bands is missing: noise='banded' needs it.")
-            return super().fitted(setting)
+            return super().validated_for(setting)
         require.count(bands=self.bands)
         require.one_of(("optimised", "square-root"), factorisation=self.factorisation)
         if self.factorisation_power is not None:
@@ -257,36 +263,37 @@ class BandedNoise(CorrelatedNoise):
                     f"factorisation_power={self.factorisation_power} with factorisation='square-root', which is the "
                     "power 0.5. Remove one of them."
                 )
-        fitted = super().fitted(setting)
+        validated_for = super().validated_for(setting)
         if isinstance(setting.sampling, BallsAndBins):
-            self.round(setting, 1.0, 1)  # refuses more bands than lanes, and lanes that do not divide an epoch
+            self.round(setting, 1.0, 1)  # rejects more bands than lanes, and lanes that do not divide an epoch
         if setting.sampling.name == "poisson" and self.bands * setting.cohort > setting.clients:
             raise InvalidParameter(
-                f"bands={self.bands} with cohort={setting.cohort} of clients={setting.clients}: each of as many groups "
-                f"must hold a cohort. Use at most {setting.clients // setting.cohort} bands."
+                f"bands={self.bands} with cohort={setting.cohort} of clients={setting.clients}: each of the "
+                f"{self.bands} groups must hold a cohort. Use at most {setting.clients // setting.cohort} bands."
             )
-        return fitted
+        return validated_for
 
     def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
-        """Return the first column of the matrix. InvalidParameter for lanes that are to be searched."""
+        """Return the first column of the matrix. Errors: InvalidParameter if the number of bands is not set."""
         if self.bands is None:
             raise InvalidParameter(
-                "lanes is missing: give lanes or bands; they are searched where epsilon and rounds are given."
+                "lanes is missing: give lanes or bands. If both epsilon and rounds are given, lanes are searched."
             )
         if self.factorisation_power is not None:
-            return {"coefficients": _power(self.bands, self.factorisation_power)}
-        searched = workload if self.factorisation == "optimised" else None
-        return {"coefficients": _banded(self.bands, searched, separation, participations)}
+            return {"coefficients": _power_coefficients(self.bands, self.factorisation_power)}
+        optimised_for = workload if self.factorisation == "optimised" else None
+        return {"coefficients": _banded_coefficients(self.bands, optimised_for, separation, participations)}
 
     def first_column(self, rounds: int) -> tuple[float, ...]:
         """Return the first column of the best matrix for clients whose columns do not overlap."""
         column: tuple[float, ...] = self.matrix(self._workload(rounds), rounds, 1)["coefficients"]
         return column
 
-    def in_lanes(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
-        """Return sampling and noise with lanes and bands, if one of them is given: equal, or the fewest possible lanes.
+    def with_lanes_and_bands(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
+        """Return sampling and noise with both lanes and bands set, if one of the two is given.
 
-        Returns both unchanged if neither is given. Errors: InvalidParameter for more bands than an epoch has rounds.
+        Bands default to the lanes, lanes to the smallest possible number for the bands. Returns both objects unchanged
+        if neither number is given. Errors: InvalidParameter for more bands than an epoch has rounds.
         """
         period = sampling.period(clients)
         if self.bands is None:
@@ -301,7 +308,7 @@ class BandedNoise(CorrelatedNoise):
         return replace(sampling, lanes=next(one for one in divisors(period) if one >= self.bands)), self
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return one of `rounds` rounds of the stream: the content of its ledger line."""
+        """Return the mechanism of one of `rounds` rounds, as a ledger line states it."""
         sampler = setting.sampler
         if not isinstance(sampler, schedules.BallsAndBins):
             return super().round(setting, noise_multiplier, rounds)
@@ -310,7 +317,9 @@ class BandedNoise(CorrelatedNoise):
         return subsample(noise, replace(sampler, coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of the releases before; under poisson that of one client group."""
+        """Return the mechanism of all rounds and of earlier releases; under poisson that of the rounds of one client
+        group.
+        """
         if setting.sampling.name != "poisson":
             return super().run(setting, noise_multiplier, rounds)
         z, stream = require.noise_multiplier(noise_multiplier), self.stream(setting, require.count(rounds=rounds))
@@ -323,10 +332,12 @@ class BandedNoise(CorrelatedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class BufferedNoise(CorrelatedNoise):
-    """Buffered noise (BLT): later rounds cancel a part of it, from a few buffers for any number of rounds.
+    """Buffered noise (BLT): later rounds cancel a part of the noise, from a few stored vectors for any number of
+    rounds.
 
     Claim: all rounds are one Gaussian of the factorisation's sensitivity. Source: McMahan, Xu, Zhang 2024; Denisov et
-    al. 2022, Theorem 2.1. Units: the noise multiplier is that of fresh noise over the clip norm; separation in rounds.
+    al. 2022, Theorem 2.1. Units: the noise multiplier is the standard deviation of fresh noise over the clip norm;
+    separation in rounds.
     Adjacency: any; with min-separation not replace-one. Errors: InvalidParameter for more than 20 buffers;
     UnsupportedMechanism for samplings other than cyclic and min-separation.
 
@@ -336,40 +347,44 @@ class BufferedNoise(CorrelatedNoise):
     1.595
     """
 
-    buffers: int | None = option("blt: vectors that the noise needs, whatever the rounds. Default: 3.", None)
+    buffers: int | None = option("blt: vectors that the noise stores, for any number of rounds. Default: 3.", None)
     noise: ClassVar[str] = "blt"
 
     @property
-    def _buffers(self) -> int:
+    def _buffer_count(self) -> int:
         return 3 if self.buffers is None else self.buffers
 
     @property
     def sizes(self) -> dict[str, int | None]:
         """Number of bands and of buffers."""
-        return {"bands": None, "buffers": self._buffers}
+        return {"bands": None, "buffers": self._buffer_count}
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
-        if require.count(buffers=self._buffers) > _MOST_BUFFERS:
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
+        if require.count(buffers=self._buffer_count) > _MOST_BUFFERS:
             raise InvalidParameter(
-                f"buffers={self.buffers}: must be at most {_MOST_BUFFERS}; more than 4 gain nothing."
+                f"buffers={self.buffers}: must be at most {_MOST_BUFFERS}; more than 4 have no benefit."
             )
-        return super().fitted(setting)
+        return super().validated_for(setting)
 
     def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
         """Return weights and decays of the buffers."""
-        weights, decays = _buffers(self._buffers, workload, separation, participations)
+        weights, decays = _buffer_weights_and_decays(self._buffer_count, workload, separation, participations)
         return {"weights": weights, "decays": decays}
 
 
-def _power(bands: int, power: float) -> tuple[float, ...]:
-    """Return the first column of a power of prefix sums, rounded to 9 digits as searched ones are."""
+def _power_coefficients(bands: int, power: float) -> tuple[float, ...]:
+    """Return the first column of a power of the prefix-sum matrix, rounded to 9 digits like optimised columns."""
     return tuple(np.round(factorisation.square_root(bands, power=power), 9).tolist())
 
 
 @lru_cache(maxsize=256)
-def _banded(bands: int, workload: Workload | None, separation: int, participations: int | None) -> tuple[float, ...]:
-    """Return the first column; a search takes a second. workload None: the square root, in closed form."""
+def _banded_coefficients(
+    bands: int, workload: Workload | None, separation: int, participations: int | None
+) -> tuple[float, ...]:
+    """Return the optimised first column of a banded matrix, which takes a second. workload None: the square root of the
+    prefix-sum matrix, in closed form.
+    """
     if workload is None:
         return tuple(factorisation.square_root(bands).tolist())
     from accounting.factorisation import optimise
@@ -378,7 +393,7 @@ def _banded(bands: int, workload: Workload | None, separation: int, participatio
 
 
 @lru_cache(maxsize=256)
-def _buffers(
+def _buffer_weights_and_decays(
     count: int, workload: Workload, separation: int, participations: int | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     from accounting.factorisation import optimise

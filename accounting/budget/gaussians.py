@@ -1,4 +1,4 @@
-"""Gaussian noise of a plan: added by the server, or in shares by the clients."""
+"""Gaussian noise of a plan, added by the server or in shares by the clients."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from accounting import require
-from accounting.budget.noise_schedule import NoiseSchedule, checked
+from accounting.budget.noise_schedule import NoiseSchedule, checked_factors
 from accounting.budget.options import option
 from accounting.budget.samplings import Setting
 from accounting.errors import InvalidParameter
@@ -14,14 +14,14 @@ from accounting.mechanisms import Composed, Gaussian, SingleRelease, repeated, s
 from accounting.mechanisms.adjacency import Adjacency
 
 DROPOUT = (
-    "Fraction of noise shares that may be missing. distributed-gaussian: the noise shrinks by them. Integer noise: the "
-    "shares are larger, so that it does not."
+    "Fraction of noise shares that may be missing. distributed-gaussian: the noise is smaller by them. Integer noise: "
+    "the shares are larger, so that the noise is not smaller."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Noise of a given multiplier on the sum of clipped uploads: fields and defaults of all its kinds.
+    """Base class of noise with a given multiplier on the sum of clipped uploads.
 
     noise_multiplier: standard deviation of the noise on the sum over the clip norm; None if it is solved for.
     """
@@ -37,29 +37,31 @@ class Noise:
         """Return replace-one for fixed-size sampling, else add-remove."""
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
 
-    def has_fixed_uploads(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, for any drawn clients."""
+    def sums_have_fixed_size(self, sampling: str) -> bool:
+        """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
         return False
 
     @property
     def noise_kept(self) -> float:
-        """Accounted fraction of the noise variance."""
+        """Fraction of the noise variance that the account assumes."""
         return 1.0
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return the mechanism of one round: the content of its ledger line."""
+        """Return the mechanism of one round, as a ledger line states it."""
         raise NotImplementedError
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before. Direction of error: upper bound."""
+        """Return the mechanism of all rounds and of earlier releases on the same clients. Direction of error: upper
+        bound.
+        """
         return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
-        """Return the extra keys of the JSON of a budget: none."""
+        """Return additional keys for the JSON of a budget: none."""
         return {}
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return remarks for a reader of the epsilon: none."""
+        """Return notes on the epsilon: none."""
         return ()
 
 
@@ -79,60 +81,65 @@ class GaussianNoise(Noise):
     """
 
     noise_schedule: tuple[float, ...] | None = option(
-        "Gaussian noise: factors of the noise multiplier in equal parts of the run, such as 1.2 1.0 0.8. Each round is "
-        "charged as it is.",
+        "Gaussian noise: factors of the noise multiplier in equal parts of the run, such as 1.2 1.0 0.8. Each round "
+        "is charged with its own noise.",
         None,
     )
     name: ClassVar[str] = "gaussian"
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise with checked factors. InvalidParameter for a schedule of noise under one of rounds."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the noise with validated factors. Errors: InvalidParameter for a noise schedule under a participation
+        schedule.
+        """
         if self.noise_schedule is None:
             return self
         if setting.sampling.is_schedule:
             raise InvalidParameter(
-                f"noise_schedule={require.shown(self.noise_schedule)} with sampling={setting.sampling.name!r}: rounds "
-                "that are accounted together have equal noise. Remove it, or use sampling 'poisson', 'fixed' or 'all'."
+                f"noise_schedule={require.short_repr(self.noise_schedule)} with sampling={setting.sampling.name!r}: "
+                "rounds of a participation schedule must have equal noise. Remove noise_schedule, or use sampling "
+                "'poisson', 'fixed' or 'all'."
             )
-        return replace(self, noise_schedule=checked(self.noise_schedule))
+        return replace(self, noise_schedule=checked_factors(self.noise_schedule))
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return the mechanism of one round: the content of its ledger line."""
+        """Return the mechanism of one round, as a ledger line states it."""
         z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(self.noise_kept)
         return subsample(Gaussian(noise_multiplier=z, adjacency=setting.adjacency), setting.sampler)
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before."""
+        """Return the mechanism of all rounds and of earlier releases on the same clients."""
         if self.noise_schedule is None:
             return super().run(setting, noise_multiplier, rounds)
         return self.first(setting, noise_multiplier, rounds, of=rounds)
 
     def first(self, setting: Setting, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
-        """Return the mechanism of the first `count` of a scheduled run's `of` rounds, and of the releases before.
+        """Return the mechanism of the first `count` of `of` rounds with a noise schedule, and of earlier releases.
 
-        Rounds beyond the run have the least noise (`NoiseSchedule.factor`).
+        Rounds beyond `of` are charged with the smallest noise (`NoiseSchedule.factor`).
         """
         if self.noise_schedule is None:
-            raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
-        run, left, z = setting.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
+            raise InvalidParameter(
+                "noise_schedule is missing: first() is for noise that differs between rounds. Use run()."
+            )
+        run, remaining, z = setting.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
         schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
-        for factor, rounds in (*schedule.parts, (schedule.least, left)):
-            if left > 0:
-                run = repeated(self.round(setting, z * factor, of), min(rounds, left), before=run)
-            left -= rounds
+        for factor, rounds in (*schedule.parts, (schedule.least, remaining)):
+            if remaining > 0:
+                run = repeated(self.round(setting, z * factor, of), min(rounds, remaining), before=run)
+            remaining -= rounds
         assert run is not None
         return run
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedGaussianNoise(GaussianNoise):
-    """Gaussian noise in shares: each of r uploads has N(0, (z C)^2 / r), for cohorts of a fixed size.
+    """Gaussian noise in shares for cohorts of a fixed size r: each upload carries N(0, (z C)^2 / r).
 
     dropout: fraction of the shares that may be missing.
-    Claim: the account is that of the worst case, z sqrt(1 - dropout). Source: independent Gaussians add their
-    variances.
+    Claim: the account assumes the worst case, noise multiplier z sqrt(1 - dropout). Source: independent Gaussians add
+    their variances.
     Units: z is the noise standard deviation on the full sum over the clip norm C.
-    Adjacency: default zero-out if all clients take part, since one client added would add a share, else replace-one.
+    Adjacency: default zero-out if all clients take part, because an added client would add a share; else replace-one.
     Errors: InvalidParameter for a dropout outside [0, 1), a secret cohort size, or add-remove.
 
     >>> from accounting import Plan, budget
@@ -145,11 +152,13 @@ class DistributedGaussianNoise(GaussianNoise):
     name: ClassVar[str] = "distributed-gaussian"
 
     def default_adjacency(self, sampling: str) -> Adjacency:
-        """Return replace-one for fixed-size sampling, zero-out for all clients."""
+        """Return replace-one for fixed-size sampling, zero-out for full participation."""
         return Adjacency.ZERO_OUT if sampling == "all" else super().default_adjacency(sampling)
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise with checked factors. InvalidParameter for cohorts of a secret size, and add-remove."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the noise with validated factors. Errors: InvalidParameter for cohorts of secret size, and for
+        add-remove.
+        """
         if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
             raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
         if setting.sampling.name not in ("fixed", "all"):
@@ -162,13 +171,13 @@ class DistributedGaussianNoise(GaussianNoise):
                 "mechanism='distributed-gaussian' with adjacency='add-remove': one client added or removed "
                 "changes the noise by a share, which no account covers. Use 'zero-out' or 'replace-one'."
             )
-        return super().fitted(setting)
+        return super().validated_for(setting)
 
     @property
     def noise_kept(self) -> float:
-        """Fraction of the noise variance that remains with the fraction `dropout` of the shares missing."""
+        """Fraction of the noise variance that remains if the fraction `dropout` of the shares is missing."""
         return 1 - self.dropout
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return a remark on missing shares."""
+        """Return a note on missing shares."""
         return (f"at most {self.dropout:.0%} of the noise shares missing",) if self.dropout else ()

@@ -1,4 +1,4 @@
-"""Integer noise of a plan: the encoding of uploads, the size of the noise shares, and the mechanism of a round."""
+"""Integer noise of a plan: encoding of uploads, variance of the noise shares, and mechanism of a round."""
 
 import math
 from collections.abc import Mapping
@@ -18,40 +18,41 @@ from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
 Placement = Literal["clients", "server"]
-"""Origin of the noise: shares of the clients, or the server."""
+"""Place where the noise is added: at the clients, in shares, or at the server."""
 
 DIMENSION = "Integer noise and Bernoulli uploads: number of coordinates, d."
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerNoise(Noise):
-    """Discrete noise on a sum of integers, for secure aggregation: fields of both distributions.
+    """Base class of discrete noise on a sum of integers, for secure aggregation.
 
-    Clients clip, rotate (`rotate`: one random-sign Hadamard, which fills `dimension` up to a power of two), scale to
-    `scale` steps per clip norm, round at random and redraw until the norm is at most `l2_bound`
-    (`integers.fixed_point`). The noise multiplier z is relative to the real clip norm: the noise on the sum has at
-    least variance (z scale)^2 in squared steps, so epsilon includes the effect of rounding.
+    Clients clip, rotate (`rotate`: one random-sign Hadamard transform, which pads `dimension` to a power of two) and
+    scale to `scale` steps per clip norm. Then they round at random, and redraw until the norm is at most `l2_bound`
+    (`integers.fixed_point`). The noise multiplier z is relative to the clip norm before scaling: the noise on the sum
+    has at least variance (z scale)^2 in squared steps. Epsilon includes the effect of rounding.
 
     placement "clients": each of K uploads carries a noise share of variance (z scale)^2 / (K - floor(dropout K)),
-    rounded up to a whole number, so the noise suffices with the fraction `dropout` of them missing (or known to
-    colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all, the
-    cohort cap under poisson (`Plan.cohort_cap`): clients that were not drawn send noise alone until there are K
-    uploads. "server": the server adds all the noise, to the integers of the sum; under poisson a `secure` sum still
-    holds K uploads, those of clients that were not drawn being zeros, because the number of uploads must not reveal how
-    many were drawn.
+    rounded up to an integer. So the noise suffices if the fraction `dropout` of the shares is missing, or known to
+    colluding clients; the account assumes K - floor(dropout K) shares. K is the cohort under fixed and all, the cohort
+    cap under poisson (`Plan.cohort_cap`): clients that were not drawn send noise alone until there are K uploads.
+    "server": the server adds all the noise to the integer sum. Under poisson a `secure` sum also holds K uploads:
+    clients that were not drawn send zeros, because the number of uploads must not reveal how many were drawn.
 
-    `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
-    deviation of 2 steps. The adjacency defaults to replace-one for fixed, zero-out for noise from clients, add-remove
-    for noise from the server.
+    `scale` defaults to the smallest scale at which rounding lengthens the bound by at most 1%, and shares at z >= 1/2
+    have a standard deviation of at least 2 steps. The adjacency defaults to replace-one for fixed, zero-out for noise
+    from clients, add-remove for noise from the server.
     """
 
     dimension: int = option(DIMENSION)
     scale: float | None = option(
-        "Integer noise: steps per clip norm. Default: the least with which rounding lengthens the bound by 1%.", None
+        "Integer noise: steps per clip norm. Default: the smallest with which rounding lengthens the bound by at "
+        "most 1%.",
+        None,
     )
     rotate: bool = option(
-        "Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power "
-        "of two.",
+        "Integer noise: a random Hadamard rotation before rounding (the default) saves bits and pads d to a power of "
+        "two.",
         True,
     )
     placement: Placement = option(
@@ -67,18 +68,22 @@ class IntegerNoise(Noise):
             return Adjacency.ZERO_OUT
         return super().default_adjacency(sampling)
 
-    def fitted(self, setting: Setting) -> Self:
-        """Return the noise with its scale. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the validated noise with its scale. Errors: InvalidParameter, UnsupportedMechanism if the setting has
+        no account.
+        """
         require.count(dimension=self.dimension)
         require.open_probability(wrap_probability=self.wrap_probability)
         if self.placement not in ("clients", "server"):
             raise InvalidParameter(f"placement={self.placement!r}: must be one of clients, server.")
         self._check_shares(setting)
         uploads = self.uploads(setting)
-        least = fixed_point.default_scale(self.padded, uploads)
+        least = fixed_point.default_scale(self.padded_dimension, uploads)
         scale = require.positive(scale=least if self.scale is None else self.scale)
         if scale > 2**53:
-            raise InvalidParameter(f"scale={scale}: must be at most 2^53, the whole numbers of a double.")
+            raise InvalidParameter(
+                f"scale={scale}: must be at most 2^53, the largest range of exact integers in a double."
+            )
         return replace(self, scale=scale)
 
     def _check_shares(self, setting: Setting) -> None:
@@ -96,59 +101,62 @@ class IntegerNoise(Noise):
                 f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
                 "placement 'clients', or dropout 0."
             )
-        if self.has_fixed_uploads(sampling.name) and (setting.cohort_cap or 0) > setting.clients:
+        if self.sums_have_fixed_size(sampling.name) and (setting.cohort_cap or 0) > setting.clients:
             raise InvalidParameter(
-                f"cohort_cap={setting.cohort_cap}: every upload needs a client, so at most {setting.clients}."
+                f"cohort_cap={setting.cohort_cap}: every upload needs a client, so the cap must be at most "
+                f"{setting.clients}."
             )
 
     @property
-    def padded(self) -> int:
-        """Integers that a client sends."""
+    def padded_dimension(self) -> int:
+        """Number of integers that a client sends."""
         return fixed_point.padded_dimension(self.dimension, rotate=self.rotate)
 
     @property
     def l2_bound(self) -> float:
-        """L2 norm of an upload without its noise, in steps."""
-        return fixed_point.rounded_l2(self._scale, self.padded)
+        """Largest L2 norm of an upload without its noise, in steps."""
+        return fixed_point.rounded_l2(self._scale, self.padded_dimension)
 
     @property
     def _scale(self) -> float:
         return float(self.scale or 0)
 
-    def has_fixed_uploads(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, for any drawn clients."""
+    def sums_have_fixed_size(self, sampling: str) -> bool:
+        """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
         return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
     def uploads(self, setting: Setting) -> int:
-        """Return the uploads in a round's sum: exactly, or (under poisson without a cap) hardly ever more."""
+        """Return the number of uploads in a sum; under poisson without a cap a number that is rarely exceeded."""
         return most_uploads(setting)
 
     def _shares(self, uploads: int) -> int:
-        """Return the accounted noise shares: the least number that arrives."""
+        """Return the number of noise shares that the account assumes: the smallest number that can arrive."""
         return 1 if self.placement == "server" else uploads - math.floor(self.dropout * uploads)
 
     def release(self, setting: Setting, noise_multiplier: float | None) -> NoisyIntegers:
-        """Return one round without its sampling: `share_variance` is a whole number, for exact samplers."""
+        """Return one round without its sampling. Its `share_variance` is an integer, as exact samplers require."""
         return fixed_point.sized_noise(
             self.name,
             noise_multiplier,
             scale=self._scale,
-            dimension=self.padded,
+            dimension=self.padded_dimension,
             shares=self._shares(self.uploads(setting)),
             adjacency=setting.adjacency,
         )
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
-        """Return the mechanism of one round: the content of its ledger line."""
+        """Return the mechanism of one round, as a ledger line states it."""
         return subsample(self.release(setting, noise_multiplier), setting.sampler)
 
     def bits(self, setting: Setting, noise_multiplier: float | None) -> int:
-        """Return the bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""
+        """Return the bits of the modulus, for which a round wraps around with probability at most `wrap_probability`,
+        even with all shares present.
+        """
         noise, uploads = self.release(setting, noise_multiplier), self.uploads(setting)
         return fixed_point.sum_bits(
             law=self.name,
             uploads=uploads,
-            dimension=self.padded,
+            dimension=self.padded_dimension,
             scaled_clip=self._scale,
             noise_variance=noise.share_variance * (1 if self.placement == "server" else uploads),
             rotate=self.rotate,
@@ -156,7 +164,7 @@ class IntegerNoise(Noise):
         )
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
-        """Return size, scale and shares of the integers."""
+        """Return dimension, scale and shares of the integers, for the JSON of a budget."""
         if setting.unit == "record":
             return {"dimension": self.dimension, "scale": self.scale, "l2_bound": self.l2_bound}
         return {
@@ -168,10 +176,10 @@ class IntegerNoise(Noise):
         }
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return remarks on bits and wrap-around, rounding, shares, caps, and closeness to continuous noise."""
+        """Return notes on bits and wrap-around, rounding, shares, caps, and closeness to continuous noise."""
         if setting.unit == "record":
             return (
-                f"{self._scale:g} steps per clip norm of d = {self.dimension:,} whole numbers: rounding lengthens the "
+                f"{self._scale:g} steps per clip norm, d = {self.dimension:,} integers: rounding lengthens the "
                 f"bound by {self.l2_bound / self._scale - 1:.2%}",
             )
         noise, uploads, bits = (
@@ -179,26 +187,30 @@ class IntegerNoise(Noise):
             self.uploads(setting),
             self.bits(setting, noise_multiplier),
         )
-        padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
+        padding = f", d = {self.dimension:,} padded" if self.padded_dimension != self.dimension else ""
         lines = [
-            f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded:,} integers{padding}; a round "
-            f"wraps around with probability at most {upwards(self.wrap_probability)}, which lowers accuracy and is no "
-            "part of epsilon",
+            f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded_dimension:,} "
+            f"integers{padding}; a round wraps around with probability at most {upwards(self.wrap_probability)}, "
+            "which lowers accuracy and does not affect epsilon",
             f"{self._scale:g} steps per clip norm: rounding lengthens the bound by "
             f"{self.l2_bound / self._scale - 1:.2%}",
         ]
         if self.placement == "clients":
-            sized = "" if noise.shares == uploads else f", enough with {noise.shares:,} of {uploads:,} present"
-            lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{sized}")
-        if self.has_fixed_uploads(setting.sampling.name):
-            sent = "noise alone" if self.placement == "clients" else "zeros"
-            lines.append(
-                f"clients that are not drawn send {sent} until {uploads:,} uploads are together; if more are drawn, "
-                "some are left out by lot, which the account is of"
+            sufficient_shares = (
+                "" if noise.shares == uploads else f", which suffices if {noise.shares:,} of {uploads:,} are present"
             )
-        words = account_of(noise).words
-        if words is not None:
-            lines.append(words(noise, continuous(run).closeness))
+            lines.append(
+                f"each upload carries a noise share of variance {int(noise.share_variance):,}{sufficient_shares}"
+            )
+        if self.sums_have_fixed_size(setting.sampling.name):
+            filler = "noise alone" if self.placement == "clients" else "zeros"
+            lines.append(
+                f"clients that are not drawn send {filler} to fill a sum of {uploads:,} uploads; if more clients are "
+                "drawn, a random part is left out, as accounted"
+            )
+        remark = account_of(noise).remark
+        if remark is not None:
+            lines.append(remark(noise, continuous(run).closeness))
         return tuple(lines)
 
 

@@ -1,8 +1,8 @@
-"""Lanes of a plan: equal in number to the bands, with the least error in the model at an epsilon.
+"""Search for the number of lanes, equal to the number of bands, with the smallest error in the model at an epsilon.
 
-With more lanes, more rounds can cancel noise, and a client's round is hidden among fewer. Over lanes the error falls,
-then rises: the search walks from one divisor of an epoch to the next until it rises. Every number of lanes is equally
-private, since the noise is calibrated for it.
+With more lanes, noise cancels over more rounds, but a client's round is hidden among fewer rounds. So the error first
+decreases and then increases with the number of lanes. The search moves over the divisors of an epoch until the error
+increases. Every number of lanes is equally private, because its noise is calibrated for it.
 """
 
 from dataclasses import dataclass, replace
@@ -22,8 +22,10 @@ _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laned:
-    """Plan with lanes, the noise multiplier of its epsilon, within `_TOLERANCE` above it, and the model's error."""
+class PlanWithLanes:
+    """Plan with lanes, its calibrated noise multiplier, at most `_TOLERANCE` above the threshold, and the model's
+    error.
+    """
 
     plan: Plan
     noise_multiplier: float
@@ -31,38 +33,39 @@ class Laned:
 
 
 @lru_cache(maxsize=64)
-def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> Laned:
-    """Return the plan with the lanes, equal in number to the bands, of the least error of `rounds` rounds at `epsilon`.
+def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> PlanWithLanes:
+    """Return the plan with the number of lanes and bands of smallest error over `rounds` rounds at `epsilon`.
 
-    Errors: CalibrationError if lanes do not meet epsilon; InvalidParameter for a plan that has lanes, or no such noise.
+    Errors: CalibrationError if a number of lanes cannot meet epsilon; InvalidParameter for a plan that has lanes, or
+    without banded noise.
     """
     noise, sampling = plan.mechanism, plan.sampling
     if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
-        raise InvalidParameter("lanes: are searched for noise='banded' with sampling='balls-and-bins' only.")
+        raise InvalidParameter("lanes are searched only for noise='banded' with sampling='balls-and-bins'.")
     require.positive(epsilon=epsilon)
     least = 2 if sampling.secret_lanes else 1
     choices = [one for one in divisors(plan.period) if least <= one <= require.count(rounds=rounds)]
     if not choices:
         raise InvalidParameter(
-            f"secret_lanes with epochs of {plan.period} rounds: no two lanes divide them. Remove it."
+            f"secret_lanes with epochs of {plan.period} rounds: no number of lanes above 1 divides them. Remove it."
         )
-    found: dict[int, Laned] = {}
+    found: dict[int, PlanWithLanes] = {}
 
     def error(place: int) -> float:
         lanes = choices[place]
         if lanes not in found:
-            near = min(found, key=lambda one: abs(one - lanes), default=None)
+            nearest = min(found, key=lambda one: abs(one - lanes), default=None)
             one = replace(plan, sampling=replace(sampling, lanes=lanes), mechanism=replace(noise, bands=lanes))
             z = calibrate.smallest(
                 lambda z: accountant.epsilon(one.run(z, rounds), delta=plan.delta, accountant=stated_by),
                 epsilon,
                 name="noise multiplier",
-                start=1.0 if near is None else found[near].noise_multiplier,
+                start=1.0 if nearest is None else found[nearest].noise_multiplier,
                 tolerance=_TOLERANCE,
             )
             made = one.mechanism
             assert isinstance(made, BandedNoise)
-            found[lanes] = Laned(plan=one, noise_multiplier=z, error=made.prefix_error(one, z, rounds))
+            found[lanes] = PlanWithLanes(plan=one, noise_multiplier=z, error=made.prefix_error(one, z, rounds))
         return found[lanes].error
 
     place = min(range(len(choices)), key=lambda k: abs(choices[k] - plan.period**0.5))
@@ -74,7 +77,7 @@ def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant =
 
 
 def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
-    """Return the plan with lanes: unchanged if it has them, else searched.
+    """Return the plan with lanes, which are searched if the plan does not state them.
 
     Errors: InvalidParameter without an epsilon or rounds, on which the best lanes depend.
     """
@@ -84,4 +87,4 @@ def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_
         raise InvalidParameter(
             "lanes is missing: lanes are searched for an epsilon and a number of rounds. Give both, or lanes or bands."
         )
-    return searched(plan, epsilon=epsilon, rounds=rounds, stated_by=stated_by).plan
+    return search_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=stated_by).plan

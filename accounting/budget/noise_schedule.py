@@ -1,4 +1,4 @@
-"""Noise schedule: noise that differs between rounds by a public plan, in equal parts of a run with a factor each."""
+"""Noise schedules: public factors of the noise multiplier, one for each of equal parts of a run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from accounting import require
 from accounting.errors import InvalidParameter
 
 MOST_PARTS = 1_000
-FARTHEST = 1e6
-"""Largest ratio of a factor to 1, and of 1 to a factor: its product with a noise multiplier must be one, too."""
+LARGEST_FACTOR = 1e6
+"""Largest factor, and largest inverse of a factor: the product with a noise multiplier must be a noise multiplier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,10 @@ class NoiseSchedule:
 
     k is the number of factors.
     Claim: the factors are fixed before the first round and public, so a run is the composition of `parts`, each round
-    charged with its own noise. At equal epsilon the sum of the noise's variances is least if all factors are equal.
+    charged with its own noise. At equal epsilon the sum of the noise variances is smallest if all factors are equal.
     Direction of error: that of the account of the composition, an upper bound. Units: factors of the noise multiplier.
-    Errors: InvalidParameter for factors that are not finite and above 0, more of them than rounds, or more than 1,000.
+    Errors: InvalidParameter for factors that are not finite and above 0, for more factors than rounds, and for more
+    than 1,000 factors.
 
     >>> from accounting.budget import NoiseSchedule
     >>> NoiseSchedule(factors=(1.2, 1.0), rounds=5).parts
@@ -32,46 +33,48 @@ class NoiseSchedule:
     rounds: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factors", checked(self.factors))
+        object.__setattr__(self, "factors", checked_factors(self.factors))
         require.count(rounds=self.rounds)
         if len(self.factors) > self.rounds:
             raise InvalidParameter(
-                f"noise_schedule of {len(self.factors)} parts in rounds={self.rounds}: must have a round for each. "
+                f"noise_schedule of {len(self.factors)} parts in rounds={self.rounds}: each part must have a round. "
                 "Use fewer factors, or more rounds."
             )
 
     def factor(self, number: int) -> float:
         """Return the factor of round `number`, counted from 0.
 
-        A round beyond the plan has the least of all factors, so that its charge is an upper bound."""
+        A round beyond `rounds` has the smallest factor, so that its charge is an upper bound."""
         if not 0 <= number < self.rounds:
             return self.least
         return self.factors[number * len(self.factors) // self.rounds]
 
     @property
     def least(self) -> float:
-        """The smallest factor: that of the rounds with the largest epsilon."""
+        """Smallest factor: that of the rounds with the largest epsilon."""
         return min(self.factors)
 
     @property
     def parts(self) -> tuple[tuple[float, int], ...]:
-        """Factors in their order, each with its number of rounds."""
+        """Pairs (factor, number of rounds), in order."""
         ends = [math.ceil(part * self.rounds / len(self.factors)) for part in range(len(self.factors) + 1)]
         return tuple((factor, end - start) for factor, start, end in zip(self.factors, ends, ends[1:], strict=False))
 
 
-def checked(factors: object) -> tuple[float, ...]:
-    """Return factors as a tuple of floats. Errors: InvalidParameter for anything else."""
+def checked_factors(factors: object) -> tuple[float, ...]:
+    """Return validated factors as a tuple of floats. Errors: InvalidParameter for anything but a list of positive
+    factors.
+    """
     if not isinstance(factors, tuple | list) or not 0 < len(factors) <= MOST_PARTS:
         raise InvalidParameter(
-            f"noise_schedule={require.shown(factors)}: must be a list of 1 to {MOST_PARTS:,} factors of the noise "
+            f"noise_schedule={require.short_repr(factors)}: must be a list of 1 to {MOST_PARTS:,} factors of the noise "
             "multiplier, such as 1.2, 1.0, 0.8."
         )
     numbers = tuple(float(require.positive(noise_schedule=factor)) for factor in factors)
     for factor in numbers:
-        if not 1 / FARTHEST <= factor <= FARTHEST:
+        if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
             raise InvalidParameter(
-                f"noise_schedule: the factor {require.shown(factor)} must be from {1 / FARTHEST:g} to {FARTHEST:g}. "
-                "Use factors near 1, and the noise multiplier for the rest."
+                f"noise_schedule: the factor {require.short_repr(factor)} must be from {1 / LARGEST_FACTOR:g} to "
+                f"{LARGEST_FACTOR:g}. Use factors near 1, and the noise multiplier for the rest."
             )
     return numbers

@@ -1,7 +1,7 @@
-"""Options of plans: dataclass fields with a help text, and the class that a flat list of them describes.
+"""Options of plans: dataclass fields with a help text, and construction of objects from a flat list of options.
 
 Each kind of sampling and of mechanism is a class with its own fields. `dpfed budget`, the planner's form, plan files
-and `Plan(clients=6000, cohort=100, ...)` name the same fields in one flat list.
+and `Plan(clients=6000, cohort=100, ...)` name these fields in one flat list.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,23 +11,23 @@ from typing import Any, get_type_hints
 from accounting import require
 from accounting.errors import InvalidParameter
 
-Written = Callable[..., str]
-"""Function (name of an option[, value]) -> both as a user writes them, for messages."""
+OptionFormat = Callable[..., str]
+"""Function (name of an option[, value]) -> the option as the user writes it, for error messages."""
 
 
 def as_keyword(name: str, *value: object) -> str:
-    """Return an option as an argument in Python."""
-    return f"{name}={require.shown(value[0])}" if value else name
+    """Format an option as a Python keyword argument."""
+    return f"{name}={require.short_repr(value[0])}" if value else name
 
 
 def option(text: str, default: Any = MISSING, *, alias: str | None = None) -> Any:
-    """Declare a dataclass field that is a command-line option too, with this help text and an old name."""
+    """Declare a dataclass field that is also a command-line option. text: its help text; alias: its old name."""
     return field(default=default, metadata={"help": text, "alias": alias})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Option of the command line: type of the values, default (None without one), help text and old name."""
+    """Command-line option: type, default (None if it has no default), help text and old name."""
 
     hint: object
     default: object
@@ -36,7 +36,7 @@ class Option:
 
 
 def options_of(classes: Iterable[type]) -> dict[str, Option]:
-    """Return the options of these classes by name, each from the first class that has it."""
+    """Return the options of these classes by name. Of equal names the first class counts."""
     found: dict[str, Option] = {}
     for one in classes:
         hints = get_type_hints(one)
@@ -52,16 +52,18 @@ def options_of(classes: Iterable[type]) -> dict[str, Option]:
     return found
 
 
-def part_of(chosen: type, word: str, options: dict[str, object], *, written: Written) -> Any:
-    """Return an object of the chosen class, or the chosen object with changes, by those options that are its fields.
+def object_from_options(chosen: type, word: str, options: dict[str, object], *, written: OptionFormat) -> Any:
+    """Return an object of the class `chosen`, or the object `chosen` with changed fields, from those options that are
+    its fields.
 
-    These options are removed from `options`. Errors: InvalidParameter for a field that is missing, named with `word`.
+    These options are removed from `options`. word: the choice that needs the fields, for messages. Errors:
+    InvalidParameter for a missing field.
     """
     known = fields(chosen)
-    taken = {each.name: options.pop(each.name) for each in known if each.name in options}
+    field_values = {each.name: options.pop(each.name) for each in known if each.name in options}
     if not isinstance(chosen, type):
-        return replace(chosen, **taken)
+        return replace(chosen, **field_values)
     for each in known:
-        if each.default is MISSING and taken.get(each.name) is None:
+        if each.default is MISSING and field_values.get(each.name) is None:
             raise InvalidParameter(f"{written(each.name)} is missing: {word} needs it.")
-    return chosen(**taken)
+    return chosen(**field_values)

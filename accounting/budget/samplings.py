@@ -1,6 +1,6 @@
 """Samplings of a plan: the clients of a round, and the participations of a client in a run.
 
-docs/participation.md compares what they hide.
+docs/participation.md compares the privacy of these samplings.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from accounting.mechanisms.cohort_caps import rarely_exceeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cohorts:
-    """Cohorts of a given size, or expected size."""
+class _CohortSampling:
+    """Base class of samplings with a given cohort size, exact or expected."""
 
-    cohort: int = option("Clients a round: the expected number under poisson, the exact one under fixed.")
+    cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
     name: ClassVar[str]
     is_schedule: ClassVar[bool] = True
 
@@ -34,7 +34,9 @@ class _Cohorts:
         require.count(cohort=self.cohort)
 
     def period(self, clients: int) -> int:
-        """Return rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        """Return the average number of rounds from one participation of a client to the next: clients / cohort,
+        rounded.
+        """
         return max(round(clients / self.cohort), 1)
 
     def most_rounds(self, clients: int) -> int | None:
@@ -43,11 +45,11 @@ class _Cohorts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson(_Cohorts):
+class Poisson(_CohortSampling):
     """Poisson sampling: each client takes part independently, with probability cohort / clients, in every round.
 
-    cohort_cap: if more are drawn, a secret, uniformly random part of that size takes part. None: no cap, or a default
-    one for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
+    cohort_cap: if more clients are drawn, `cohort_cap` of them take part, chosen secretly and uniformly. None: no cap,
+    or a default cap for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
     Claim: amplified as `PoissonSampling`, with a cap as `CappedPoissonSampling`. Source: docs/theory.md, Theorems 3, 4,
     9.
     Adjacency: any. Errors: InvalidParameter for a count below 1.
@@ -58,8 +60,9 @@ class Poisson(_Cohorts):
     """
 
     cohort_cap: int | None = option(
-        "poisson: the most clients of a round; if more are drawn, some are left out by lot. With noise shares, secure "
-        "sums and Bernoulli uploads it is the fixed number of uploads, and has a default. --slots is its old name.",
+        "poisson: largest number of clients in a round; if more are drawn, a random part is left out. With noise "
+        "shares, secure sums and Bernoulli uploads it is the fixed number of uploads, and has a default. --slots is "
+        "its old name.",
         None,
         alias="slots",
     )
@@ -79,8 +82,8 @@ class Poisson(_Cohorts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSize(_Cohorts):
-    """Fixed-size sampling: exactly `cohort` clients without replacement in every round.
+class FixedSize(_CohortSampling):
+    """Fixed-size sampling: exactly `cohort` clients are drawn without replacement in every round.
 
     Claim: amplified as `FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
     Adjacency: replace-one (the default) or zero-out. Errors: InvalidParameter for a cohort below 1.
@@ -112,7 +115,7 @@ class Everyone:
     is_schedule: ClassVar[bool] = False
 
     def period(self, clients: int) -> int:
-        """Return rounds from one participation of a client to the next: 1."""
+        """Return the number of rounds from one participation of a client to the next: 1."""
         return 1
 
     def most_rounds(self, clients: int) -> int | None:
@@ -124,17 +127,18 @@ class Everyone:
 
 
 _PARTICIPATIONS = (
-    "balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds. "
-    "banded, blt: in how many at most."
+    "balls-and-bins, allocation: number of rounds in which a client takes part; the cohort then follows from the "
+    "rounds. banded, blt: largest number of such rounds."
 )
-_SEPARATION = "min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds."
+_SEPARATION = "min-separation, banded, blt: after a participation a client skips the next separation - 1 rounds."
 
 
 @dataclass(frozen=True, kw_only=True)
-class BallsAndBins(_Cohorts):
-    """Balls-and-bins: each client in one secret round of every epoch of clients / cohort rounds, drawn anew in each.
+class BallsAndBins(_CohortSampling):
+    """Balls-and-bins: each client takes part in one secret, independently drawn round of every epoch of clients /
+    cohort rounds.
 
-    participations: the most epochs.
+    participations: largest number of epochs.
     Claim: accounted as `mechanisms.BallsAndBins`. Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1
     and 5.
     Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
@@ -146,13 +150,13 @@ class BallsAndBins(_Cohorts):
 
     participations: int | None = option(_PARTICIPATIONS, None)
     lanes: int | None = option(
-        "balls-and-bins: public lanes (client id modulo lanes), whose clients take turns; for noise in as many bands. "
-        "Default: 1; with --noise banded the lanes of least error.",
+        "balls-and-bins: number of public lanes (client id modulo lanes), which take turns; for noise with equally "
+        "many bands. Default: 1; with --noise banded the number of lanes of smallest error.",
         None,
     )
     secret_lanes: bool = option(
-        "balls-and-bins in lanes: a client's lane is drawn for the run, and secret. The sure epsilon is that of public "
-        "lanes; --certificate sampled has a smaller one.",
+        "balls-and-bins in lanes: a client's lane is drawn once for the run, and secret. The deterministic epsilon "
+        "is that of public lanes; --certificate sampled has a smaller epsilon.",
         False,
     )
     name: ClassVar[str] = "balls-and-bins"
@@ -162,7 +166,9 @@ class BallsAndBins(_Cohorts):
         if self.lanes is not None:
             require.count(lanes=self.lanes)
         if self.secret_lanes and self.lanes == 1:
-            raise InvalidParameter("secret_lanes with lanes=1: there is one lane, so none to draw. Use more lanes.")
+            raise InvalidParameter(
+                "secret_lanes with lanes=1: there is only one lane, so no lane is drawn. Use more lanes."
+            )
         if self.participations is not None:
             require.count(participations=self.participations)
 
@@ -180,8 +186,9 @@ class BallsAndBins(_Cohorts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocation(_Cohorts):
-    """Random allocation: each client in `participations` secret rounds of all participations clients / cohort rounds.
+class Allocation(_CohortSampling):
+    """Random allocation: each client takes part in `participations` secret rounds. The schedule has participations
+    clients / cohort rounds.
 
     Claim: accounted as `mechanisms.Allocation`. Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems
     2 and 6. Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
@@ -207,8 +214,9 @@ class Allocation(_Cohorts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinSeparation(_Cohorts):
-    """Rests: after a participation a client skips separation - 1 rounds; then each round is random.
+class MinSeparation(_CohortSampling):
+    """Schedule with rests: a client skips separation - 1 rounds after a participation; then it takes part in each round
+    at random.
 
     Claim: accounted as `mechanisms.MinSeparation`. Source: docs/theory-participation.md, Theorem 3.
     Adjacency: zero-out or add-remove.
@@ -231,8 +239,8 @@ class MinSeparation(_Cohorts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cyclic(_Cohorts):
-    """Public order: each client in every clients / cohort-th round.
+class Cyclic(_CohortSampling):
+    """Public order: each client takes part in every (clients / cohort)-th round.
 
     Claim: no amplification; T rounds compose as ceil(T cohort / clients) releases. Source:
     docs/theory-participation.md, Theorem 5 with as many lanes as bins. Adjacency: any. Errors: InvalidParameter for a
@@ -251,11 +259,12 @@ class Cyclic(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBatches:
-    """Batches of one client's records, for record-level privacy: in each of `local_steps` steps of a round every record
-    is drawn independently, with probability batch_size / records.
+    """Poisson-sampled batches of one client's records, for record-level privacy. In each of `local_steps` steps of a
+    round every record is drawn independently with probability batch_size / records.
 
-    Rounds are those that the client takes part in. Sizes of clients are public; the client with the fewest records has
-    the largest share of them in a batch. local_steps defaults to one pass, records / batch_size, rounded up.
+    The number of rounds counts only those in which the client takes part. Numbers of records are public; the sampling
+    probability is largest for the client with the fewest records. local_steps defaults to one pass, records /
+    batch_size, rounded up.
     Adjacency: add-remove of one record. Errors: InvalidParameter for numbers below 1.
 
     >>> from accounting import Plan
@@ -264,9 +273,9 @@ class RecordBatches:
     5
     """
 
-    records: int = option("record: records that a client holds. Of the one that holds fewest, if they differ.")
+    records: int = option("record: number of records of a client; if clients differ, the smallest number.")
     batch_size: int = option("record: expected number of records in a batch.")
-    local_steps: int | None = option("record: batches of a round. Default: one pass over the records.", None)
+    local_steps: int | None = option("record: number of batches in a round. Default: one pass over the records.", None)
     name: ClassVar[str] = "poisson"
     is_schedule: ClassVar[bool] = False
 
@@ -278,11 +287,11 @@ class RecordBatches:
 
     @property
     def steps(self) -> int:
-        """Batches of a round."""
+        """Number of batches in a round."""
         return -(-self.records // min(self.batch_size, self.records)) if self.local_steps is None else self.local_steps
 
     def period(self, clients: int) -> int:
-        """Return the rounds from one participation of the client to the next: 1."""
+        """Return the number of rounds from one participation of the client to the next: 1."""
         return 1
 
     def most_rounds(self, clients: int) -> int | None:
@@ -298,11 +307,11 @@ PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | M
 SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
     one.name: one for one in get_args(PlannedSampling) if one is not RecordBatches
 }
-"""Sampling of clients of each name."""
+"""Class of each sampling of clients, by name."""
 
 
 class Setting(Protocol):
-    """Population, sampling, neighbours and delta of a plan: everything its mechanism depends on."""
+    """Properties of a plan that its mechanism depends on: population, sampling, neighbours and delta."""
 
     @property
     def clients(self) -> int: ...
@@ -312,7 +321,7 @@ class Setting(Protocol):
 
     @property
     def cohort(self) -> int:
-        """Clients of a round, expected or exact."""
+        """Number of clients in a round, expected or exact."""
         ...
 
     @property
@@ -325,7 +334,7 @@ class Setting(Protocol):
 
     @property
     def cohort_cap(self) -> int | None:
-        """The most clients of a round under Poisson sampling; None without a cap."""
+        """Largest number of clients in a round under Poisson sampling; None without a cap."""
         ...
 
     @property
@@ -345,7 +354,9 @@ class Setting(Protocol):
 
 
 def most_uploads(setting: Setting) -> int:
-    """Return the most uploads of a round; without a cap a number that Poisson cohorts rarely exceed."""
+    """Return the largest number of uploads in a round; under Poisson sampling without a cap a number that is rarely
+    exceeded.
+    """
     if setting.sampling.name in ("fixed", "all"):
         return setting.cohort
     return setting.cohort_cap or rarely_exceeded(setting.cohort, setting.clients, delta=setting.delta)

@@ -1,4 +1,4 @@
-"""Guarantee of a mechanism: one epsilon with everything that must be named beside it."""
+"""Guarantee of a mechanism: epsilon with everything that must be stated with it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
-from accounting.caveats import ABOVE_ONE_OF_N, caveats
+from accounting.caveats import DELTA_NOTE_START, caveats
 from accounting.compose import adaptive, central_moments, lower_bound, pld, rdp
 from accounting.compose.adaptive_grid import Game
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
@@ -41,20 +41,20 @@ from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LEAST_DELTA = 1e-290
-"""Below it, profiles are too near the smallest double."""
-_CROSSING = 1e-6
-"""Relative amount by which a lower bound may exceed epsilon, by rounding."""
+"""Smallest delta for closed-form profiles. Below it they are too near the smallest double."""
+_ROUNDING_TOLERANCE = 1e-6
+"""Largest relative amount by which a lower bound may exceed epsilon because of rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 """Names of the accountants; "best" is the smallest of the valid bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """Statement of (epsilon, delta) about a mechanism, with everything that must be named beside it.
+    """Guarantee of (epsilon, delta)-DP for a mechanism, with everything that must be stated with it.
 
-    Claim: if `valid`, the mechanism is (epsilon, delta)-DP for its adjacency and unit. `lower_bound`: no account of the
-    same mechanism can be below it (None if not computed). `method`: the accountant; `order`: its Renyi order. `notes`:
-    conditions and remarks to be read beside it, `accounting.caveats` among them. Direction of error: epsilon upwards,
+    Claim: if `valid`, the mechanism is (epsilon, delta)-DP for its adjacency and unit. `lower_bound`: no correct
+    account of the mechanism can be below it (None if not computed). `method`: the accountant; `order`: its Renyi order.
+    `notes`: conditions and remarks, including those of `accounting.caveats`. Direction of error: epsilon upwards,
     `lower_bound` downwards.
 
     >>> from accounting import Gaussian, guarantee
@@ -76,26 +76,28 @@ class Guarantee:
     mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
 
     def profile(self) -> Profile:
-        """Return delta at every epsilon, by the best account of the mechanism. Direction of error: upper bound.
+        """Return the privacy profile of the mechanism by the best account. Direction of error: upper bound.
 
-        Without a mechanism (a budget, several clients' own releases) it is all that follows from epsilon and delta.
+        Without a mechanism (a budget, or different releases of several clients) it is the profile that (epsilon, delta)
+        implies.
         """
         return profile_of_pair(self.epsilon, self.delta) if self.mechanism is None else profile(self.mechanism)
 
     def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
-        """Return the least false negative rate at each false positive rate. Direction of error: lower bound."""
+        """Return the smallest false-negative rate at each false-positive rate. Direction of error: lower bound."""
         return tradeoff(self.profile(), false_positive_rate)
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> Floats:
-        """Return the best membership test's largest true positive rate at each false positive rate.
+        """Return the largest true-positive rate of any membership test at each false-positive rate.
 
         Direction of error: upper bound for every test of two neighbouring datasets, in both orders."""
         return true_positive_rate(self.profile(), false_positive_rate)
 
     def readings(self, delta_min: float | None = None) -> Readings:
-        """Return advantage, true positive rates and a Gaussian DP summary of the mechanism (`compose.readings`).
+        """Return advantage, true-positive rates and a Gaussian DP summary of the mechanism (`compose.readings`).
 
-        delta_min: down to which mu describes the profile; the guarantee's delta if None. Direction: upper bounds.
+        delta_min: smallest delta at which mu describes the profile; None: the guarantee's delta. Direction of error:
+        upper bounds.
         """
         least = self.delta if delta_min is None else delta_min
         if self.mechanism is None:
@@ -103,7 +105,7 @@ class Guarantee:
         return readings(self.mechanism, least, (self.epsilon, self.delta) if self.valid else None)
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, rounded as in `__str__`."""
+        """Return an HTML table for notebooks, rounded as in `__str__`."""
         rows = [
             ("epsilon, at most" if self.valid else "epsilon (NOT an upper bound)", upwards(self.epsilon)),
             ("delta", upwards(self.delta)),
@@ -116,12 +118,14 @@ class Guarantee:
         return html_table("Guarantee", rows, self.notes)
 
     def __str__(self) -> str:
-        """Return epsilon with what must be named beside it, rounded to the side on which it stays true."""
+        """Return epsilon with everything that must be stated with it, rounded in the direction that keeps the
+        statement true.
+        """
         return (
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"
             + ("" if self.valid else "; NOT an upper bound, see its notes")
-            + "".join(f"; {note}" for note in self.notes if note.startswith(ABOVE_ONE_OF_N))
+            + "".join(f"; {note}" for note in self.notes if note.startswith(DELTA_NOTE_START))
         )
 
 
@@ -149,11 +153,12 @@ def guarantee(
     """Return the guarantee of `mechanism` at `delta`.
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
-    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, central moments
-    where clients hardly ever take part, and under fixed-size sampling the adaptive account). rdp, pld: that
-    accountant. adaptive: `compose.adaptive`, whose grid and cover are finer if `precise` (0.05% instead of 0.3%, for
-    up to minutes). exact: single Bernoulli uploads in few coordinates (bernoulli.pairs). fed-smp-theorem, fed-smp-
-    lemma: the paper's readings with the sensitivity that the sampling needs; an unmet condition gives valid=False.
+    best: the smallest of the valid upper bounds (closed form for unsampled Gaussians; else PLD, RDP, central moments
+    for tiny sampling probabilities, and the adaptive account under fixed-size sampling). rdp, pld: this accountant
+    alone. adaptive: `compose.adaptive`, with a finer grid and cover if `precise` (error 0.05% instead of 0.3%, for up
+    to minutes). exact: individually visible Bernoulli uploads with few coordinates (bernoulli.pairs). fed-smp-theorem,
+    fed-smp-lemma: the paper's bounds with the sensitivity that the sampling needs; an unmet condition gives
+    valid=False.
     units: number of clients (or records), for a note on a delta above 1/units.
     Source: Balle, Wang 2018 (closed form); Mironov 2017 (RDP); docs/theory.md, Theorems 1 to 9;
     docs/theory-bernoulli.md; docs/theory-participation.md; Hu, Guo, Gong 2022 (Fed-SMP). Adjacency: that of the
@@ -167,7 +172,7 @@ def guarantee(
     (1.9931, 'analytic-gaussian')
     """
     require.open_probability(delta=delta)
-    bound = _bound(mechanism, delta, accountant, conversion, precise)
+    bound = _bound_by_accountant(mechanism, delta, accountant, conversion, precise)
     lower = (
         lower_bound.epsilon(mechanism, delta=delta)
         if with_lower_bound
@@ -176,13 +181,13 @@ def guarantee(
         else None
     )
     if lower is not None and not bound.violated:
-        if lower > bound.epsilon * (1 + _CROSSING) + _CROSSING**2:
+        if lower > bound.epsilon * (1 + _ROUNDING_TOLERANCE) + _ROUNDING_TOLERANCE**2:
             raise ContradictoryBounds(
                 f"epsilon {bound.epsilon!r} by accountant {bound.method!r} at delta={delta!r}: a lower bound of the "
                 f"same mechanism is {lower!r}, so one of the two is wrong, and no epsilon is stated. Report this as an "
                 f"error of the account, with the mechanism: {mechanism!r}. Another accountant may have a bound."
             )
-        lower = min(lower, bound.epsilon)  # two computations of one number may cross by rounding
+        lower = min(lower, bound.epsilon)  # rounding errors may put the lower bound above epsilon
     return Guarantee(
         epsilon=bound.epsilon,
         delta=delta,
@@ -197,7 +202,7 @@ def guarantee(
         mechanism=mechanism,
         notes=(
             *bound.notes,
-            *_hypotheses(mechanism),
+            *_hypothesis_notes(mechanism),
             *(f"not a guarantee: {condition}" for condition in bound.violated),
             *caveats(epsilon=bound.epsilon, delta=delta, units=units, unit=unit),
         ),
@@ -205,28 +210,30 @@ def guarantee(
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best", precise: bool = False) -> float:
-    """Return the number of `guarantee` alone, without its lower bound: for solvers and progress bars."""
+    """Return only the epsilon of `guarantee`, without its lower bound, for solvers and progress bars."""
     require.open_probability(delta=delta)
-    return _bound(mechanism, delta, accountant, "improved", precise).epsilon
+    return _bound_by_accountant(mechanism, delta, accountant, "improved", precise).epsilon
 
 
 def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
-    """Return nearly `epsilon` if the adaptive account would take long, to solve with first; else None. Not a bound."""
+    """Return an approximation of `epsilon` for solvers if the adaptive account takes long, else None. It is not a
+    bound.
+    """
     require.open_probability(delta=delta)
     try:
-        near, target = nearly_gaussian(mechanism, delta)
+        replacement, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    if near.pairwise or Game.of(near.mechanism) is None:
+    if replacement.pairwise or Game.of(replacement.mechanism) is None:
         return None
-    others = _best_epsilon(mechanism, delta, without_adaptive=True).epsilon
+    others = _best_bound(mechanism, delta, without_adaptive=True).epsilon
     if others == 0:
         return 0.0
-    found = adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
-    return None if found is None else min(found + 2 * near.closeness, others)
+    found = adaptive.epsilon(replacement.mechanism, delta=target, fineness=adaptive.QUICK)
+    return None if found is None else min(found + 2 * replacement.closeness, others)
 
 
-def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
+def _hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
     caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
     in_lanes = any(
@@ -241,97 +248,94 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
         *(
-            f"cohort cap: of more than {cap} drawn clients a random part of {cap} takes part; holds where what a "
-            "client sends does not depend on the rounds it was drawn in before, and where a client that was drawn and "
+            f"cohort cap: if more than {cap} clients are drawn, a random {cap} of them take part; holds if a client's "
+            "messages do not depend on the rounds in which it was drawn before, and if a client that was drawn and "
             "left out does not learn it"
             for cap in caps
         ),
         *(
-            f"{name}: holds where clients are drawn independently of each other, and participation stays secret"
+            f"{name}: holds if clients are drawn independently of each other, and participation stays secret"
             for name in sorted(secret)
         ),
-        *(
-            ("lanes: hold where a client's lane follows from its id alone, whatever other clients there are",)
-            * in_lanes
-        ),
-        *(
-            ("cyclic: holds where a client's turn follows from its id alone, whatever other clients there are",)
-            * in_turns
-        ),
+        *(("lanes: holds if a client's lane depends only on its id, not on other clients",) * in_lanes),
+        *(("cyclic: holds if a client's turn depends only on its id, not on other clients",) * in_turns),
     )
 
 
 def sampling_name(mechanism: Mechanism) -> str:
-    """Return poisson, fixed or all; several of them joined by '+' for a mixed composition."""
+    """Return the name of the sampling; several names are joined by '+' for a mixed composition."""
     names = {sampling_of(part).name for part, _ in parts_of(mechanism)}
     return "+".join(sorted(names))
 
 
-def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool) -> _Bound:
+def _bound_by_accountant(
+    mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool
+) -> _Bound:
     match accountant:
         case "best":
-            return _best_epsilon(mechanism, delta, precise=precise)
+            return _best_bound(mechanism, delta, precise=precise)
         case "rdp":
-            return _rdp(mechanism, delta, conversion)
+            return _rdp_bound(mechanism, delta, conversion)
         case "pld":
-            return _pld(mechanism, delta)
+            return _pld_bound(mechanism, delta)
         case "adaptive":
-            return _adaptive(mechanism, delta, precise)
+            return _adaptive_bound(mechanism, delta, precise)
         case "exact":
-            return _exact(mechanism, delta)
+            return _exact_bound(mechanism, delta)
         case "fed-smp-theorem" | "fed-smp-lemma":
-            return _fed_smp(mechanism, delta, accountant, conversion)
+            return _fed_smp_bound(mechanism, delta, accountant, conversion)
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
 
 
-def _best_epsilon(
-    mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False
-) -> _Bound:
+def _best_bound(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
     if plain_shift(mechanism) is not None:
-        return _analytic(mechanism, delta)
+        return _analytic_bound(mechanism, delta)
     candidates: list[_Bound] = []
     refusals = []
     accountants: list[Callable[[Mechanism, float], _Bound]] = [
-        _analytic,
-        _pld,
-        _rare,
-        partial(_rdp, conversion="improved"),
-        _exact,
+        _analytic_bound,
+        _pld_bound,
+        _central_moments_bound,
+        partial(_rdp_bound, conversion="improved"),
+        _exact_bound,
     ]
     if not without_adaptive:
-        accountants.append(partial(_adaptive, precise=precise))
+        accountants.append(partial(_adaptive_bound, precise=precise))
     for accountant in accountants:
         try:
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
             refusals.append(str(refusal))
-        if candidates and candidates[-1].epsilon == 0:  # no other account is below that
+        if candidates and candidates[-1].epsilon == 0:  # no other account can be below 0
             break
     if not candidates:
         raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)
 
 
-def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
-    near, target = nearly_gaussian(mechanism, delta)
-    shift = plain_shift(near.mechanism)
+def _analytic_bound(mechanism: Mechanism, delta: float) -> _Bound:
+    replacement, target = nearly_gaussian(mechanism, delta)
+    shift = plain_shift(replacement.mechanism)
     if shift is None:
-        found = _epsilon_of_one_round(near.mechanism, target) + 2 * near.closeness
-        return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
-    found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
-    return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
+        found = _epsilon_of_one_round(replacement.mechanism, target) + 2 * replacement.closeness
+        return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(replacement))
+    found = smallest_epsilon(target, mu=shift) + 2 * replacement.closeness
+    return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(replacement))
 
 
 def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
-    """Return epsilon of one Poisson-sampled Gaussian round, by its profiles in closed form (`gaussian.poisson`), if
-    delta is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
-    1e-12 relative and 1e-12 absolute, far beyond the rounding of the profiles, of some 1e-15 (1 + log 1/delta)."""
+    """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.poisson`), for a delta
+    that is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
+    1e-12 relative and 1e-12 absolute, far above the rounding errors of the profiles, about 1e-15 (1 + log 1/delta).
+    """
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
     if more or rounds > 1 or noise is None or replaces or not isinstance(sampling, PoissonSampling):
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
     if not (0 < sampling.probability < 1 and _LEAST_DELTA <= delta < pld.SMALLEST_DELTA):
-        raise UnsupportedMechanism("the closed form of a sampled round is for a delta that is too small for others.")
+        raise UnsupportedMechanism(
+            "the closed form of a sampled round is only for a delta that is too small for other accounts."
+        )
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
 
     def exceeds(eps: float) -> bool:
@@ -347,52 +351,56 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     return high * (1 + 1e-12) + 1e-12
 
 
-def _pld(mechanism: Mechanism, delta: float) -> _Bound:
-    near, target = nearly_gaussian(mechanism, delta)
-    found = pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness
-    return _Bound(epsilon=found, method="pld", notes=_domination_note(near))
+def _pld_bound(mechanism: Mechanism, delta: float) -> _Bound:
+    replacement, target = nearly_gaussian(mechanism, delta)
+    found = pld.epsilon(replacement.mechanism, delta=target) + 2 * replacement.closeness
+    return _Bound(epsilon=found, method="pld", notes=_domination_note(replacement))
 
 
-def _rare(mechanism: Mechanism, delta: float) -> _Bound:
-    near, target = nearly_gaussian(mechanism, delta)
-    found = central_moments.epsilon(near.mechanism, delta=target) + 2 * near.closeness
-    return _Bound(epsilon=found, method="central-moments", notes=_domination_note(near))
+def _central_moments_bound(mechanism: Mechanism, delta: float) -> _Bound:
+    replacement, target = nearly_gaussian(mechanism, delta)
+    found = central_moments.epsilon(replacement.mechanism, delta=target) + 2 * replacement.closeness
+    return _Bound(epsilon=found, method="central-moments", notes=_domination_note(replacement))
 
 
-def _domination_note(near: Continuous) -> tuple[str, ...]:
-    """Return the note on releases that are accounted as a dominating Gaussian."""
-    if not near.pairwise:
+def _domination_note(replacement: Continuous) -> tuple[str, ...]:
+    """Return the note on releases that are replaced by a dominating Gaussian; () if there are none."""
+    if not replacement.pairwise:
         return ()
-    noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
+    noises = sorted(
+        {noise.mu for part, _ in parts_of(replacement.mechanism) if (noise := gaussian_of(part)) is not None}
+    )
     shift = f"mu = {upwards(noises[-1])} a round" + (" at most" if len(noises) > 1 else "")
-    return (f"each round is below a Gaussian of {shift}; {upwards(near.lost)} of delta is charged for that",)
+    return (f"each round is dominated by a Gaussian of {shift}; this uses {upwards(replacement.lost)} of delta",)
 
 
-def _adaptive(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
-    near, target = nearly_gaussian(mechanism, delta)
+def _adaptive_bound(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
+    replacement, target = nearly_gaussian(mechanism, delta)
     fineness = adaptive.FINE if precise else adaptive.STANDARD
-    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
+    found = None if replacement.pairwise else adaptive.epsilon(replacement.mechanism, delta=target, fineness=fineness)
     if found is None:
         raise UnsupportedMechanism(
-            "accountant='adaptive': is for Gaussian noise on sums under fixed-size sampling, under replace-one or "
-            "zero-out, in up to some thousand rounds. Use 'best'."
+            "accountant='adaptive': only for Gaussian noise on sums under fixed-size sampling, under replace-one or "
+            "zero-out, and for up to several thousand rounds. Use 'best'."
         )
-    return _Bound(epsilon=found + 2 * near.closeness, method="adaptive")
+    return _Bound(epsilon=found + 2 * replacement.closeness, method="adaptive")
 
 
-def _exact(mechanism: Mechanism, delta: float) -> _Bound:
+def _exact_bound(mechanism: Mechanism, delta: float) -> _Bound:
     return _Bound(epsilon=exact_epsilon(mechanism, delta=delta), method="exact")
 
 
 def has_exact(mechanism: Mechanism) -> bool:
-    """Return True if the mechanism is one kind of release, repeated, whose exact distribution can be computed."""
+    """Return True if the mechanism repeats one release whose exact distribution can be computed."""
     (release, rounds), *more = parts_of(mechanism)
     times = _client_uploads(release, rounds)
     return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)
 
 
 def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
-    """Return the most participations of a client in these rounds if they are public; None if they are secret."""
+    """Return the largest number of participations of a client in these rounds if they are public; None if they are
+    secret.
+    """
     if unsampled(release) is release:
         return rounds
     sampling = sampling_of(release)
@@ -402,24 +410,25 @@ def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """Return epsilon by the exact distribution (`bernoulli.pairs`).
 
-    Direction of error: upper bound. Errors: UnsupportedMechanism if that distribution is unknown or takes too long.
+    Direction of error: upper bound. Errors: UnsupportedMechanism if the distribution is unknown or takes too long to
+    compute.
     """
     (release, rounds), *_ = parts_of(mechanism)
     exact, times = account_of(unsampled(release)).exact, _client_uploads(release, rounds)
     if exact is None or times is None or not has_exact(mechanism):
         raise UnsupportedMechanism(
-            "accountant='exact': is for single Bernoulli uploads (bernoulli-channel) of one kind, up to "
-            f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
+            "accountant='exact': only for individually visible Bernoulli uploads (bernoulli-channel) of one kind, "
+            f"with up to {MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
     return exact(unsampled(release), times, delta)
 
 
-def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
+def _rdp_bound(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
     for part, _ in parts_of(mechanism):
-        account_of(unsampled(part))  # refuses what is no mechanism
+        account_of(unsampled(part))  # raises UnsupportedMechanism for an unknown kind
     target = without_overflow(mechanism, delta)
     found = []
-    for one, lost in rdp.choices(mechanism):
+    for one, lost in rdp.valid_mechanisms(mechanism):
         if lost < target:
             at = rdp.orders(one)
             found.append(rdp.epsilon_from_curve(at, rdp.curve(one, at), delta=target - lost, conversion=conversion))
@@ -428,17 +437,17 @@ def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
 
 
-def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
+def _fed_smp_bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
     parts = parts_of(mechanism)
     part, rounds = parts[0]
     noise, sampling = gaussian_of(part), sampling_of(part)
     if len(parts) > 1 or not isinstance(sampling, FixedSizeSampling):
         raise UnsupportedMechanism(
-            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's readings are for "
-            "fixed-size sampling. Use --sampling fixed, or accountant 'best' for the sampler that you run."
+            f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's bounds are for "
+            "fixed-size sampling. Use --sampling fixed, or accountant 'best' for this sampling."
         )
     if noise is None:
-        raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's readings are for Gaussian noise.")
+        raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's bounds are for Gaussian noise.")
     z = noise.noise_multiplier
     reading: Reading
     if accountant == "fed-smp-theorem":
@@ -457,7 +466,7 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
     )
 
 
-def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
-    """Return the message for a request of an epsilon that this accountant cannot give."""
+def no_bound_message(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
+    """Return the error message for an accountant without a bound for this mechanism at `delta`."""
     kind = unsampled(mechanism).kind
-    return f"accountant={accountant!r}: has no bound for {kind} at delta={upwards(delta)}. Use 'best'."
+    return f"accountant={accountant!r}: it has no bound for {kind} at delta={upwards(delta)}. Use 'best'."

@@ -1,12 +1,13 @@
-"""Adaptive account of fixed-size sampling: the tightest epsilon that is proven (docs/theory.md, section 4).
+"""Adaptive account of fixed-size sampling, with the tightest proven epsilon (docs/theory.md, section 4).
 
-Composing one dominating pair T times assumes that neighbours can be the worst in both directions at once. They cannot:
-a client either moves the sum or does not. Here the adversary chooses the round's neighbours by everything released so
-far, and the account is the value of that game, over a finite cover of all configurations (`gaussian.configurations`),
-by a dynamic program (`compose.adaptive_program`). The program of a few attained configurations gives a lower bound.
+Composing one dominating pair T times assumes neighbours that are the worst in both directions at once. Such neighbours
+do not exist, because a client either moves the sum or does not. In this account the adversary chooses the neighbours of
+each round by everything released so far, and epsilon follows from the value of this game. A dynamic program
+(`compose.adaptive_program`) computes it over a finite cover of all configurations (`gaussian.configurations`). The
+program of a few attained configurations gives a lower bound.
 
-Hypothesis: a client's message is a function of earlier releases and of randomness that does not depend on the rounds it
-was drawn in. With error feedback, control variates or any other memory of earlier participation this is no account.
+Hypothesis: a client's message is a function of earlier releases and of randomness independent of the rounds in which it
+was drawn. With error feedback, control variates or other memory of earlier participation the account does not hold.
 """
 
 import itertools
@@ -25,26 +26,27 @@ from accounting.mechanisms.adjacency import Adjacency
 __all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "epsilons", "values"]
 
 HYPOTHESIS = (
-    "fixed-size sampling: holds where what a client sends does not depend on the rounds it was drawn in before "
-    "(no error feedback, no control variates)"
+    "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn before (no "
+    "error feedback, no control variates)"
 )
 """Note on every guarantee under fixed-size sampling."""
 
 
 MOST_AGAIN = 1000
-"""Most rounds of different kinds that a running account composes again for every epsilon."""
-_LOUD = 10.0
-"""Factor on the planned part of delta above which losses beyond the grid make a new grid necessary."""
-_ENDS = 0.3
-"""Share of delta that the last state may have; the exact value beyond it is unknown."""
+"""Largest number of rounds of several kinds that a running account composes again for every epsilon."""
+_LARGE_LOSS_FACTOR = 10.0
+"""Factor on the planned part of delta. If losses beyond the grid need a larger part, a new grid is made."""
+_SHARE_AT_LAST_STATE = 0.3
+"""Largest value at the last state, as a share of delta; exact values beyond this state are unknown."""
 
 
 def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> Values | None:
-    """Return V of all rounds on a grid of gamma; None without such an account, or if it is too much work.
+    """Return the values V of all rounds on a grid of gamma; None if the account does not apply or takes too long.
 
-    Claim: V is at least H_gamma over all adversaries in both orders of the neighbours; between grid points a chord in
-    gamma is above V. Source: docs/theory.md, Theorem 7. Adjacency: replace-one or zero-out, as the mechanism has it.
-    Direction of error: upper bound, except with QUICK. Errors: none of its own.
+    Claim: V is at least H_gamma for all adversaries, in both orders of the neighbours. Between grid points a chord in
+    gamma is an upper bound. Source: docs/theory.md, Theorem 7. Adjacency: replace-one or zero-out, as the mechanism has
+    it.
+    Direction of error: upper bound, except with QUICK. Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -57,11 +59,11 @@ def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD)
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> float | None:
-    """Return the epsilon of the adaptive account at `delta`; None without one.
+    """Return the epsilon of the adaptive account at `delta`; None if the account does not apply.
 
-    Claim: an (epsilon, delta)-bound against all adaptive adversaries under `HYPOTHESIS`. Source: docs/theory.md,
+    Claim: (epsilon, delta)-DP against all adaptive adversaries under `HYPOTHESIS`. Source: docs/theory.md,
     Theorem 7.
-    Adjacency: replace-one or zero-out. Direction of error: upper bound, except with QUICK. Errors: none of its own.
+    Adjacency: replace-one or zero-out. Direction of error: upper bound, except with QUICK. Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -73,11 +75,12 @@ def epsilon(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD
 
 
 def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float] | None:
-    """Return an iterator of epsilon after 1, 2, ... rounds, on the grid of `rounds` rounds; None without an account.
+    """Return an iterator of epsilon after 1, 2, ... rounds, on the grid for `rounds` rounds; None if the account does
+    not apply.
 
-    `lost` is subtracted from delta for every round: the part of a release outside the account. One step of the program
-    per round. Claim: each is the epsilon of the adaptive account. Source: docs/theory.md, Theorem 7.
-    Adjacency: replace-one or zero-out. Direction of error: upper bound. Errors: none of its own.
+    `lost`, the part of delta outside the account, is subtracted from delta for every round. Each round is one step of
+    the program. Claim: each value is the epsilon of the adaptive account. Source: docs/theory.md, Theorem 7.
+    Adjacency: replace-one or zero-out. Direction of error: upper bound. Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -90,10 +93,12 @@ def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float =
     if game is None or grid is None:
         return None
     kernels = kernels_of(game.kinds[0], rounds, delta, game.symmetric, STANDARD, grid)
-    return _stream(Values.before(grid, upper=True), kernels, delta, lost)
+    return _epsilons_over_rounds(Values.before(grid, upper=True), kernels, delta, lost)
 
 
-def _stream(found: Values, kernels: tuple[Kernels, Kernels | None], delta: float, lost: float) -> Iterator[float]:
+def _epsilons_over_rounds(
+    found: Values, kernels: tuple[Kernels, Kernels | None], delta: float, lost: float
+) -> Iterator[float]:
     for count in itertools.count(1):
         found = found.after(*kernels)
         target = delta - count * lost
@@ -101,12 +106,14 @@ def _stream(found: Values, kernels: tuple[Kernels, Kernels | None], delta: float
 
 
 class Adding:
-    """Running account of releases that are added one after the other.
+    """Running adaptive account, to which releases are added one after the other.
 
-    typical, rounds, delta: the grid is laid out for them; again for a release that is much louder, and with the first
-    round of fixed size if `typical` is none. If all rounds of fixed size are alike, one more round is one step of the
-    program; else every epsilon composes all of them again, up to MOST_AGAIN.
-    Claim: `epsilon` is that of the adaptive account, infinite without one. Direction of error: upper bound.
+    typical, rounds, delta: the grid is made for `rounds` rounds of `typical`. A new grid is made for a release with
+    much larger losses, and at the first fixed-size round if `typical` is of another kind. If all fixed-size rounds are
+    equal, one more round is one step of the program. Otherwise every epsilon composes all of them again, up to
+    MOST_AGAIN rounds.
+    Claim: `epsilon` is that of the adaptive account, or infinity if the account does not apply. Direction of error:
+    upper bound.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -122,87 +129,97 @@ class Adding:
         self._symmetric = typical.adjacency is Adjacency.REPLACE_ONE
         self._added: list[tuple[SingleRelease, int]] = []
         self._grid: StateGrid | None = None
-        self._hopeless = False
+        self._not_applicable = False
         if RoundKind.of(typical) is not None:
-            self._lay_out(typical)
+            self._make_grid(typical)
 
-    def _lay_out(self, newest: SingleRelease) -> None:
-        """Lay out the grid for all releases so far and `rounds` rounds like the newest, and account for the former."""
+    def _make_grid(self, newest: SingleRelease) -> None:
+        """Make a grid for all releases so far and `rounds` rounds of `newest`, and add the releases so far."""
         so_far = itertools.chain.from_iterable(itertools.repeat(*run) for run in self._added)
         game = Game.of(Composed.of(itertools.chain(so_far, itertools.repeat(newest, self._rounds))))
         self._grid = None if game is None else grid_of(game, self._delta, STANDARD)
-        self._hopeless = self._grid is None
+        self._not_applicable = self._grid is None
         self._kernels: dict[RoundKind, tuple[Kernels, Kernels | None]] = {}
         self._runs: list[tuple[RoundKind, int]] = []
         self._kinds: set[RoundKind] = set()
         self._others: LossDistributions | None = None
         self._values = None if self._grid is None else Values.before(self._grid, upper=True)
         for release, count in self._added if self._grid is not None else ():
-            self._add(release, count)
+            self._add_to_grid(release, count)
 
     def add(self, release: SingleRelease, count: int) -> None:
         """Add `count` releases."""
-        if self._hopeless:
+        if self._not_applicable:
             return
         kind = RoundKind.of(release)
-        if kind is not None and (self._grid is None or self._is_loud(kind)):
-            self._lay_out(release)
-        same = self._added.pop()[1] if self._added and self._added[-1][0] == release else 0
-        self._added.append((release, same + count))
+        if kind is not None and (self._grid is None or self._exceeds_grid(kind)):
+            self._make_grid(release)
+        earlier_count = self._added.pop()[1] if self._added and self._added[-1][0] == release else 0
+        self._added.append((release, earlier_count + count))
         if self._grid is not None:
-            self._add(release, count)
+            self._add_to_grid(release, count)
 
-    def _is_loud(self, kind: RoundKind) -> bool:
-        """Return True if losses of this round beyond the grid take more of delta than allowed."""
+    def _exceeds_grid(self, kind: RoundKind) -> bool:
+        """Return True if losses of this kind of round beyond the grid need a larger part of delta than allowed."""
         assert self._grid is not None
-        largest = kind.largest_loss(_LOUD * STANDARD.tail * self._delta / self._rounds)
+        largest = kind.largest_loss(_LARGE_LOSS_FACTOR * STANDARD.tail * self._delta / self._rounds)
         return largest > self._grid.reach * self._grid.spacing
 
-    def _add(self, release: SingleRelease, count: int) -> None:
+    def _add_to_grid(self, release: SingleRelease, count: int) -> None:
         kind = RoundKind.of(release)
         if kind is None:
             self._others = self._with_other(release, count)
             return
-        self._values = self._after(self._values, kind, count) if self._kinds <= {kind} else None
+        self._values = self._after_rounds(self._values, kind, count) if self._kinds <= {kind} else None
         self._kinds.add(kind)
         before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == kind else 0
         self._runs.append((kind, before + count))
 
-    def epsilon(self, delta: float, also: SingleRelease | None = None, *, scheduled: Mechanism | None = None) -> float:
-        """Return epsilon of all releases, `also` after them, and rounds of schedules; infinite without an account."""
+    def epsilon(
+        self, delta: float, further_release: SingleRelease | None = None, *, scheduled: Mechanism | None = None
+    ) -> float:
+        """Return epsilon of all releases, of `also` after them, and of `scheduled` rounds; infinite if the account
+        does not apply.
+        """
         if self._grid is None:
             return math.inf
-        found = self._found(also, scheduled)
-        if found is not None and scheduled is None and max(found.forth[-1], found.back[-1]) > _ENDS * delta:
-            self._lay_out(also or self._added[-1][0])  # states end before delta has fallen
-            found = None if self._grid is None else self._found(also, scheduled)
+        found = self._composed_values(further_release, scheduled)
+        if (
+            found is not None
+            and scheduled is None
+            and max(found.forth[-1], found.back[-1]) > _SHARE_AT_LAST_STATE * delta
+        ):
+            self._make_grid(further_release or self._added[-1][0])  # the states end before delta is small enough
+            found = None if self._grid is None else self._composed_values(further_release, scheduled)
         return math.inf if found is None else found.worse_epsilon(delta)
 
-    def _found(self, also: SingleRelease | None, scheduled: Mechanism | None) -> Values | None:
+    def _composed_values(self, further_release: SingleRelease | None, scheduled: Mechanism | None) -> Values | None:
         assert self._grid is not None
-        kind = None if also is None else RoundKind.of(also)
-        others = self._others if also is None or kind is not None else self._with_other(also, 1)
+        kind = None if further_release is None else RoundKind.of(further_release)
+        others = self._others if further_release is None or kind is not None else self._with_other(further_release, 1)
         if scheduled is not None:
-            laws = pld.distribution(scheduled, self._grid.spacing)
-            others = laws if others is None else others.plus(laws)
+            distributions = pld.distribution(scheduled, self._grid.spacing)
+            others = distributions if others is None else others.plus(distributions)
         if kind is None:
             found = self._value_of_rounds()
         else:
-            found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._value_of_rounds((kind, 1))
+            found = (
+                self._after_rounds(self._values, kind, 1) if self._kinds <= {kind} else self._value_of_rounds((kind, 1))
+            )
         return found if found is None or others is None else found.with_losses(others.orders[0], others.orders[-1])
 
     def _value_of_rounds(self, *last: tuple[RoundKind, int]) -> Values | None:
-        """Return V of all rounds of fixed size, and of these after them."""
+        """Return the values V of all fixed-size rounds, followed by the rounds `last`."""
         if len(self._kinds) == 1 and not last:
             return self._values
         if self._grid is None or sum(count for _, count in self._runs) > MOST_AGAIN:
             return None
         found: Values | None = Values.before(self._grid, upper=True)
         for kind, count in reversed((*self._runs, *last)):
-            found = self._after(found, kind, count)
+            found = self._after_rounds(found, kind, count)
         return found
 
-    def _after(self, found: Values | None, kind: RoundKind, count: int) -> Values | None:
+    def _after_rounds(self, found: Values | None, kind: RoundKind, count: int) -> Values | None:
         assert self._grid is not None
         if found is None or kind.largest_loss(STANDARD.tail * self._delta / self._rounds) > LARGEST_LOSS:
             return None
@@ -216,8 +233,8 @@ class Adding:
         assert self._grid is not None
         if sampling_of(release).probability == 0:
             return self._others
-        laws = pld.distribution(Composed(parts=((release, count),)), self._grid.spacing)
-        return laws if self._others is None else self._others.plus(laws)
+        distributions = pld.distribution(Composed(parts=((release, count),)), self._grid.spacing)
+        return distributions if self._others is None else self._others.plus(distributions)
 
 
 @lru_cache(maxsize=32)
@@ -231,6 +248,6 @@ def _values(game: Game, delta: float, fineness: Fineness) -> Values | None:
         for _ in range(count):
             found = found.after(*rounds[kind])
     if game.others is not None:
-        laws = pld.distribution(game.others, grid.spacing).orders
-        found = found.with_losses(laws[0], laws[-1])
+        distributions = pld.distribution(game.others, grid.spacing).orders
+        found = found.with_losses(distributions[0], distributions[-1])
     return found

@@ -1,4 +1,4 @@
-"""Rounds and grid of the adaptive account: order of releases, spacing and reach of losses, nodes of profiles."""
+"""Game and grid of the adaptive account: order of releases, spacing and range of losses, nodes of profiles."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,23 +15,21 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class RoundKind:
-    """Fixed-size rounds of one sampling probability q and one shift s."""
+    """Kind of fixed-size rounds, with one sampling probability q and one shift s."""
 
     q: float
     s: float
 
     @classmethod
     def of(cls, release: SingleRelease) -> "RoundKind | None":
-        """Return the kind of a Gaussian sum over a sampled cohort of fixed size; None for any other release."""
+        """Return the kind of a Gaussian sum under fixed-size sampling; None for any other release."""
         noise, sampling = gaussian_of(release), sampling_of(release)
         if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
             return None
         return cls(q=sampling.probability, s=1 / noise.noise_multiplier)
 
     def largest_loss(self, mass: float) -> float:
-        """Return a loss that one round exceeds with at most probability `mass`: that of a shift 2s with probability
-        q.
-        """
+        """Return a loss that one round exceeds with probability at most `mass`, by a shift of 2s with probability q."""
         shift = 2 * self.s
         tail = float(-scipy.special.ndtri(min(0.5, mass / self.q)))
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + shift * shift / 2 + tail * shift))
@@ -39,10 +37,10 @@ class RoundKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """Moves of the adversary: rounds of fixed size in their order, and releases without a choice.
+    """Game of the adversary: fixed-size rounds in their order, and releases without a choice of the adversary.
 
-    A release without a choice (a plain Gaussian, a Poisson-sampled one, whose one dominating pair is attained) counts
-    as if it came first: the adversary who knows its outcome before choosing can do no worse.
+    A release without a choice (an unsampled or Poisson-sampled Gaussian, whose single dominating pair is attained) is
+    placed first. An adversary who knows its outcome before choosing is at least as strong.
     """
 
     runs: tuple[tuple[RoundKind, int], ...]
@@ -54,8 +52,9 @@ class Game:
     def of(cls, mechanism: Mechanism) -> "Game | None":
         """Return the game of a mechanism.
 
-        None if there is no choice, if a release is not Gaussian, or if the order of rounds of fixed size matters and
-        is not known."""
+        Returns None without a choice of the adversary, if a release is not Gaussian, or if the order of fixed-size
+        rounds matters and is unknown.
+        """
         parts = parts_of(mechanism)
         if mechanism.adjacency is Adjacency.ADD_REMOVE or any(gaussian_of(part) is None for part, _ in parts):
             return None
@@ -84,22 +83,22 @@ class Game:
 
     @property
     def symmetric(self) -> bool:
-        """True if both orders of the neighbours are alike."""
+        """True if both orders of the neighbours have equal profiles."""
         return self.whole.adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fineness:
-    """Tolerances of the adaptive account, and its largest work.
+    """Tolerances of the adaptive account, and limits of its work.
 
     cover:      largest excess of the cover, relative to epsilon
     most_cells: largest number of cells of the cover
     per_spread: grid points per standard deviation of one round's loss; fewer if the work would exceed `work`
-    points:     least number of grid points, for losses with a wide spread
+    points: smallest number of grid points, for losses with a wide spread
     growth:     growth of the distance between losses at which profiles are computed, far from 0
     widest:     largest such distance, in shifts 2s
-    arcs:       factor by which both are finer under zero-out, whose covers have few cells
-    tail:       share of delta that cutting the tails of one round's losses may add, over all rounds
+    arcs: factor by which per_spread, growth and widest are finer under zero-out, whose covers have few cells
+    tail: share of delta for the truncated tails of the losses of all rounds
     work:       largest product of rounds and length of the transforms
     """
 
@@ -123,7 +122,7 @@ class Fineness:
 STANDARD = Fineness(
     cover=4.3e-4, most_cells=150, per_spread=11.0, points=3000, growth=0.06, widest=0.025, arcs=2.0, tail=1e-4, work=4e6
 )
-"""Tolerances of the default account: within 0.3%."""
+"""Tolerances of the default account, for an error within 0.3%."""
 FINE = Fineness(
     cover=1.5e-5,
     most_cells=1000,
@@ -135,11 +134,13 @@ FINE = Fineness(
     tail=1e-6,
     work=6e7,
 )
-"""Tolerances of a precise account: within 0.05%, for up to minutes."""
+"""Tolerances of a precise account, for an error within 0.05%; it may take minutes."""
 QUICK = Fineness(
     cover=math.inf, most_cells=0, per_spread=8.0, points=0, growth=0.06, widest=0.025, arcs=1.0, tail=1e-4, work=2e6
 )
-"""Attained pairs alone: no bound, but nearly the exact value, to solve with before one certified answer."""
+"""Tolerances for attained pairs alone. The result is not a bound, but nearly exact; solvers use it before one
+certified evaluation.
+"""
 ROUGH = Fineness(
     cover=math.inf, most_cells=0, per_spread=4.0, points=0, growth=0.1, widest=0.06, arcs=1.0, tail=1e-3, work=1e6
 )
@@ -157,22 +158,22 @@ BELOW = Fineness(
 )
 
 LARGEST_LOSS = 200.0
-_BEYOND = 0.05
-"""Factor by which delta has fallen at the last state."""
+_DELTA_AT_LAST_STATE = 0.05
+"""Delta at the last state, as a share of the target delta."""
 _NEAR = 5.0
-"""Number of standard deviations within which every loss of the grid is a node."""
+"""Number of standard deviations around 0 within which every grid loss is a node."""
 _COARSEST = 1.0
 """Largest spacing of the grid, in standard deviations."""
 _LONGEST = 200_000
 _FEW = 90
-"""Number of rounds below which the grid has more points, up to four times as many."""
+"""Number of rounds below which the grid has up to four times more points."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
-    """Return the grid; None if the adaptive account is too much work or useless.
+    """Return the grid of a game; None if the adaptive account is too slow or cannot give a result.
 
-    Useless: the one-pair account has no epsilon below 200, or the grid has less than one point per standard deviation
-    of a round's loss.
+    No result: the one-pair account has no epsilon below 200, or the grid would have less than one point per standard
+    deviation of a round's loss.
     """
     rounds = game.rounds
     if not pld.SMALLEST_DELTA <= delta < 1 or rounds > fineness.work / 100:
@@ -180,16 +181,16 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
     reach = max(kind.largest_loss(fineness.tail * delta / rounds) for kind in game.kinds)
     if reach > LARGEST_LOSS:
         return None
-    laws = pld.distribution(game.whole, loss_grid.interval(game.whole))
-    states = laws.smallest_epsilon(_BEYOND * delta)
+    distributions = pld.distribution(game.whole, loss_grid.interval(game.whole))
+    states = distributions.smallest_epsilon(_DELTA_AT_LAST_STATE * delta)
     if not states + reach <= LARGEST_LOSS:
         return None
     spread = loss_grid.spread(game.fixed)
     length = states + 2 * reach
-    of = fineness if game.symmetric else fineness.of_arcs()
-    few = min(max(_FEW / rounds, 1.0), 4.0)
-    finest = min(spread / of.per_spread, length / max(of.points * few, 1.0))
-    spacing = max(finest, rounds * length / of.work, length / _LONGEST)
+    tolerances = fineness if game.symmetric else fineness.of_arcs()
+    extra_points = min(max(_FEW / rounds, 1.0), 4.0)
+    finest = min(spread / tolerances.per_spread, length / max(tolerances.points * extra_points, 1.0))
+    spacing = max(finest, rounds * length / tolerances.work, length / _LONGEST)
     if not 0 < spacing <= spread * _COARSEST:
         return None
     near = math.ceil(_NEAR * spread / spacing)
@@ -199,8 +200,8 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
 
 
 def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
-    """Return the losses at which profiles are computed, in steps: all near 0, then ever fewer, with chords between
-    them.
+    """Return the losses at which profiles are computed, in grid steps: every step near 0, then with increasing
+    distances. Profiles are interpolated by chords.
     """
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))

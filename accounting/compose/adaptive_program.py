@@ -1,14 +1,14 @@
-"""Dynamic program of an adversary who chooses each round's neighbours by the loss so far.
+"""Dynamic program for an adversary who chooses the neighbours of each round by the loss so far.
 
-(docs/theory.md, Theorem 7.) V_t(gamma) is the largest H_gamma of t rounds. V_0(gamma) = (1 - gamma)_+, and one more
-round is
+Source: docs/theory.md, Theorem 7. V_t(gamma) is the largest H_gamma of t rounds. V_0(gamma) = (1 - gamma)_+, and the
+recursion is
 
     V_(t+1)(gamma) = sup over the round's pairs (P, Q) of  E_P V_t(gamma dQ/dP).
 
-Here V is kept at gamma = e^(i d), i = 0..n, and the pairs are kernels on the grid of losses: finitely many pairs of
-which one dominates each pair of the round (an upper bound), or some that it dominates (a lower bound). For gamma < 1
-V(gamma) = 1 - gamma + gamma V'(1/gamma), V' of the exchanged neighbours, exactly. Only the part gamma V' needs the
-transform: (1 - gamma)_+ turns into the kernel's own profile.
+V is stored at gamma = e^(i d), i = 0..n, and the pairs are kernels on the grid of losses. For an upper bound each pair
+of the round is dominated by one of finitely many kernels; for a lower bound each kernel is dominated by a pair of the
+round. For gamma < 1 V(gamma) = 1 - gamma + gamma V'(1/gamma), exactly, with V' the value for exchanged neighbours. Only
+the part gamma V' needs the transform, because (1 - gamma)_+ becomes the kernel's profile.
 """
 
 import math
@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from accounting.arrays import Floats, Ints
-from accounting.compose.loss_distribution import LossDistribution, convex_below
+from accounting.compose.loss_distribution import LossDistribution, convex_minorant
 
 _CHARGE = 5e-16
 """Largest rounding error of three transforms of length N: about 3 u log2(N) |G|_2, u = 1.1e-16, for G with masses
@@ -28,9 +28,9 @@ summing to at most 1; a hundredth of it was measured."""
 
 @dataclass(frozen=True, kw_only=True)
 class StateGrid:
-    """States gamma = e^(i spacing), i = 0..states; losses -reach..reach of the same spacing.
+    """Grid of states gamma = e^(i spacing), i = 0..states, and of losses -reach..reach with equal spacing.
 
-    Most losses of a round are within -near..near: profiles are computed at all of these.
+    Most losses of a round are within -near..near; profiles are computed at all grid points of this range.
     """
 
     spacing: float
@@ -40,30 +40,30 @@ class StateGrid:
 
     @property
     def gammas(self) -> Floats:
-        """gamma = e^(i spacing), i = 0..states."""
+        """Values of gamma at the states, e^(i spacing), i = 0..states."""
         return np.asarray(np.exp(self.spacing * np.arange(self.states + 1)))
 
     def losses(self, nodes: Ints) -> Floats:
-        """Return the losses of these steps."""
+        """Return the losses at these grid steps."""
         return np.asarray(nodes * self.spacing, dtype=float)
 
     @cached_property
     def size(self) -> int:
-        """Length of the transforms: no wrap-around reaches a state."""
+        """Length of the transforms, for which no wrap-around reaches a state."""
         from scipy import fft
 
         return int(fft.next_fast_len(self.states + 1 + 2 * self.reach, real=True))
 
     @cached_property
     def shrink(self) -> Floats:
-        """gamma = e^(-i spacing), i = reach..1."""
+        """Values of gamma left of 1, e^(-i spacing), i = reach..1."""
         return np.asarray(np.exp(-self.spacing * np.arange(self.reach, 0, -1)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
-    """Pair on the grid of losses: masses of the first neighbour at -reach..reach, the rest at an infinite loss, and its
-    profile at the states.
+    """Pair on the grid of losses: masses of the first neighbour at -reach..reach, with the remaining mass at an
+    infinite loss, and the pair's profile at the states.
     """
 
     masses: Floats
@@ -72,7 +72,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
-    """Transformed pairs among which the adversary chooses."""
+    """Transforms and profiles of the pairs among which the adversary chooses."""
 
     spectra: Floats
     profiles: Floats
@@ -90,9 +90,11 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Values:
-    """V and V' at the states: for one order of the neighbours and for the exchanged one (one array if they are equal).
+    """Values V and V' at the states, for one order of the neighbours and for the exchanged order (one array if they are
+    equal).
 
-    upper: True for upper bounds: the rounding of each round is added; else it is subtracted.
+    upper: True for upper bounds, to which rounding errors are added; False for lower bounds, from which they are
+    subtracted.
     """
 
     grid: StateGrid
@@ -102,14 +104,14 @@ class Values:
 
     @classmethod
     def before(cls, grid: StateGrid, *, upper: bool) -> "Values":
-        """Return the values before any round."""
-        nothing = np.zeros(grid.states + 1)
-        return cls(grid=grid, forth=nothing, back=nothing, upper=upper)
+        """Return the values for no rounds."""
+        zeros = np.zeros(grid.states + 1)
+        return cls(grid=grid, forth=zeros, back=zeros, upper=upper)
 
     def after(self, forth: Kernels, back: Kernels | None) -> "Values":
-        """Return the values with one more round before the others.
+        """Return the values with one more round before all others.
 
-        back: kernels of the exchanged neighbours, None if they are the same."""
+        back: kernels of the exchanged neighbours; None if they are equal to `forth`."""
         one = self._value_before_round(self.forth, self.back, forth)
         two = one if back is None else self._value_before_round(self.back, self.forth, back)
         return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
@@ -119,16 +121,16 @@ class Values:
         return Values(grid=self.grid, forth=self.back, back=self.forth, upper=self.upper)
 
     def extended(self) -> Floats:
-        """Return G at -reach..states+reach: V right of gamma = 1, gamma V'(1/gamma) left of it."""
+        """Return G at steps -reach..states+reach: V for gamma >= 1, and gamma V'(1/gamma) for gamma < 1."""
         reach, states = self.grid.reach, self.grid.states
         left = np.full(reach, self.back[-1] if self.upper else 0.0)
-        known = min(reach, states)
-        left[reach - known :] = self.back[known:0:-1]
+        known_states = min(reach, states)
+        left[reach - known_states :] = self.back[known_states:0:-1]
         right = np.full(reach, self.forth[-1] if self.upper else 0.0)
         return np.concatenate([left * self.grid.shrink, self.forth, right])
 
     def all_choices(self, kernels: Kernels, spectrum: Floats) -> Floats:
-        """Return E_P V(gamma dQ/dP) of every kernel at every state, without the charge for rounding."""
+        """Return E_P V(gamma dQ/dP) for every kernel at every state, without the charge for rounding errors."""
         from scipy import fft
 
         start = 2 * self.grid.reach
@@ -142,16 +144,16 @@ class Values:
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
-        """Return the mass that rounding may misplace in one round."""
+        """Return a bound on the rounding error of one round."""
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
     def _value_before_round(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
-        of = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
-        best = of.all_choices(kernels, of.spectrum()).max(axis=0)
-        best += of.charge() if self.upper else -of.charge()
+        values_after = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
+        best = values_after.all_choices(kernels, values_after.spectrum()).max(axis=0)
+        best += values_after.charge() if self.upper else -values_after.charge()
         best = np.clip(best, 0.0, 1.0)
-        # The truth falls: the least so far is still above it, the largest yet to come still below.
+        # Exact values decrease, so running minima are upper bounds, and running maxima from the right lower bounds.
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]
 
     def with_losses(self, forth: LossDistribution, back: LossDistribution) -> "Values":
@@ -159,17 +161,20 @@ class Values:
         one = self._with_distribution(forth)
         return Values(grid=self.grid, forth=one, back=self.exchanged()._with_distribution(back), upper=True)
 
-    def _with_distribution(self, law: LossDistribution) -> Floats:
+    def _with_distribution(self, distribution: LossDistribution) -> Floats:
         from scipy import signal
 
-        last = law.lowest + len(law.masses) - 1
-        around = self._value_at_states(np.arange(-last, self.grid.states - law.lowest + 1))
-        found = signal.fftconvolve(around, np.maximum(law.masses, 0.0), mode="valid") + law.infinite
-        found += _CHARGE * (1 + math.log2(2 * len(around)) * math.sqrt(float((around**2).sum())))
+        last = distribution.lowest + len(distribution.masses) - 1
+        values_around = self._value_at_states(np.arange(-last, self.grid.states - distribution.lowest + 1))
+        found = (
+            signal.fftconvolve(values_around, np.maximum(distribution.masses, 0.0), mode="valid")
+            + distribution.infinite
+        )
+        found += _CHARGE * (1 + math.log2(2 * len(values_around)) * math.sqrt(float((values_around**2).sum())))
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 
     def _value_at_states(self, states: Ints) -> Floats:
-        """Return V at any whole states, rounded upwards."""
+        """Return V at any integer states, rounded upwards."""
         last = self.grid.states
         right = self.forth[np.clip(states, 0, last)]
         gamma = np.exp(-self.grid.spacing * np.maximum(-states, 0).astype(float))
@@ -180,8 +185,8 @@ class Values:
         """Return the larger `epsilon` of both orders of the neighbours."""
         return max(self.epsilon(delta), self.exchanged().epsilon(delta))
 
-    def crossing(self, delta: float) -> float:
-        """Return about the loss at which V is `delta`, interpolated between states. Not a bound."""
+    def approximate_crossing(self, delta: float) -> float:
+        """Return approximately the loss at which V is `delta`, interpolated between states. It is not a bound."""
         over = np.flatnonzero(self.forth > delta)
         if not over.size:
             return 0.0
@@ -193,8 +198,8 @@ class Values:
     def epsilon(self, delta: float) -> float:
         """Return the loss at which V reaches `delta`.
 
-        Upper bounds: the first state with V at most `delta`, improved by a chord in gamma (V is convex). Lower bounds:
-        the last state with V above `delta`.
+        For upper bounds it is the first state with V at most `delta`, improved by a chord in gamma (V is convex). For
+        lower bounds it is the last state with V above `delta`.
         """
         if not self.upper:
             over = np.flatnonzero(self.forth > delta)
@@ -211,14 +216,13 @@ class Values:
         return (start + math.log1p(math.expm1(self.grid.spacing) * share)) * (1 + 1e-13)
 
 
-def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
-    """Return a kernel whose profile goes through given points, from above: connecting the dots (Doroshenko et al.
+def dominating_kernel(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+    """Return a kernel that dominates a pair: its profile connects given points of the pair's profile (Doroshenko et al.
     2022).
 
-    forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes the profile
-    is
-    linear in gamma, beyond them constant: the first one's remainder is at an infinite loss. At gamma = 1 the larger one
-    counts if rounding makes them differ.
+    forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes the
+    kernel's profile is linear in gamma, beyond them constant, with the remaining mass of `forth` at an infinite loss.
+    At gamma = 1 the larger of both values is used if rounding makes them differ.
     """
     forth, back = forth.copy(), back.copy()
     forth[0] = back[0] = max(forth[0], back[0])
@@ -233,13 +237,14 @@ def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Ker
     return Kernel(masses=masses, profile=states)
 
 
-def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
-    """Return a kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
+def dominated_kernel(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+    """Return a kernel that is dominated by the pair with these profiles at losses `nodes` times spacing, from 0 to
+    reach.
 
-    A convex curve is above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below
-    its own chord, w the width, a and b the changes of slope at the points. With the points lowered by that amount,
-    every chord is below the curve; the lower hull of these points is convex again, and the rest at the end is
-    subtracted everywhere.
+    A convex curve is above the extensions of its adjacent chords. So between two points it is at most w a b / (a + b)
+    below its chord, w the width, a and b the changes of slope at the points. If the points are lowered by that amount,
+    every chord is below the curve. The lower convex hull of these points is then below the curve, and its value at the
+    end is subtracted everywhere.
     Direction of error: lower bound, of the second order in the spacing. Errors: ValueError if the nodes are too far
     apart.
     """
@@ -249,28 +254,28 @@ def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kern
     left = 1 / gammas[:0:-1]
     points = np.concatenate([left, gammas])
     curve = np.concatenate([1 - left + left * two[:0:-1], one])
-    hull = convex_below(points, curve)
+    hull = convex_minorant(points, curve)
     middle = len(left)
     mirrored = np.append((hull[:middle] - (1 - left)) / left, hull[middle])[::-1]
-    kernel = dominating(nodes, np.maximum(hull[middle:], 0.0), np.maximum(mirrored, 0.0), grid)
+    kernel = dominating_kernel(nodes, np.maximum(hull[middle:], 0.0), np.maximum(mirrored, 0.0), grid)
     if one[0] <= 0 or kernel.masses.sum() > 1 + 1e-9:
         raise ValueError("nodes: too far apart for a lower bound.")
     return kernel
 
 
 def _curve_below_chords(gammas: Floats, curve: Floats, other: Floats) -> Floats:
-    """Return `curve` at the nodes, lowered until chords are below it, and to 0 at the end. `other`: the exchanged
-    neighbours'.
+    """Return `curve` at the nodes, lowered such that chords are below the curve, and to 0 at the end. other: curve
+    of the exchanged neighbours.
     """
     before, widths = 1 / gammas[1], np.diff(gammas)
     first = (curve[0] - (1 - before + before * other[1])) / (1 - before)
     slopes = np.concatenate([[first], np.diff(curve) / widths])
     a = np.maximum(np.diff(slopes), 0.0)
-    b = np.append(a[1:], np.inf)  # nothing is known beyond the end
+    b = np.append(a[1:], np.inf)  # the curve is unknown beyond the end
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = widths * np.where(np.isinf(b), a, np.where(a * b > 0, a * b / (a + b), 0.0))
     lowered = curve - np.maximum(np.append(gaps, 0.0), np.append(0.0, gaps))
     lowered -= lowered[-1]
-    # 0 from the point before the first that is not above 0: a line down to 0 any later would not be below the curve.
+    # 0 from the point before the first that is not above 0, because a later line to 0 would not be below the curve.
     lowered[max(int(np.argmax(lowered <= 0)) - 1, 0) :] = 0.0
     return np.asarray(lowered)

@@ -1,8 +1,8 @@
-"""Epsilon of many Poisson-sampled Gaussian rounds in which hardly any client takes part, by central moments.
+"""Account by central moments, for many Poisson-sampled Gaussian rounds with a tiny sampling probability.
 
-Where a round's sampling probability q is tiny, the likelihood ratio of all rounds stays near 1: its deviation is far
-below any grid of a privacy loss distribution, and Renyi orders that see it do not exist. Its central moments are exact
-sums of a few terms.
+If the sampling probability q is tiny, the likelihood ratio of all rounds is near 1. Its deviation is too small for any
+grid of a privacy loss distribution, and no Renyi order resolves it. But its central moments are exact sums of a few
+terms.
 """
 
 import decimal
@@ -17,17 +17,17 @@ from accounting.mechanisms.adjacency import Adjacency
 
 _ORDERS = (2, 4, 6, 8, 12, 16, 24, 32)
 _SPARE_DIGITS = 120
-"""Decimal digits beyond those that cancel."""
+"""Number of decimal digits in addition to those lost by cancellation."""
 _LARGEST_VARIANCE = 1e-3
-"""Variance of the likelihood ratio above which privacy loss distributions are better."""
+"""Largest variance of the likelihood ratio for this account; above it privacy loss distributions are tighter."""
 _SURELY = 1e-12
 
 _Rounds = Sequence[tuple[float, float, int]]
-"""Sampling probability, noise multiplier and number of the rounds of each kind."""
+"""Sampling probability, noise multiplier and number of rounds, for each kind of round."""
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """Return an epsilon of Gaussian rounds under Poisson sampling, add-remove or zero-out.
+    """Return an epsilon of Gaussian rounds under Poisson sampling, for add-remove or zero-out.
 
     Claim: let P and Q be the product pair that dominates the rounds, (1-q) N(0) + q N(s) and N(0) in each (Zhu, Dong,
     Wang 2022), r = dP/dQ - 1, and m_k = E_Q[r^k] for an even k. With c_k = (k-1)^(k-1) / k^k, both orders have
@@ -40,29 +40,29 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     E_Q[(1 + r)^i] is the product over rounds of sum_j C(i,j) (1-q)^(i-j) q^j e^(s^2 j (j-1) / 2), and m_k the sum over
     i of C(k,i) (-1)^(k-i) times these (Mironov, Talwar, Zhang 2019, have the sum).
 
-    Adjacency: the mechanism's own, both orders. Direction of error: upper bound; sums are of hundreds of decimal
-    digits, and what these may lose is added. Errors: UnsupportedMechanism for other mechanisms, or where clients take
-    part so often that other accounts are better.
+    Adjacency: the mechanism's, both orders. Direction of error: upper bound; sums have hundreds of decimal digits, and
+    their largest rounding error is added. Errors: UnsupportedMechanism for other mechanisms, and for variances of the
+    likelihood ratio of at least 1e-3, where other accounts are tighter.
     """
-    target, rounds = require.open_probability(delta=delta), _rounds(mechanism)
-    variance = _variance(rounds)
+    target, rounds = require.open_probability(delta=delta), _kinds_of_rounds(mechanism)
+    variance = _first_order_variance(rounds)
     if not 1e-200 < variance < _LARGEST_VARIANCE:
-        raise UnsupportedMechanism("central moments are for rounds in which hardly any client takes part. Use 'best'.")
+        raise UnsupportedMechanism("central moments are for tiny sampling probabilities. Use 'best'.")
     digits = _SPARE_DIGITS + math.ceil(-max(_ORDERS) / 2 * math.log10(variance))  # m_k >= m_2^(k/2)
     with decimal.localcontext(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
         raw, found = _raw_moments(rounds), math.inf
         for order in _ORDERS:
-            found = min(found, _solved(order, _log(_central(raw, order)), math.log(target)))
+            found = min(found, _smallest_epsilon(order, _natural_log(_central_moment(raw, order)), math.log(target)))
     return found * (1 + _SURELY)
 
 
-def _rounds(mechanism: Mechanism) -> _Rounds:
-    """Return the rounds of each kind. Raise UnsupportedMechanism unless all are Poisson-sampled Gaussians."""
+def _kinds_of_rounds(mechanism: Mechanism) -> _Rounds:
+    """Return the kinds of rounds. Errors: UnsupportedMechanism unless all are Poisson-sampled Gaussians."""
     found = []
     for part, count in parts_of(mechanism):
         noise, sampling = gaussian_of(part), sampling_of(part)
-        known = noise is not None and isinstance(sampling, PoissonSampling) and schedule_of(part) is None
-        if not known or noise is None or part.adjacency is Adjacency.REPLACE_ONE:
+        is_supported = noise is not None and isinstance(sampling, PoissonSampling) and schedule_of(part) is None
+        if not is_supported or noise is None or part.adjacency is Adjacency.REPLACE_ONE:
             raise UnsupportedMechanism(
                 "central moments are for Gaussian noise under Poisson sampling, add-remove or zero-out. Use 'best'."
             )
@@ -70,27 +70,27 @@ def _rounds(mechanism: Mechanism) -> _Rounds:
     return found
 
 
-def _variance(rounds: _Rounds) -> float:
-    """Return nearly the variance of the likelihood ratio, its first-order part."""
+def _first_order_variance(rounds: _Rounds) -> float:
+    """Return the first-order part of the variance of the likelihood ratio."""
     return sum(count * q * q * math.expm1(min(z**-2, 700.0)) for q, z, count in rounds)
 
 
 def _raw_moments(rounds: _Rounds) -> list[Decimal]:
-    """Return E_Q[(1 + r)^i] for i = 0, 1, ..., the largest order."""
+    """Return the raw moments E_Q[(1 + r)^i] for i from 0 to the largest order."""
     most = max(_ORDERS)
     moments = [Decimal(1)] * (most + 1)
     for q, z, count in rounds:
         chance, square = Decimal(q), 1 / Decimal(z) ** 2
-        taking = [chance**j * (square * (j * (j - 1) // 2)).exp() for j in range(most + 1)]
-        absent = [(1 - chance) ** j for j in range(most + 1)]
+        participation_terms = [chance**j * (square * (j * (j - 1) // 2)).exp() for j in range(most + 1)]
+        absence_terms = [(1 - chance) ** j for j in range(most + 1)]
         for i in range(most + 1):
-            terms = (math.comb(i, j) * absent[i - j] * taking[j] for j in range(i + 1))
+            terms = (math.comb(i, j) * absence_terms[i - j] * participation_terms[j] for j in range(i + 1))
             moments[i] *= sum(terms, Decimal(0)) ** count
     return moments
 
 
-def _central(raw: Sequence[Decimal], order: int) -> Decimal:
-    """Return an upper bound of E_Q[r^order]: the alternating sum, and far more than its rounding may lose.
+def _central_moment(raw: Sequence[Decimal], order: int) -> Decimal:
+    """Return an upper bound on E_Q[r^order]: the alternating sum, plus a margin far above its rounding error.
 
     A raw moment of up to 10^15 rounds, each a sum of 33 products, has a relative error below 10^(20 - digits).
     """
@@ -100,15 +100,16 @@ def _central(raw: Sequence[Decimal], order: int) -> Decimal:
     return exact + sum(terms, Decimal(0)).scaleb(40 - digits)
 
 
-def _log(value: Decimal) -> float:
-    """Return the natural logarithm of a positive number, which may be beyond floats."""
+def _natural_log(value: Decimal) -> float:
+    """Return the natural logarithm of a positive number, which may be outside the range of floats."""
     return float(value.ln())
 
 
-def _solved(order: int, log_moment: float, log_delta: float) -> float:
-    """Return the least epsilon at which the bound of this order is at most delta; infinite if there is none.
+def _smallest_epsilon(order: int, log_moment: float, log_delta: float) -> float:
+    """Return the smallest epsilon at which the bound of this order is at most delta; infinite if no searched epsilon
+    is.
 
-    The bound falls up to epsilon = log(order); larger ones are not searched.
+    The bound decreases up to epsilon = log(order); larger epsilons are not searched.
     """
     share = (order - 1) * math.log(order - 1) - order * math.log(order)
 

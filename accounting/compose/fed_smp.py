@@ -1,9 +1,9 @@
-"""The Fed-SMP paper's own readings of its privacy, with every side condition checked.
+"""Bounds of the Fed-SMP paper, with every side condition checked.
 
-Hu, Guo, Gong: "Federated Learning with Sparsified Model Perturbation". Both readings are for its Algorithm 2, which
-draws a fixed number r of n clients without replacement and adds N(0, sigma^2 C^2) to the sum. A sum under that sampling
-moves by 2C between neighbours (one member replaced by another), while the paper inserts C. The sensitivity is an
-argument here, so both can be computed; only 2 is a guarantee.
+Hu, Guo, Gong: "Federated Learning with Sparsified Model Perturbation". Both bounds are for its Algorithm 2, which draws
+a fixed number r of n clients without replacement and adds N(0, sigma^2 C^2) to the sum. A sum under that sampling moves
+by 2C between neighbours (one member replaced by another), but the paper uses C. The sensitivity is an argument, so both
+can be computed; only 2 gives a guarantee.
 """
 
 import math
@@ -24,7 +24,9 @@ _LEMMA_ORDERS: Floats = np.concatenate([np.arange(2.0, 129.0), [160.0, 192.0, 25
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Epsilon by the paper's formulas; `violated` lists conditions that do not hold (then it proves nothing)."""
+    """Epsilon by the paper's formulas. `violated`: conditions that do not hold; if there are any, epsilon is not a
+    guarantee.
+    """
 
     epsilon: float
     order: float
@@ -44,7 +46,7 @@ def theorem_1(
     sigma = noise_multiplier / sensitivity_in_clips, q = r/n. Conditions (its Lemma 3 and Theorem 1, with the stray C^2
     removed): sigma^2 >= 0.7; epsilon < 2 log(1/delta); alpha <= (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2))) + 1 at
     alpha = 1 + 2 log(1/delta) / epsilon.
-    Direction of error: an upper bound only if `violated` is empty and the sensitivity is the true one.
+    Direction of error: upper bound only if `violated` is empty and the sensitivity is correct.
     """
     sigma_squared = (require.positive(noise_multiplier=noise_multiplier) / sensitivity_in_clips) ** 2
     log_term = math.log(1 / require.open_probability(delta=delta))
@@ -72,9 +74,10 @@ def lemma_3(
     sensitivity_in_clips: float,
     conversion: Conversion = "improved",
 ) -> Reading:
-    """Return the epsilon of Lemma 3 (Wang, Balle, Kasiviswanathan 2019): integer orders, composed, at the best order.
+    """Return the epsilon of Lemma 3 (Wang, Balle, Kasiviswanathan 2019), composed over rounds, at the best integer
+    order.
 
-    Direction of error: upper bound if `sensitivity_in_clips` is the true one (2 under fixed-size sampling).
+    Direction of error: upper bound if `sensitivity_in_clips` is correct (2 under fixed-size sampling).
     """
     mu = sensitivity_in_clips / require.positive(noise_multiplier=noise_multiplier)
     one_round = fixed_size(_LEMMA_ORDERS, lambda a: a * mu * mu / 2, sampling_probability=sampling.probability)

@@ -1,4 +1,4 @@
-"""Epsilon of sampled Gaussian rounds for arrays of settings: tables, heat maps, searches."""
+"""Epsilon of sampled Gaussian rounds for arrays of settings, as for tables, heat maps and searches."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -27,15 +27,15 @@ def epsilons(
     orders: ArrayLike = rdp.ORDERS,
     conversion: Conversion = "improved",
 ) -> Floats:
-    """Return the smallest epsilon over `orders` of T rounds at delta, one for each cell; the arguments broadcast.
+    """Return the smallest epsilon over `orders` of T rounds at delta for each cell; the arguments broadcast.
 
     Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are (epsilon,
     delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.poisson_rdp`), with fixed (q =
     cohort / clients) for replace-one and zero-out (`gaussian.fixed_size_rdp`). Each cell equals `compose.rdp`, up to
-    rounding. Only a dozen orders of a cell are computed: T (alpha-1) rho(alpha) is convex in alpha (for fixed sizes its
-    bound is, except at large q), and the conversion adds (alpha-1) log(alpha-1) - alpha log alpha - log delta, so
-    epsilon(alpha) falls and then grows, and Fibonacci's search finds its least value.
-    Direction of error: upper bound for every set of orders, also if the search misses the least.
+    rounding. Only about twelve orders of a cell are computed. T (alpha-1) rho(alpha) is convex in alpha (for fixed
+    sizes its bound is convex except at large q), and the conversion adds (alpha-1) log(alpha-1) - alpha log alpha - log
+    delta. So epsilon(alpha) decreases and then increases, and Fibonacci search finds its minimum.
+    Direction of error: upper bound for every set of orders, even if the search misses the minimum.
     Errors: InvalidParameter for values outside the domain or shapes that do not broadcast.
     """
     if sampling not in _CURVES:
@@ -50,43 +50,41 @@ def epsilons(
             "sampling_probability, noise_multiplier, rounds, delta: must be numbers, or arrays whose shapes broadcast."
         ) from None
     q, sigma, count, target = (cell.ravel() for cell in cells)
-    _check(count, target)
+    _require_domains(count, target)
 
-    def at(index: Ints) -> Floats:
+    def epsilon_at(index: Ints) -> Floats:
         a = alpha[np.minimum(index, len(alpha) - 1)]
         rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
         return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
 
-    # If the total variation alone decides, it does so at the first order.
-    first = at(np.zeros(len(q), dtype=int))
-    least = np.minimum(first, _least(at, cells=len(q), length=len(alpha)))
+    # A bound by total variation alone is attained at the first order.
+    first = epsilon_at(np.zeros(len(q), dtype=int))
+    least = np.minimum(first, _fibonacci_minimum(epsilon_at, cells=len(q), length=len(alpha)))
     return np.asarray(np.maximum(least, 0.0).reshape(cells[0].shape))
 
 
-def _check(rounds: Floats, delta: Floats) -> None:
+def _require_domains(rounds: Floats, delta: Floats) -> None:
     whole = (rounds >= 1) & (rounds <= require.LARGEST_COUNT) & (rounds == np.round(rounds))
     if not whole.all():
-        raise InvalidParameter(
-            f"rounds={rounds[~whole][0]:g}: must be whole numbers from 1 to {require.LARGEST_COUNT:.0e}."
-        )
+        raise InvalidParameter(f"rounds={rounds[~whole][0]:g}: must be integers from 1 to {require.LARGEST_COUNT:.0e}.")
     inside = (delta > 0) & (delta < 1)
     if not inside.all():
         raise InvalidParameter(f"delta={delta[~inside][0]}: must be numbers strictly between 0 and 1.")
 
 
-def _least(at: Callable[[Ints], Floats], *, cells: int, length: int) -> Floats:
-    """Return the least of at(0), ..., at(length - 1) in each cell, for values that fall and then grow (Fibonacci's
-    search).
+def _fibonacci_minimum(epsilon_at: Callable[[Ints], Floats], *, cells: int, length: int) -> Floats:
+    """Return the minimum of at(0), ..., at(length - 1) in each cell by Fibonacci search, for values that decrease
+    and then increase.
     """
     shorter, longer = 1, 2
     while shorter + longer <= length:
         shorter, longer = longer, shorter + longer
-    low = np.full(cells, -1)  # the least lies strictly between `low` and low + shorter + longer
-    left, right = at(low + shorter), at(low + longer)
+    low = np.full(cells, -1)  # the minimum is strictly between `low` and low + shorter + longer
+    left, right = epsilon_at(low + shorter), epsilon_at(low + longer)
     while longer > 2:
         shorter, longer = longer - shorter, shorter
         leftwards = left <= right
         low = np.where(leftwards, low, low + longer)
-        new = at(np.where(leftwards, low + shorter, low + longer))
+        new = epsilon_at(np.where(leftwards, low + shorter, low + longer))
         left, right = np.where(leftwards, new, right), np.where(leftwards, left, new)
     return np.minimum(left, right)

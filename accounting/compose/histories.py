@@ -1,7 +1,7 @@
-"""Releases of each client on its records alone, and the client with the largest epsilon.
+"""Record-level releases of each client, and the client with the largest epsilon.
 
-If clients train privately on their records, a record affects the releases of its client alone. The epsilon of a record
-is that of its client's composition, and the run's is the largest over clients.
+If clients train with record-level privacy, a record affects only the releases of its client. The epsilon of a record is
+that of its client's composition, and the epsilon of the run is the largest over clients.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from accounting.mechanisms import Composed, SingleRelease
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Steps of local training: each of `clients` ran `mechanism` `count` times, every time on its records alone.
+    """Steps of local training: each client in `clients` ran `mechanism` `count` times, on only its own records.
 
-    Errors: InvalidParameter for a count below 1, or clients that are not distinct whole numbers from 0.
+    Errors: InvalidParameter for a count below 1, or clients that are not distinct integers of at least 0.
 
     >>> from accounting import Gaussian, Steps
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
@@ -36,7 +36,7 @@ class Steps:
         require.count(count=self.count)
         whole = all(isinstance(client, int) and not isinstance(client, bool) for client in self.clients)
         if not whole or min(self.clients, default=0) < 0 or len(set(self.clients)) < len(self.clients):
-            raise InvalidParameter("clients: must be different whole numbers from 0.")
+            raise InvalidParameter("clients: must be distinct integers of at least 0.")
 
 
 class Histories:
@@ -56,13 +56,15 @@ class Histories:
         self._counts: dict[int, Counter[SingleRelease]] = {}
 
     def add(self, steps: Iterable[Steps]) -> None:
-        """Add one round."""
+        """Add the steps of one round."""
         for part in steps:
             for client in part.clients:
                 self._counts.setdefault(client, Counter())[part.mechanism] += part.count
 
     def distinct(self) -> list[Composed]:
-        """Return the clients' compositions, each once, without those that a longer one of the same release covers."""
+        """Return the distinct compositions of clients, without those that a longer composition of the same release
+        covers.
+        """
         most: dict[SingleRelease, int] = {}
         mixed: dict[frozenset[tuple[SingleRelease, int]], None] = {}
         for history in self._counts.values():
@@ -76,17 +78,19 @@ class Histories:
         ]
 
     def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
-        """Return the worst client's epsilon: an upper bound for every record of every client."""
-        return epsilon_of_worst(self.distinct(), delta=delta, accountant=accountant)
+        """Return the largest epsilon over clients, an upper bound for every record of every client."""
+        return largest_epsilon(self.distinct(), delta=delta, accountant=accountant)
 
 
-def worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> Composed | None:
-    """Return the composition with the largest epsilon at `delta`; None if there is none."""
+def worst_composition(
+    histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best"
+) -> Composed | None:
+    """Return the composition with the largest epsilon at `delta`; None for an empty iterable."""
     return max(histories, key=lambda one: _epsilon(one, delta, accountant), default=None)
 
 
-def epsilon_of_worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> float:
-    """Return the epsilon of the worst client; 0 if there is none."""
+def largest_epsilon(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> float:
+    """Return the largest epsilon of the compositions; 0 for an empty iterable."""
     return max((_epsilon(one, delta, accountant) for one in histories), default=0.0)
 
 

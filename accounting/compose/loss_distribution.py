@@ -1,4 +1,4 @@
-"""Distributions of privacy losses on a grid: composition by the fast Fourier transform, and their epsilon and delta."""
+"""Privacy loss distributions on a grid: composition by the fast Fourier transform, epsilon and delta."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from accounting.roots import brentq
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6
-"""Largest share of delta for the rounding of a tilted composition."""
-CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an infinite loss
+"""Largest share of delta for the rounding errors of a tilted composition."""
+CUT = 1e-15  # mass of the truncated ends of a composition, which is charged as an infinite loss
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossDistribution:
-    """Masses of the losses `spacing` (lowest + 0, 1, 2, ...), and the mass of an infinite loss.
+    """Masses of the losses `spacing` (lowest + k), k = 0, 1, 2, ..., and the mass of an infinite loss.
 
-    Compositions are upper bounds except for the rounding of the transform, about 1e-16 each, which the caller charges
-    (`charged_epsilon`). The mass of a loss l in a tilted distribution is `masses` times e^(scale - tilt l): rounding
-    where the tilted masses are large is then small against a small delta.
+    Compositions are upper bounds except for rounding errors of the transform, about 1e-16 each, which the caller
+    charges (`charged_epsilon`). In a tilted distribution the mass of a loss l is `masses` times e^(scale - tilt l). So
+    rounding errors are small against a small delta.
     """
 
     spacing: float
@@ -34,11 +34,11 @@ class LossDistribution:
 
     @property
     def losses(self) -> Floats:
-        """Finite losses."""
+        """Finite losses, one for each entry of `masses`."""
         return np.asarray(self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float)))
 
     def tilted(self, tilt: float) -> "LossDistribution":
-        """Return this untilted distribution in tilted form."""
+        """Return the tilted form of this untilted distribution."""
         with np.errstate(divide="ignore"):
             logs = tilt * self.losses + np.log(np.maximum(self.masses, 0.0))
         top = float(logs.max())
@@ -46,18 +46,18 @@ class LossDistribution:
         total = float(weighted.sum())
         return replace(self, masses=weighted / total, tilt=tilt, scale=top + math.log(total))
 
-    def held(self) -> Floats:
-        """Return the stored masses of `losses`, with those below 0 by rounding as 0."""
+    def untilted_masses(self) -> Floats:
+        """Return the untilted masses of `losses`, with 0 for masses that rounding has made negative."""
         masses = np.maximum(self.masses, 0.0)
         return masses * np.exp(np.minimum(self.scale - self.tilt * self.losses, 700.0)) if self.tilt else masses
 
     def log_moment(self, tilt: float) -> float:
-        """Return log E e^(tilt l) of the finite losses of an untilted distribution."""
+        """Return log E e^(tilt l) over the finite losses l of an untilted distribution."""
         return self.tilted(tilt).scale
 
     def charged_epsilon(self, delta: float, slack: float) -> float:
-        """Return `smallest_epsilon` if transforms may have misplaced `slack` of the masses; infinite if that is too
-        much.
+        """Return `smallest_epsilon` if transforms may have misplaced mass `slack`; infinite if `slack` is too large for
+        `delta`.
 
         Misplaced mass at losses above epsilon adds at most slack e^(scale - tilt epsilon) to delta(epsilon).
         """
@@ -70,14 +70,15 @@ class LossDistribution:
         return found if most <= 0 else math.inf
 
     def repeated(self, count: int, *, cut: float = CUT) -> "LossDistribution":
-        """Return the distribution of the sum of `count` independent losses: see `composed`."""
+        """Return the distribution of the sum of `count` independent losses, as `composed`."""
         return self if count == 1 else composed([(self, count)], cut=cut)
 
     def plus(self, other: "LossDistribution", *, cut: float = CUT) -> "LossDistribution":
-        """Return the distribution of the sum of two independent losses on one grid, one of each distribution.
+        """Return the distribution of the sum of two independent losses, one from each distribution, on their common
+        grid.
 
-        Tails that together have at most `cut` are removed: the upper one becomes an infinite loss, the lower one the
-        lowest loss that is kept. Direction of error: upper bound.
+        Tails with total mass at most `cut` are removed: the upper tail becomes an infinite loss, the lower tail the
+        lowest remaining loss. Direction of error: upper bound.
         """
         from scipy import fft
 
@@ -91,9 +92,9 @@ class LossDistribution:
             infinite=self.infinite + other.infinite - self.infinite * other.infinite,
             tilt=self.tilt,
             scale=self.scale + other.scale,
-        )._without_ends(cut)
+        )._with_truncated_ends(cut)
 
-    def _without_ends(self, cut: float) -> "LossDistribution":
+    def _with_truncated_ends(self, cut: float) -> "LossDistribution":
         below, above = np.cumsum(self.masses), np.cumsum(self.masses[::-1])
         first = min(int(np.argmax(below > cut / 2)), len(self.masses) - 1)
         last = max(len(self.masses) - int(np.argmax(above > cut / 2)), first + 1)
@@ -105,14 +106,14 @@ class LossDistribution:
         return replace(self, lowest=self.lowest + first, masses=kept, infinite=infinite)
 
     def delta(self, epsilon: ArrayLike) -> Floats:
-        """Return sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape:
-        epsilon's.
+        """Return the sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape: as
+        epsilon.
 
-        From the largest epsilon down, each adds the losses between it and the one before: A, the mass above, minus the
-        sum of e^(epsilon - l) over it. Rounding: about 1e-15 of A.
+        Epsilons are processed in decreasing order, each adding the losses up to the previous epsilon. Delta is A, the
+        mass above epsilon, minus the sum of e^(epsilon - l) over these losses. Rounding error: about 1e-15 of A.
         """
-        assert not self.tilt  # that is read at one epsilon only, by `charged_epsilon`
-        at, losses, masses = np.asarray(epsilon, dtype=float), self.losses, self.held()
+        assert not self.tilt  # tilted distributions are evaluated only by `charged_epsilon`
+        at, losses, masses = np.asarray(epsilon, dtype=float), self.losses, self.untilted_masses()
         order = np.argsort(at, axis=None)[::-1]
         found, above, discounted, last, before = np.empty(at.size), 0.0, 0.0, len(losses), math.inf
         for place in order:
@@ -126,44 +127,48 @@ class LossDistribution:
         return found.reshape(at.shape)
 
     def smallest_epsilon(self, delta: float) -> float:
-        """Return the least epsilon >= 0 with sum over losses l of (1 - e^(epsilon - l))+ <= delta; infinite if there is
-        none.
+        """Return the smallest epsilon >= 0 with the sum over losses l of (1 - e^(epsilon - l))+ <= delta; infinite if
+        no epsilon is.
 
-        Between two losses delta is A - e^epsilon B with A the mass above and B = sum of e^-l over it, so the answer is
-        log((A - delta)/B) in the first stretch from the right with a delta above the given one.
+        Between two losses delta(epsilon) is A - e^epsilon B, with A the mass above and B the sum of e^-l over it. So
+        the result is log((A - delta)/B) in the first interval from the right at which delta(epsilon) exceeds `delta`.
         """
         if self.infinite > delta:
             return math.inf
         losses = self.losses[::-1]
-        masses = self.held()[::-1]
+        masses = self.untilted_masses()[::-1]
         above = self.infinite + _running_sums(masses)
-        anchor = losses[min(int(np.searchsorted(above, delta)), len(losses) - 1)]  # delta(epsilon) <= above: not below
-        near = losses > max(anchor - 600.0, 0.0)  # for exponents that do not overflow
-        losses, above = losses[near], above[near]
+        anchor_loss = losses[
+            min(int(np.searchsorted(above, delta)), len(losses) - 1)
+        ]  # the result is not above this loss, since delta(epsilon) <= above
+        exponents = losses > max(anchor_loss - 600.0, 0.0)  # so that exponents do not overflow
+        losses, above = losses[exponents], above[exponents]
         if not len(losses):
             return 0.0
-        discounted = _running_sums(masses[: len(losses)] * np.exp(anchor - losses))
-        over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted > delta)
+        discounted = _running_sums(masses[: len(losses)] * np.exp(anchor_loss - losses))
+        over = np.flatnonzero(above - np.exp(np.minimum(losses - anchor_loss, 0.0)) * discounted > delta)
         if over.size:
-            k = max(int(over[0]) - 1, 0)  # losses fall from left to right here; at the first only rounding is above
+            k = max(
+                int(over[0]) - 1, 0
+            )  # losses are in decreasing order; at the first only rounding errors exceed delta
         elif losses[-1] > 1.5 * self.spacing:
-            return float(losses[-1])  # far enough below all that counts
+            return float(losses[-1])  # the omitted losses do not affect the result
         else:
             k = len(losses) - 1
         if above[k] <= delta:
             return 0.0
-        return max(0.0, float(anchor) + math.log((above[k] - delta) / discounted[k]))
+        return max(0.0, float(anchor_loss) + math.log((above[k] - delta) / discounted[k]))
 
 
 def certain(steps: int, *, spacing: float) -> LossDistribution:
-    """Return a certain loss of `steps` steps; steps=0 is the neutral element of composition."""
+    """Return the distribution of a certain loss of `steps` steps; steps=0 is the neutral element of composition."""
     return LossDistribution(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
 
 
 def tilted_for(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> list[tuple[LossDistribution, int]]:
-    """Return the distributions, tilted so that their sum is likely near its tail of mass `delta`.
+    """Return the distributions tilted such that their sum is likely near its tail of mass `delta`.
 
-    The exponent is that of Chernoff's bound on the tail. Any exponent is valid.
+    The tilt is the exponent of Chernoff's bound on the tail. Every tilt is valid.
     """
 
     def bound(tilt: float) -> float:
@@ -174,17 +179,17 @@ def tilted_for(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> l
 
 
 def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT) -> LossDistribution:
-    """Return the distribution of the sum of independent losses, `count` of each distribution, on one grid, by one
-    transform.
+    """Return the distribution of the sum of independent losses, `count` from each distribution, by one transform on
+    their common grid.
 
-    Both ends are cut where Chernoff's bound leaves at most `cut`. Mass beyond wraps around in the transform, and is
-    charged as an infinite loss in addition. Direction of error: upper bound.
+    Both ends are truncated where Chernoff's bound on the tail is at most `cut`. Mass beyond the ends wraps around in
+    the transform, and is also charged as an infinite loss. Direction of error: upper bound.
     """
     from scipy import fft
 
     if any(law.infinite >= 1 or not law.masses.sum() > 0 for law, _ in parts):
         return replace(parts[0][0], lowest=0, masses=np.zeros(1), infinite=1.0)
-    first, last = ends_of(parts, cut)
+    first, last = chernoff_window(parts, cut)
     length = fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
     transform = np.ones(length // 2 + 1, dtype=complex)
     for law, count in parts:
@@ -205,26 +210,28 @@ def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT)
     )
 
 
-def ends_of(parts: Sequence[tuple[LossDistribution, int]], cut: float) -> tuple[int, int]:
-    """Return steps above the lowest sum between which all but `cut` of it is, by Chernoff's bound."""
-    laws = [_Centred.of(law, count) for law, count in parts]
-    middle = sum(law.count * law.mean for law in laws)
-    spread = math.sqrt(sum(law.count * law.variance for law in laws))
-    wanted = math.log(2 / cut)
-    # A normal distribution would need the first exponent; beyond `largest` the moments overflow.
-    normal, largest = math.sqrt(2 * wanted) / spread, 600.0 / max(max(law.width for law in laws), 1.0)
-    near = np.concatenate([normal * np.array([0.2, 0.5, 0.8, 1.0, 1.3, 2.0]), largest * 4.0 ** -np.arange(6)])
-    first, last = 0, int(sum(law.width * law.count for law in laws))
-    for exponent in near[near <= largest]:
-        moments = [law.log_moments(exponent) for law in laws]
-        first = max(first, math.floor(middle - (sum(low for low, _ in moments) + wanted) / exponent))
-        last = min(last, math.ceil(middle + (sum(high for _, high in moments) + wanted) / exponent))
+def chernoff_window(parts: Sequence[tuple[LossDistribution, int]], cut: float) -> tuple[int, int]:
+    """Return (first, last) step above the lowest sum, between which the sum lies except with probability `cut`
+    (Chernoff's bound).
+    """
+    centred_losses = [_CentredLosses.of(law, count) for law, count in parts]
+    middle = sum(law.count * law.mean for law in centred_losses)
+    spread = math.sqrt(sum(law.count * law.variance for law in centred_losses))
+    log_tail = math.log(2 / cut)
+    # The first exponent is optimal for a normal distribution; above `largest` the moments overflow.
+    normal, largest = math.sqrt(2 * log_tail) / spread, 600.0 / max(max(law.width for law in centred_losses), 1.0)
+    exponents = np.concatenate([normal * np.array([0.2, 0.5, 0.8, 1.0, 1.3, 2.0]), largest * 4.0 ** -np.arange(6)])
+    first, last = 0, int(sum(law.width * law.count for law in centred_losses))
+    for exponent in exponents[exponents <= largest]:
+        moments = [law.log_moments(exponent) for law in centred_losses]
+        first = max(first, math.floor(middle - (sum(low for low, _ in moments) + log_tail) / exponent))
+        last = min(last, math.ceil(middle + (sum(high for _, high in moments) + log_tail) / exponent))
     return first, max(last, first)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Centred:
-    """Losses of one distribution, `count` of them, in steps about their mean."""
+class _CentredLosses:
+    """Losses of one distribution in steps relative to their mean, and their number `count`."""
 
     steps: Floats
     masses: Floats
@@ -233,9 +240,9 @@ class _Centred:
     variance: float
 
     @classmethod
-    def of(cls, law: LossDistribution, count: int) -> "_Centred":
+    def of(cls, law: LossDistribution, count: int) -> "_CentredLosses":
         steps = np.arange(len(law.masses), dtype=float)
-        # Not by @: the threads of a matrix product wait for each other, long where cores are busy.
+        # Without @, because threads of a matrix product wait for each other on busy machines.
         mean = float((law.masses * steps).sum())
         variance = max(float((law.masses * (steps - mean) ** 2).sum()), 1e-6)
         return cls(steps=steps - mean, masses=np.maximum(law.masses, 0.0), count=count, mean=mean, variance=variance)
@@ -245,14 +252,16 @@ class _Centred:
         return len(self.masses) - 1.0
 
     def log_moments(self, exponent: float) -> tuple[float, float]:
-        """Return the log of the moment generating function of the sum at -exponent and at exponent."""
+        """Return the logarithms of the moment generating function of the centred sum at -exponent and at exponent."""
         growth = np.exp(exponent * self.steps)
         low, high = float((self.masses / growth).sum()), float((self.masses * growth).sum())
         return self.count * math.log(low), self.count * math.log(high)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:
-    """Return the epsilon >= 0 at which a falling `delta_at` reaches `target`, to 1e-12; infinite if it never does."""
+    """Return the epsilon >= 0 at which a decreasing function `delta_at` equals `target`, to 1e-12; infinite if it
+    stays above.
+    """
     if delta_at(0.0) <= target:
         return 0.0
     if delta_at(1e300) > target:
@@ -268,7 +277,7 @@ def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float
 
 
 def _running_sums(values: Floats) -> Floats:
-    """Return np.cumsum by blocks: sequential sums would have larger errors than one round of
+    """Return np.cumsum computed by blocks, because rounding errors of sequential sums would exceed one round of
     `compose.pld.composition_slack`.
     """
     blocks = np.append(values, np.zeros(-len(values) % 1000)).reshape(-1, 1000).cumsum(axis=1)
@@ -276,9 +285,9 @@ def _running_sums(values: Floats) -> Floats:
     return np.asarray((before[:, None] + blocks).ravel()[: len(values)])
 
 
-def convex_below(gammas: Floats, curve: Floats) -> Floats:
-    """Return the largest convex curve that is nowhere above these points: points above the chord of their neighbours
-    drop out.
+def convex_minorant(gammas: Floats, curve: Floats) -> Floats:
+    """Return the largest convex curve that is nowhere above these points, by removing points above the chord of
+    their neighbours.
     """
     kept = np.arange(len(curve))
     while True:

@@ -1,4 +1,4 @@
-"""Privacy losses on a grid: its spacing, connecting the dots of a profile, and PLDs of participation schedules."""
+"""Grids of privacy losses: spacing, connecting the dots of a profile, and PLDs of participation schedules."""
 
 import math
 from functools import lru_cache
@@ -7,8 +7,8 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_distribution import LossDistribution, convex_below
-from accounting.factorisation.toeplitz import squares
+from accounting.compose.loss_distribution import LossDistribution, convex_minorant
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
     BallsAndBins,
@@ -21,38 +21,39 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
 )
-from accounting.mechanisms.samplings import CappedByPairs, shift_in_clips
+from accounting.mechanisms.samplings import PairwiseCappedSampling, shift_in_clips
 from accounting.participation import ratio_distribution
-from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
+from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
 
-# Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
+# Largest mass of one release that is moved to an infinite loss, which keeps the upper bound.
 _TAIL_MASS = 1e-19
 _LARGEST_GRID = 1_000_000
 _COARSEST = 1e-3
 
 
 def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
-    """Return the grid spacing of the losses: fine against one release's spread (finer by `finer`), within the memory
-    limit.
+    """Return the grid spacing of the losses. It is fine against one release's spread, divided by `finer`, and within
+    the memory limit.
 
-    Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6, so
-    a sixtieth of the spread (root mean square over all releases) adds 5e-5 to the composed variance.
+    Every spacing d gives an upper bound. Connecting the dots increases the variance of each loss by at most about
+    d^2/6, so a sixtieth of the spread (root mean square over all releases) adds a relative 5e-5 to the composed
+    variance.
     """
     parts = _sampled_parts(mechanism)
     if not parts:
         return _COARSEST
-    moments = [_moments(part, count) for part, count in parts]
+    moments = [_loss_moments(part, count) for part, count in parts]
     variance = sum(variance for _, _, variance in moments)
     spread = math.sqrt(variance / sum(releases for releases, _, _ in moments))
     return max(min(_COARSEST, spread / 60) / finer, least_interval(mechanism), 1e-14)
 
 
 def least_interval(mechanism: Mechanism) -> float:
-    """Return the spacing at which the losses of `mechanism` span _LARGEST_GRID steps, the most of a grid."""
+    """Return the smallest spacing: the losses of `mechanism` then span _LARGEST_GRID steps."""
     parts = _sampled_parts(mechanism)
-    moments = [_moments(part, count) for part, count in parts]
+    moments = [_loss_moments(part, count) for part, count in parts]
     drift, variance = sum(mean for _, mean, _ in moments), sum(variance for _, _, variance in moments)
-    largest = max((_largest(part, count) for part, count in parts), default=0.0)
+    largest = max((_largest_loss_of_part(part, count) for part, count in parts), default=0.0)
     return max(drift + 20 * math.sqrt(variance), 2 * largest) / _LARGEST_GRID
 
 
@@ -63,45 +64,51 @@ def _sampled_parts(mechanism: Mechanism) -> list[tuple[SingleRelease, int]]:
 
 def spread(mechanism: Mechanism) -> float:
     """Return the root mean square of the standard deviations of the sampled releases' losses."""
-    moments = [_moments(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
+    moments = [_loss_moments(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
     return math.sqrt(sum(variance for _, _, variance in moments) / sum(releases for releases, _, _ in moments))
 
 
-def _moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
-    """Return the number of releases, and mean and variance of their summed loss, the larger of both orders."""
-    if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
+def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
+    """Return (number of releases, mean, variance) of the sum of losses; mean and variance are the larger of both
+    orders.
+    """
+    if plain := plain_gaussian(part) or public_order(part):  # composes in closed form to one release
         schedule = schedule_of(part)
-        times = count if schedule is None else squares(schedule, count)
+        times = count if schedule is None else squared_sensitivity(schedule, count)
         return 1, times * plain.mu**2 / 2, times * plain.mu**2
     if found := blocks(part, count):
-        each = [(ratio_distribution.moments(block, found[1]), times) for block, times in found[0].repeated]
-        sums = [sum(times * moments[place] for moments, times in each) for place in (0, 1)]
-        return sum(times for _, times in each), sums[0], sums[1]
+        block_moments = [
+            (ratio_distribution.approximate_loss_moments(block, found[1]), times) for block, times in found[0].repeated
+        ]
+        sums = [sum(times * moments[place] for moments, times in block_moments) for place in (0, 1)]
+        return sum(times for _, times in block_moments), sums[0], sums[1]
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
 
 def public_order(part: SingleRelease) -> Gaussian | None:
-    """Return the noise of a schedule with a public order, under which a participation is a release without sampling.
+    """Return the Gaussian noise of a schedule with a public order, in which a participation is an unsampled release;
+    else None.
 
-    An order that is public once a client's secret lane is known counts as public: divergences are jointly convex.
-    Direction of error: upper bound then.
+    An order that is public given a client's secret lane counts as public, which is an upper bound by joint convexity.
     """
     schedule = schedule_of(part)
-    hidden = schedule.secret_in_lane if isinstance(schedule, BallsAndBins) else schedule is None or schedule.secret
-    return None if hidden else gaussian_of(part)
+    is_secret = schedule.secret_in_lane if isinstance(schedule, BallsAndBins) else schedule is None or schedule.secret
+    return None if is_secret else gaussian_of(part)
 
 
 def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
-    """Return the first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
+    """Return blocks that dominate the first `count` rounds of a secret schedule, and the shift s; None for other
+    releases.
+    """
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None or public_order(part) is not None:
         return None
     shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
-    return blocks_of(schedule, count), shift
+    return dominating_blocks(schedule, count), shift
 
 
-def _largest(part: SingleRelease, count: int) -> float:
+def _largest_loss_of_part(part: SingleRelease, count: int) -> float:
     found = blocks(part, count)
     if found is None:
         return largest_loss(part)
@@ -109,13 +116,13 @@ def _largest(part: SingleRelease, count: int) -> float:
 
 
 def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
-    """Return the sampling probability and the largest shift of one round, over the noise standard deviation."""
+    """Return the sampling probability, and the largest shift of one round over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
-    assert noise is not None  # `pld.supports` has been asked
-    least = noise.noise_multiplier
-    if isinstance(sampling, CappedByPairs):
-        least = min(least, sampling.full_noise_multiplier)
-    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / least
+    assert noise is not None  # the caller has checked `pld.supports`
+    smallest_multiplier = noise.noise_multiplier
+    if isinstance(sampling, PairwiseCappedSampling):
+        smallest_multiplier = min(smallest_multiplier, sampling.full_noise_multiplier)
+    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / smallest_multiplier
 
 
 def largest_loss(part: SingleRelease) -> float:
@@ -124,7 +131,7 @@ def largest_loss(part: SingleRelease) -> float:
 
 
 def largest_shift_loss(q: float, mu: float) -> float:
-    """Return `largest_loss` of a shift mu that occurs with probability q."""
+    """Return a loss that a shift mu with probability q exceeds with probability at most _TAIL_MASS."""
     if q == 0:
         return 0.0
     tail = float(-scipy.special.ndtri(min(0.5, _TAIL_MASS / q)))
@@ -132,21 +139,21 @@ def largest_shift_loss(q: float, mu: float) -> float:
 
 
 def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossDistribution:
-    """Return the privacy loss distribution on the grid -m..m whose profile goes through given points.
+    """Return the privacy loss distribution on the grid -m..m whose profile has the given values at the grid points.
 
     Source: Doroshenko et al. 2022, Algorithm 1. `forth` and `back` are the profiles of the two orders of the neighbours
-    at losses 0, d, ..., m d. With u_k the first and v_k the second, the masses of the first neighbour are
-        p_k = ((u_(k-1) - u_k) - e^-d (u_k - u_(k+1))) / (1 - e^-d)   for k >= 1,   p_-k = e^(-kd) the same of v,
-    and mass beyond m d is at an infinite loss. Direction of error: the distribution dominates (upper bound). Negative
-    losses from the other order keep rounding relative: profiles near 1 are never subtracted. Nor is e^-d from 1, which
-    would leave rounding errors a thousand times larger.
+    at losses 0, d, ..., m d. Let u_k be the first profile and v_k the second. The masses of the first neighbour are p_k
+    = ((u_(k-1) - u_k) - e^-d (u_k - u_(k+1))) / (1 - e^-d) for k >= 1, p_-k = e^(-kd) times that expression in v, and
+    mass beyond m d is at an infinite loss. Direction of error: the distribution dominates (upper bound). Masses at
+    negative losses are computed from the other order, so that rounding errors are relative, without subtracting
+    profiles near 1. e^-d is not subtracted from 1 either, which would increase rounding errors a thousandfold.
     """
     shrink, width = math.exp(-spacing), -math.expm1(-spacing)
 
     def masses(profile: Floats) -> Floats:
-        falls = -np.diff(np.minimum.accumulate(np.clip(profile, 0.0, 1.0)))
-        after = np.append(falls[1:], 0.0)
-        return np.asarray(np.maximum((falls - after) / width + after, 0.0))
+        decreases = -np.diff(np.minimum.accumulate(np.clip(profile, 0.0, 1.0)))
+        after = np.append(decreases[1:], 0.0)
+        return np.asarray(np.maximum((decreases - after) / width + after, 0.0))
 
     centre = 1 - forth[0] - shrink * ((forth[0] - forth[1]) + (back[0] - back[1])) / width
     above = masses(forth)
@@ -156,24 +163,26 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossDistributio
 
 
 _COARSE_FROM = 1.5
-"""Shift from which the grid of a block's distribution may be coarser than `ratio_distribution.of_public_round`."""
+"""Shift from which the grid of a block's distribution may be coarser than
+`ratio_distribution.divergences_with_public_round`.
+"""
 _LARGEST_LOG_GAMMA = 690.0
-"""Largest log gamma of a double. Beyond it the participation round of a client counts as public."""
+"""Largest log gamma in the range of doubles. Above it the client's round of participation counts as public."""
 
 
 def schedule_distributions(
     blocks: Blocks, shift: float, interval: float
 ) -> list[tuple[tuple[LossDistribution, ...], int]]:
-    """Return the privacy loss distributions of blocks in both orders of the neighbours, and the count of each block.
+    """Return for each block its privacy loss distributions in both orders of the neighbours, and its count.
 
     Claim: with s = shift their composition dominates the rounds of the blocks. Adjacency: zero-out, add-remove.
-    Direction of
-    error: upper bound. They are on a grid of `interval` and not composed yet, so that the caller can tilt them first.
+    Direction of error: upper bound. They are on a grid of spacing `interval`. They are not yet composed, so that the
+    caller can tilt them first.
     """
-    of_blocks: list[tuple[tuple[LossDistribution, ...], int]] = [
+    distributions_of_blocks: list[tuple[tuple[LossDistribution, ...], int]] = [
         (_block_distributions(block, shift, interval), count) for block, count in blocks.repeated
     ]
-    return of_blocks
+    return distributions_of_blocks
 
 
 @lru_cache(maxsize=256)
@@ -183,16 +192,16 @@ def _block_distributions(
     steps = math.ceil(ratio_distribution.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:
-        forth, back = ratio_distribution.of_public_round(block, shift, losses)
+        forth, back = ratio_distribution.divergences_with_public_round(block, shift, losses)
         return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
     forth, back = ratio_distribution.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
-        public = ratio_distribution.of_public_round(block, shift, losses)
+        public = ratio_distribution.divergences_with_public_round(block, shift, losses)
         forth, back = (_smaller_profile(losses, one, two) for one, two in zip((forth, back), public, strict=True))
     return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
 
 
 def _smaller_profile(losses: Floats, one: Floats, two: Floats) -> Floats:
-    """Return the largest curve below both that is convex in gamma, as the exact profile below both is."""
+    """Return the largest curve that is at most both curves and convex in gamma; the exact profile is such a curve."""
     lower = np.minimum(one, two)
-    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)
+    return lower if np.all(lower == one) or np.all(lower == two) else convex_minorant(np.exp(losses), lower)

@@ -1,4 +1,4 @@
-"""Privacy loss distributions.
+"""Account by privacy loss distributions (PLDs).
 
 The profile of each mechanism's dominating pair (`gaussian.poisson`, `gaussian.fixed_size`) is discretised by
 connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_distribution`.
@@ -18,7 +18,7 @@ from accounting.arrays import Floats
 from accounting.compose import loss_grid
 from accounting.compose.loss_distribution import LossDistribution, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
 from accounting.mechanisms import (
     CappedPoissonSampling,
@@ -35,26 +35,28 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 
 SMALLEST_DELTA = 1e-12
-"""Delta below which rounding of the FFT and truncated tails (about 1e-15) could matter; use RDP there."""
+"""Smallest delta of this account. Below it rounding errors of the FFT and truncated tails (about 1e-15) could
+matter; use RDP.
+"""
 
-_NOTICED = 1e-4
-"""Share of delta from which rounding requires a second, tilted composition."""
+_TILTED_ABOVE = 1e-4
+"""Rounding error as a share of delta above which a second, tilted composition is computed."""
 MOST_ROUNDS = 10**8
-"""Number of rounds above which the grid would be coarser than one round's losses."""
+"""Largest number of rounds. For more the grid would be coarser than the losses of one round."""
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """Return the smallest epsilon at `delta` of the composed privacy loss distribution.
 
-    Direction of error: upper bound (pessimistic discretisation, truncated tails counted as infinite loss).
+    Direction of error: upper bound (pessimistic discretisation, truncated tails count as infinite losses).
     Tolerance on the default grid: about 1e-4 relative. Domain: delta of at least SMALLEST_DELTA.
-    Adjacency: the mechanism's own, both orders of the neighbours.
+    Adjacency: the mechanism's, both orders of the neighbours.
     """
     target = require.open_probability(delta=delta)
     if target < SMALLEST_DELTA:
         raise InvalidParameter(
-            f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, below it the rounding of the "
-            "numerical convolution matters. Use accountant='rdp'."
+            f"delta={target} with accountant='pld': must be at least {SMALLEST_DELTA}, because rounding errors of the "
+            "numerical convolution matter below it. Use accountant='rdp'."
         )
     parts = parts_of(mechanism)
     for part, _ in parts:
@@ -66,61 +68,66 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     rounds = sum(count for _, count in parts)
     if rounds > MOST_ROUNDS:
         raise InvalidParameter(
-            f"rounds={rounds} with accountant='pld': must be at most {MOST_ROUNDS}, beyond it no grid fits in memory. "
-            "Use accountant='rdp'."
+            f"rounds={rounds} with accountant='pld': must be at most {MOST_ROUNDS}, because grids for more rounds do "
+            "not fit in memory. Use accountant='rdp'."
         )
     slack, interval = composition_slack(rounds), loss_grid.interval(mechanism)
-    held = distribution(mechanism, interval, held_for=target) if slack > _NOTICED * target else None
+    held = distribution(mechanism, interval, held_for=target) if slack > _TILTED_ABOVE * target else None
     found = distribution(mechanism, interval).charged_epsilon(target, slack, held)
     if found == math.inf and slack > target / 2:
         raise InvalidParameter(
-            f"delta={target} with accountant='pld': too small for this many rounds, whose numerical convolution is "
-            f"good to {slack:.1e}. Use accountant='rdp'."
+            f"delta={target} with accountant='pld': too small for this number of rounds, for which the numerical "
+            f"convolution has error {slack:.1e}. Use accountant='rdp'."
         )
     return found
 
 
 def supports(mechanism: Mechanism) -> bool:
-    """Return True if every release has a privacy loss distribution here: Gaussians, sampled or not."""
+    """Return True if this account supports every release: Gaussians, sampled or unsampled."""
     return all(gaussian_of(part) is not None for part, _ in parts_of(mechanism))
 
 
 def composition_slack(compositions: int) -> float:
-    """Return the probability that rounding of the FFT and truncated tails may misplace: it is subtracted from delta."""
+    """Return a bound on the mass misplaced by rounding errors of the FFT and truncated tails; it is subtracted from
+    delta.
+    """
     return 2e-16 * (compositions + 20)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossDistributions:
-    """Privacy loss distributions of both orders of the neighbours, composed separately; one distribution if both are
-    equal.
+    """Privacy loss distributions of both orders of the neighbours, or one distribution if they are equal.
 
-    The neighbours keep their order from round to round, so the worse order counts at the end, not in every round.
+    The orders are composed separately, because the order does not change between rounds. So the maximum over orders is
+    taken once at the end.
     """
 
     orders: tuple[LossDistribution, ...]
 
     def repeated(self, count: int) -> "LossDistributions":
-        """Return the distributions of `count` such independent releases."""
+        """Return the distributions of `count` independent releases of this kind."""
         return LossDistributions(orders=tuple(law.repeated(count) for law in self.orders))
 
     def plus(self, other: "LossDistributions") -> "LossDistributions":
-        """Return the distributions of these releases and those."""
-        return LossDistributions(orders=tuple(one.plus(two) for one, two in _exchanged_pair(self.orders, other.orders)))
+        """Return the distributions of the composition with other releases."""
+        return LossDistributions(
+            orders=tuple(one.plus(two) for one, two in _pairs_of_orders(self.orders, other.orders))
+        )
 
     def smallest_epsilon(self, delta: float) -> float:
-        """Return the least epsilon >= 0 that both orders meet at `delta`."""
+        """Return the smallest epsilon >= 0 that both orders meet at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
     def tilted(self, tilt: float) -> "LossDistributions":
-        """Return these distributions in tilted form."""
+        """Return the tilted form of both distributions."""
         return LossDistributions(orders=tuple(law.tilted(tilt) for law in self.orders))
 
     def charged_epsilon(self, delta: float, slack: float, held: "LossDistributions | None" = None) -> float:
-        """Return `smallest_epsilon` if transforms may have misplaced `slack`.
+        """Return `smallest_epsilon` if transforms may have misplaced mass `slack`. held: tilted form of these
+        distributions.
 
-        For each order the smaller of its epsilon by the plain and by the tilted distribution. Direction of error: upper
-        bound.
+        For each order the smaller epsilon of the untilted and the tilted distribution is used. Direction of error:
+        upper bound.
         """
         both = (self,) if held is None else (self, held)
         choices = list(zip(*(laws.orders for laws in both), strict=True))
@@ -132,18 +139,18 @@ class LossDistributions:
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
 
 
-def _exchanged_pair(
-    ours: Sequence[LossDistribution], others: Sequence[LossDistribution]
+def _pairs_of_orders(
+    first: Sequence[LossDistribution], others: Sequence[LossDistribution]
 ) -> Iterator[tuple[LossDistribution, LossDistribution]]:
-    for k in range(max(len(ours), len(others))):
-        yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
+    for k in range(max(len(first), len(others))):
+        yield first[min(k, len(first) - 1)], others[min(k, len(others) - 1)]
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
-    """Return the exponential tilt for composing about `rounds` PLDs; 0 if rounding is small against delta without
-    one.
+    """Return the exponential tilt for composing about `rounds` PLDs; 0 if rounding errors are small against delta
+    without a tilt.
     """
-    if 2 * composition_slack(rounds) <= _NOTICED * delta:
+    if 2 * composition_slack(rounds) <= _TILTED_ABOVE * delta:
         return 0.0
     held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]
     return max(held, key=lambda law: (rounds * law.scale - math.log(delta)) / law.tilt).tilt
@@ -155,9 +162,10 @@ def distribution(
 ) -> LossDistributions:
     """Return the privacy loss distributions that dominate `mechanism`, on a grid of `interval`.
 
-    held_for: a delta near which they are evaluated; they are then tilted, so that rounding is small against it.
-    tilt: the tilt itself, for adding them to others of that tilt. Distributions are tilted before they are composed:
-    afterwards the transform's rounding errors would grow with the tilt. Errors: UnsupportedMechanism without a PLD.
+    held_for: a delta for which the distributions are tilted, so that rounding errors near it are small. tilt: the tilt
+    itself, for composition with other distributions of this tilt. Distributions are tilted before they are composed,
+    because later tilting would increase the rounding errors of the transform. Errors: UnsupportedMechanism for a
+    mechanism without a PLD.
     """
     parts = [one for part, count in parts_of(mechanism) for one in _part_distributions(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
@@ -172,7 +180,9 @@ def distribution(
 
 
 def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossDistributions, int]]:
-    """Return a part's distributions and their count; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
+    """Return the distributions of a part, each with its count. T unsampled Gaussians of mu are exactly one of mu
+    sqrt(T).
+    """
     if plain := plain_gaussian(part):
         return [(_unsampled_losses(plain.mu * math.sqrt(count), interval), 1)]
     if gaussian_of(part) is None:
@@ -180,18 +190,18 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     if sampling_of(part).probability == 0:
         return [(LossDistributions(orders=(certain(0, spacing=interval),)), 1)]
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
-        return [(_unsampled_losses(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
+        return [(_unsampled_losses(public.mu * math.sqrt(squared_sensitivity(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
         return [
             (LossDistributions(orders=orders), times)
             for orders, times in loss_grid.schedule_distributions(*found, interval)
         ]
-    return [(LossDistributions(orders=tuple(_orders(part, interval))), count)]
+    return [(LossDistributions(orders=tuple(_distributions_of_orders(part, interval))), count)]
 
 
-def _orders(mechanism: SingleRelease, interval: float) -> list[LossDistribution]:
+def _distributions_of_orders(mechanism: SingleRelease, interval: float) -> list[LossDistribution]:
     """Return the privacy loss distribution of one round for each order of the neighbours; one if both are equal."""
-    forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
+    forth, back = _profiles(mechanism, _grid_losses(loss_grid.largest_loss(mechanism), interval))
     one = loss_grid.connect_dots(interval, forth, back)
     return (
         [one] if mechanism.adjacency is Adjacency.REPLACE_ONE else [one, loss_grid.connect_dots(interval, back, forth)]
@@ -199,9 +209,9 @@ def _orders(mechanism: SingleRelease, interval: float) -> list[LossDistribution]
 
 
 def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]:
-    """Return the one-round profiles of both orders. Poisson zero-out has add-remove's pair of output distributions."""
+    """Return the profiles of one round in both orders. Under Poisson sampling zero-out has the pair of add-remove."""
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
-    assert noise is not None  # `supports` has been asked
+    assert noise is not None  # the caller has checked `supports`
     if isinstance(sampling, CappedPoissonSampling):
         return capped.profiles(
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
@@ -217,25 +227,25 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
 
 
 def _unsampled_losses(mu: float, interval: float) -> LossDistributions:
-    profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
+    profile = privacy_profile(_grid_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
     return LossDistributions(orders=(loss_grid.connect_dots(interval, profile, profile),))
 
 
-def _losses(largest: float, interval: float) -> Floats:
+def _grid_losses(largest: float, interval: float) -> Floats:
     steps = math.ceil(largest / interval) + 1
     return interval * np.arange(steps + 1, dtype=float)
 
 
 def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
-    """Yield epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
+    """Yield upper bounds on epsilon after 1, 2, ... rounds of `mechanism`, on the grid for `rounds` rounds.
 
-    `lost` is subtracted from delta for every round: the part outside its account. One convolution per round; more than
-    `rounds` may be drawn. Domain and direction of error: those of `epsilon`.
+    `lost`, the part of delta outside the account, is subtracted from delta for every round. Each round needs one
+    convolution; the iterator continues beyond `rounds`. Domain and direction of error: as `epsilon`.
     """
     require.open_probability(delta=delta)
     interval = loss_grid.interval(Composed(parts=((mechanism, rounds),)))
     if schedule_of(mechanism) is not None:
-        yield from _schedule_distributions(mechanism, interval, delta, lost)
+        yield from _epsilons_of_schedule(mechanism, interval, delta, lost)
         return
     one = distribution(mechanism, interval)
     total = one
@@ -245,15 +255,15 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
         total = total.plus(one)
 
 
-def _schedule_distributions(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
-    """Yield the distribution of all rounds so far of a schedule, whose rounds belong together; infinite beyond its
-    end.
+def _epsilons_of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
+    """Yield epsilon of all rounds so far of a schedule, which are accounted jointly; infinity after the end of the
+    schedule.
     """
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
         schedule = schedule_of(mechanism)
-        over = schedule is not None and schedule.ends_after is not None and count > schedule.ends_after
-        if over or target <= 0:
+        has_ended = schedule is not None and schedule.ends_after is not None and count > schedule.ends_after
+        if has_ended or target <= 0:
             yield math.inf
         else:
             yield distribution(Composed(parts=((mechanism, count),)), interval).smallest_epsilon(target)

@@ -1,4 +1,4 @@
-"""Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon."""
+"""Renyi differential privacy: curves of mechanisms, and conversion of a curve to epsilon."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import fixed_size_rdp, subsampling
-from accounting.gaussian.account import penalty
-from accounting.gaussian.subsampling import amplified
+from accounting.gaussian.account import closeness_penalty
+from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms import (
     BallsAndBins,
     CappedPoissonSampling,
@@ -38,7 +38,7 @@ from accounting.mechanisms.kinds import Account, account_of
 Conversion = Literal["improved", "classical"]
 
 _PARTS = 10**9
-"""Denominator of the probability to take part in a full round, which is rounded up."""
+"""Denominator of the participation probability in a full round, which is rounded up."""
 
 ORDERS: Floats = np.concatenate(
     [
@@ -64,49 +64,51 @@ ORDERS: Floats = np.concatenate(
         ],
     ]
 )
-"""Default orders: those of Opacus and beyond at both ends. An optimum at an end is reported as such."""
+"""Default orders: those of Opacus, extended at both ends. A note reports an optimum at an end."""
 
 FAR_ORDERS: Floats = np.concatenate([ORDERS, 2.0 ** np.arange(13, 41)])
-"""Orders for a plain Gaussian, whose curve is closed-form: up to 2^40, for epsilons near 0."""
+"""Orders for an unsampled Gaussian, whose curve has a closed form: up to 2^40, for epsilons near 0."""
 
 
 def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
-    """Return an upper bound on the Renyi divergence of each order, in both directions, over all neighbours.
+    """Return an upper bound on the Renyi divergence at each order, in both directions, over all neighbours.
 
-    Orders above 1; the result has their shape. An order without a known or computable bound is infinite, which keeps
-    every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7). Poisson: `gaussian.poisson_rdp`
-    (add-remove; zero-out has the same pair of output distributions). Poisson with a cap: the mean of full rounds and
-    others (`gaussian.capped`). Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special
-    case). Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are
-    quasi-convex), or the squared sensitivity of a stream of correlated noise. Other kinds: their accounts
-    (`mechanisms.kinds`); a sampled kind with a twin is nearly a Gaussian. Composition: the sum.
+    Orders must be above 1; the result has their shape. The bound is infinite at an order without a computable bound,
+    which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7). Poisson:
+    `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions). Poisson with a cap: the
+    mean of full and other rounds (`gaussian.capped`). Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C;
+    zero-out is a special case). Schedules: as if participation were public, alpha k mu^2 / 2 with k the largest number
+    of participations (divergences are quasi-convex), or the squared sensitivity of a stream of correlated noise in
+    place of k. Other kinds: their accounts (`mechanisms.kinds`); a sampled kind with a twin uses that Gaussian.
+    Composition: the sum.
     """
-    return np.asarray(np.sum([_repeated(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
+    return np.asarray(np.sum([_repeated_curve(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
 
 
-def choices(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
-    """Return mechanisms whose curves may be used for `mechanism`, each with the part of delta that it takes.
+def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
+    """Return mechanisms whose curves are valid for `mechanism`, each with the part of delta that this needs.
 
-    With a cap: the mechanism itself, and the one without caps, which takes zeta p in every round, the probability that
-    the round is full and the client takes part (h' <= p in `gaussian.capped`). Direction of error: upper bound.
+    With a cap they are the mechanism itself, and the mechanism without caps. The latter needs zeta p of delta in every
+    round, the probability that the round is full and the client takes part (h' <= p in `gaussian.capped`). Direction of
+    error: upper bound.
     """
     parts = parts_of(mechanism)
-    lost = math.fsum(count * _left_out(part) for part, count in parts)
+    lost = math.fsum(count * _full_participation_probability(part) for part, count in parts)
     if not lost:
         return [(mechanism, 0.0)]
-    free = tuple((uncapped(part), count) for part, count in parts)
-    return [(mechanism, 0.0), (Composed(parts=free, order=None), lost)]
+    uncapped_curve = tuple((uncapped(part), count) for part, count in parts)
+    return [(mechanism, 0.0), (Composed(parts=uncapped_curve, order=None), lost)]
 
 
 def uncapped(part: SingleRelease) -> SingleRelease:
-    """Return the release under Poisson sampling without a cap."""
+    """Return the release with Poisson sampling without a cap in place of capped Poisson sampling."""
     sampling = sampling_of(part)
     if not isinstance(sampling, CappedPoissonSampling):
         return part
     return subsample(unsampled(part), PoissonSampling(probability=sampling.probability))
 
 
-def _left_out(part: SingleRelease) -> float:
+def _full_participation_probability(part: SingleRelease) -> float:
     sampling = sampling_of(part)
     if not isinstance(sampling, CappedPoissonSampling):
         return 0.0
@@ -121,24 +123,28 @@ def checked_orders(orders: ArrayLike) -> Floats:
     except (TypeError, ValueError):
         valid = False
     if not valid:
-        raise InvalidParameter(f"orders={orders!r}: must be finite numbers above 1, one or a list of them.")
+        raise InvalidParameter(f"orders={orders!r}: must be a finite number above 1, or a list of such numbers.")
     return given
 
 
-def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
-    """Return the curve of `count` times `part`."""
+def _repeated_curve(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
+    """Return the curve of the composition of `count` releases `part`."""
     given = checked_orders(orders)
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
-        shown = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
-        times = shown * schedule.most_participations(count) if schedule.secret else squares(schedule, count)
+        shift_factor = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
+        times = (
+            shift_factor * schedule.most_participations(count)
+            if schedule.secret
+            else squared_sensitivity(schedule, count)
+        )
         return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
-    near = continuous(Composed(parts=((part, count),)))
+    replacement = continuous(Composed(parts=((part, count),)))
     twin: SingleRelease | None
-    ((twin, _),) = parts_of(near.mechanism)
+    ((twin, _),) = parts_of(replacement.mechanism)
     values = np.reshape(_sampled_curve(twin, tuple(np.atleast_1d(given).tolist())), given.shape)
-    return np.asarray(count * values + penalty(given, near.closeness))
+    return np.asarray(count * values + closeness_penalty(given, replacement.closeness))
 
 
 @lru_cache(maxsize=512)
@@ -153,34 +159,34 @@ def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[f
 
 
 def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: CappedPoissonSampling) -> Floats:
-    """Return Renyi divergences of Poisson sampling with a cap: a mean over full and other rounds, as if that were
-    released.
+    """Return Renyi divergences of Poisson sampling with a cap, as if it were public whether the round is full.
 
     e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.capped`). Direction of error:
     upper bound.
     """
-    assert account.sampled is not None  # the caller has asked
-    free = account.sampled(orders, noise, PoissonSampling(probability=sampling.probability))
+    assert account.sampled is not None  # the caller has checked
+    uncapped_curve = account.sampled(orders, noise, PoissonSampling(probability=sampling.probability))
     found = []
     for zeta, p in sampling.full_rounds(noise.adjacency):
         if not zeta:
-            found.append(free)
+            found.append(uncapped_curve)
             continue
-        full = _full_round(orders, noise, account, p)
+        full = _full_round_curve(orders, noise, account, p)
         if zeta >= 1:
             found.append(full)
             continue
-        both = np.log1p(-zeta) + (orders - 1) * free, np.log(zeta) + (orders - 1) * full
+        both = np.log1p(-zeta) + (orders - 1) * uncapped_curve, np.log(zeta) + (orders - 1) * full
         found.append(np.maximum(np.logaddexp(*both), 0.0) / (orders - 1))
     return np.asarray(np.max(found, axis=0))
 
 
-def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Floats:
-    """Return Renyi divergences of a full round, in which the client takes part with probability p and displaces
-    another.
+def _full_round_curve(orders: Floats, noise: Any, account: Account, p: float) -> Floats:
+    """Return Renyi divergences of a full round, in which the client takes part with probability p and displaces another
+    client.
 
-    Under add-remove that of Poisson sampling with a move of 2 clips; else of fixed-size sampling. Orders between whole
-    numbers have chords of (a - 1) rho, which is convex; never above the divergence without sampling.
+    Under add-remove they are those of Poisson sampling with a move of 2 clips, else those of fixed-size sampling.
+    Between integer orders they are given by chords of (a - 1) rho, which is convex. They are at most the divergence
+    without sampling.
     """
     assert account.sampled is not None
     displaced = replace(noise, adjacency=Adjacency.REPLACE_ONE)
@@ -188,7 +194,7 @@ def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Float
         once = PoissonSampling(probability=p)
         if isinstance(noise, Gaussian):
             return account.sampled(orders, replace(noise, noise_multiplier=noise.noise_multiplier / 2), once)
-        return amplified(
+        return amplified_curve(
             orders, lambda at: account.renyi(at, displaced), noise.adjacency, once, largest=subsampling.LARGEST_ORDER
         )
     once_of_many = FixedSizeSampling(cohort=min(math.ceil(p * _PARTS), _PARTS), clients=_PARTS)
@@ -202,7 +208,7 @@ def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Float
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """Epsilon from a Renyi curve and the order that gave it; at_end: True if that order is an end of the grid."""
+    """Epsilon from a Renyi curve, with its order. at_end: True if the order is an end of the grid of orders."""
 
     epsilon: float
     order: float
@@ -214,7 +220,8 @@ def epsilon_from_curve(
 ) -> Converted:
     """Return the smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`, by `converted`.
 
-    Never below 0. Direction of error: upper bound for every set of orders; if `at_end`, a longer grid might lower it.
+    Epsilon is at least 0. Direction of error: upper bound for every set of orders; if `at_end`, more orders might
+    decrease it.
     """
     target = require.open_probability(delta=delta)
     alpha = np.atleast_1d(checked_orders(orders))
@@ -231,7 +238,7 @@ def epsilon_from_curve(
 
 
 def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Conversion) -> Floats:
-    """Return epsilon at each order alone, possibly below 0; infinite where `rdp` is infinite or undefined.
+    """Return the epsilon that each single order implies, possibly below 0; infinite where `rdp` is infinite or nan.
 
     improved:   rho + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)   (Canonne, Kamath, Steinke 2020, Prop. 12),
                 and 0 if 1 - e^-rho <= delta^2: the total variation is at most sqrt(1 - e^-KL) (Bretagnolle and
@@ -240,10 +247,10 @@ def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Convers
     """
     if conversion == "improved":
         values = rdp + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-        settled = (rdp >= 0) & (-np.expm1(-rdp) <= np.square(delta))
-        # The same near delta 1, where squares round to 1.
-        settled &= np.exp(-np.maximum(rdp, 0.0)) >= (1 - np.asarray(delta)) * (1 + np.asarray(delta))
-        values = np.where(settled, np.minimum(values, 0.0), values)
+        zero_epsilon = (rdp >= 0) & (-np.expm1(-rdp) <= np.square(delta))
+        # Equivalent condition for delta near 1, where squares round to 1.
+        zero_epsilon &= np.exp(-np.maximum(rdp, 0.0)) >= (1 - np.asarray(delta)) * (1 + np.asarray(delta))
+        values = np.where(zero_epsilon, np.minimum(values, 0.0), values)
     elif conversion == "classical":
         values = rdp - np.log(delta) / (orders - 1)
     else:
@@ -252,11 +259,11 @@ def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Convers
 
 
 def orders(mechanism: Mechanism) -> Floats:
-    """Return the Renyi orders for an account of this mechanism."""
+    """Return the Renyi orders at which the curve of this mechanism is computed."""
     parts = [part for part, _ in parts_of(mechanism)]
     sampled = [unsampled(part) is not part for part in parts]
     for part in parts:
-        few = account_of(unsampled(part)).orders
-        if few is not None:
-            return few[all(sampled)]
+        orders_of_kind = account_of(unsampled(part)).orders
+        if orders_of_kind is not None:
+            return orders_of_kind[all(sampled)]
     return ORDERS if any(sampled) else FAR_ORDERS

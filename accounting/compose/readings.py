@@ -1,7 +1,7 @@
-"""Readings of a profile: errors of membership tests, Gaussian DP, groups of clients, an attacker's success.
+"""Readings of a profile: errors of membership tests, Gaussian DP, groups of clients, success of an attacker.
 
-Everything follows from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the neighbours;
-a profile that is an upper bound gives a statement that holds.
+All readings follow from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the
+neighbours. A profile that is an upper bound gives valid readings.
 """
 
 import math
@@ -20,10 +20,10 @@ from accounting.compose.twins import plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import Mechanism
-from accounting.roots import crossing
+from accounting.roots import crossing_bracket
 
 FALSE_POSITIVE_RATES = (0.01, 0.001)
-"""Rates at which the true positive rate of a membership test is stated beside an epsilon."""
+"""False-positive rates at which the true-positive rate of a membership test is stated in addition to an epsilon."""
 READING_KEYS = ("advantage", "tpr_at_fpr", "gaussian_dp")
 _UP = 1 + 1e-12
 _CELLS = 2000
@@ -32,11 +32,11 @@ _LARGEST = 1e4
 
 
 def tradeoff(profile: Callable[[Floats], ArrayLike], false_positive_rate: ArrayLike) -> Floats:
-    """Return the least false negative rate that a test of the two neighbours can have at this false positive rate.
+    """Return the smallest false-negative rate of a test of two neighbours at each false-positive rate.
 
     f(a) = sup over epsilon of 1 - delta(epsilon) - e^epsilon a, at least 0   (Dong, Roth, Su 2022, Prop. 2.12)
 
-    over a grid of epsilon. Shape: that of the rates. Direction of error: lower bound, so no test does better.
+    The sup is over a grid of epsilon. Shape: as the rates. Direction of error: lower bound, so no test is better.
     """
     a = np.asarray(false_positive_rate, dtype=float)
     if not np.all((a >= 0) & (a <= 1)):
@@ -50,8 +50,8 @@ def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floa
 
     inf over epsilon of delta(epsilon) + e^epsilon a   (Dong, Roth, Su 2022, Prop. 2.12)
 
-    The datasets may be in either order. Every epsilon gives a bound; the grid is refined around the least one. Shape:
-    that of the rates. Direction of error: upper bound, so no test does better.
+    It holds for both orders of the datasets. Every epsilon gives a bound; the grid is refined around the minimum.
+    Shape: as the rates. Direction of error: upper bound, so no test is better.
     """
     rates = np.asarray(false_positive_rate, dtype=float)
     if not np.all((rates >= 0) & (rates <= 1)):
@@ -61,58 +61,65 @@ def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floa
 
 
 def _largest_rate(profile: Profile, rate: float) -> float:
-    points, least = _POINTS, 1.0
+    points, smallest = _POINTS, 1.0
     for _ in range(4):
         bounds = profile(points) + np.exp(points) * rate
         best = int(np.argmin(bounds))
-        least = min(least, float(bounds[best]) * _UP)
+        smallest = min(smallest, float(bounds[best]) * _UP)
         points = np.linspace(points[max(best - 1, 0)], points[min(best + 1, len(points) - 1)], 100)
-    return max(least, rate)
+    return max(smallest, rate)
 
 
 def success(profile: Profile, *, prior: float = 0.5) -> float:
-    """Return the largest probability with which an attacker names the right neighbour; prior: that of the first.
+    """Return the largest probability that an attacker identifies the true neighbour; prior: probability of the first
+    neighbour.
 
-    1 - prior + prior delta(log((1 - prior) / prior)), reached by the likelihood-ratio test. Direction of error: upper
-    bound.
+    It is 1 - prior + prior delta(log((1 - prior) / prior)), attained by the likelihood-ratio test. Direction of error:
+    upper bound.
     """
     p = require.open_probability(prior=prior)
     return float(1 - p + p * profile(math.log((1 - p) / p)))
 
 
 def advantage(profile: Profile) -> float:
-    """Return the largest true positive rate less false positive rate of any test: delta(0). Direction: upper bound."""
+    """Return the largest true-positive rate minus false-positive rate of any test, delta(0). Direction of error:
+    upper bound.
+    """
     return min(float(profile(0.0)) * _UP, 1.0)
 
 
 def gaussian_dp(profile: Profile, delta_min: float) -> float:
-    """Return the smallest mu whose Gaussian profile is at least the given one wherever that is at least `delta_min`.
+    """Return the smallest mu whose Gaussian profile is at least `profile` wherever `profile` is at least `delta_min`.
 
-    A summary: below delta_min the mu-Gaussian profile may be smaller, so mu alone is no guarantee. Returns infinity if
-    the profile never falls to delta_min, and if its delta at epsilon 0 is 1 in double precision (mu above 14).
+    mu is a summary, not a guarantee: below delta_min the mu-Gaussian profile may be smaller than `profile`. Returns
+    infinity if the profile stays above delta_min, and if its delta at epsilon 0 is 1 in double precision (mu above 14).
 
-    On each cell of a grid the true profile is convex in e^epsilon, so it is below the chord of the bounds at the cell's
-    ends; the Gaussian profile is above its tangent at the middle. Tangent against chord is a comparison at two points.
-    Direction of error: upwards, by about 1e-5 relative.
+    On each cell of a grid the profile is convex in e^epsilon, so it is at most the chord of the bounds at the ends of
+    the cell. The Gaussian profile is at least its tangent at the middle. Comparing tangent and chord at both ends
+    suffices. Direction of error: upwards, by about 1e-5 relative.
     """
     end = max(epsilon_at(profile, delta_min), 1e-6)
     if not math.isfinite(end):
         return math.inf
     knots = np.linspace(0.0, end, _CELLS + 1)
-    wanted = profile(knots) * _UP
-    if wanted[0] == 0:
+    values_needed = profile(knots) * _UP
+    if values_needed[0] == 0:
         return 0.0
-    if wanted[0] >= 1:
+    if values_needed[0] >= 1:
         return math.inf
     middles = (knots[:-1] + knots[1:]) / 2
     before, after = np.expm1(knots[:-1] - middles), np.expm1(knots[1:] - middles)
 
     def is_above(mu: float) -> bool:
         value = privacy_profile(middles, mu=mu)
-        slope = -np.exp(middles + scipy.special.log_ndtr(-mu / 2 - middles / mu))  # in e^epsilon, times e^middle
-        return bool(np.all((value + slope * before >= wanted[:-1]) & (value + slope * after >= wanted[1:])))
+        slope = -np.exp(
+            middles + scipy.special.log_ndtr(-mu / 2 - middles / mu)
+        )  # derivative in e^epsilon, times e^middle
+        return bool(
+            np.all((value + slope * before >= values_needed[:-1]) & (value + slope * after >= values_needed[1:]))
+        )
 
-    return crossing(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
+    return crossing_bracket(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +127,8 @@ class Readings:
     """Readings of a guarantee: a membership test's advantage and true positive rates, and a Gaussian DP summary.
 
     advantage, true_positive_rates: upper bounds for every test of two neighbouring datasets, in both orders.
-    mu: the smallest whose Gaussian profile is above the run's wherever delta is at least `delta_min`; no guarantee.
+    mu: the smallest mu whose Gaussian profile is above the run's wherever delta is at least `delta_min`. It is a
+    summary, not a guarantee.
     """
 
     advantage: float
@@ -129,7 +137,7 @@ class Readings:
     delta_min: float
 
     def to_dict(self) -> dict[str, object]:
-        """JSON keys beside an epsilon; an infinite mu is null."""
+        """Return the JSON object of the readings; an infinite mu is null."""
         return {
             "advantage": self.advantage,
             "tpr_at_fpr": {f"{rate:g}": value for rate, value in self.true_positive_rates.items()},
@@ -139,31 +147,31 @@ class Readings:
 
 @lru_cache(maxsize=64)
 def readings(mechanism: Mechanism, delta_min: float, pair: tuple[float, float] | None = None) -> Readings:
-    """Return the readings of the best account's profile of `mechanism`. Direction of error: upwards.
+    """Return the readings of the profile of `mechanism` by the best account. Direction of error: upwards.
 
-    pair: an (epsilon, delta) that holds of the mechanism, by an account that has no profile or a looser one. Errors:
-    UnsupportedMechanism if no account has a profile and there is no pair.
+    pair: an (epsilon, delta) that holds for the mechanism, by an account without a profile or with a looser profile.
+    Errors: UnsupportedMechanism if no account has a profile and no pair is given.
     """
     require.open_probability(delta_min=delta_min)
-    known = None if pair is None else profile_of_pair(*pair)
+    given_profile = None if pair is None else profile_of_pair(*pair)
     try:
         claim = profile(mechanism, delta=delta_min)
     except (UnsupportedMechanism, InvalidParameter):
-        if known is None:
+        if given_profile is None:
             raise
-        claim = known
+        claim = given_profile
     else:
-        claim = claim if known is None else smaller(claim, known)
+        claim = claim if given_profile is None else minimum_profile(claim, given_profile)
     return readings_of_profile(claim, delta_min, shift=plain_shift(mechanism))
 
 
-def smaller(one: Profile, other: Profile) -> Profile:
-    """Return the profile that two claims of one mechanism have together."""
+def minimum_profile(one: Profile, other: Profile) -> Profile:
+    """Return the minimum of two profiles of one mechanism."""
     return Profile(above_zero=lambda eps: np.minimum(one(eps), other(eps)), method=f"{one.method}+{other.method}")
 
 
 def readings_of_profile(claim: Profile, delta_min: float, *, shift: float | None = None) -> Readings:
-    """Return the readings of a profile; shift: mu of a mechanism that is exactly Gaussian."""
+    """Return the readings of a profile. shift: mu if the mechanism is exactly one Gaussian."""
     rates = true_positive_rate(claim, FALSE_POSITIVE_RATES)
     return Readings(
         advantage=advantage(claim),
@@ -174,41 +182,52 @@ def readings_of_profile(claim: Profile, delta_min: float, *, shift: float | None
 
 
 def posterior(*, epsilon: float, prior: float) -> float:
-    """Return the largest posterior of an observer with this prior, after an outcome whose loss is at most epsilon.
+    """Return the largest posterior probability of an observer with this prior, after an outcome with a loss of at most
+    epsilon.
 
-    The odds grow by e^epsilon. With (epsilon, delta), losses above x > epsilon have probability at most delta / (1 -
-    e^(epsilon - x)). Direction of error: upper bound.
+    The odds increase by at most a factor e^epsilon. Under (epsilon, delta)-DP, losses above x > epsilon have
+    probability at most delta / (1 - e^(epsilon - x)). Direction of error: upper bound.
     """
     p = require.open_probability(prior=prior)
     odds = math.log(p / (1 - p)) + epsilon
     return 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
 
 
-def of_group(profile: Profile, size: int) -> Profile:
+def group_profile(profile: Profile, size: int) -> Profile:
     """Return the profile for neighbours that differ in `size` clients.
 
-    delta_k(epsilon) = delta(epsilon / k) (e^epsilon - 1) / (e^(epsilon / k) - 1): a chain of k neighbours. Direction of
-    error: upper bound, loose for large k (exact for Gaussians: k times the shift).
+    By a chain of k neighbours it is delta_k(epsilon) = delta(epsilon / k) (e^epsilon - 1) / (e^(epsilon / k) - 1).
+    Direction of error: upper bound, loose for large k (for Gaussians the exact profile has k times the shift).
     """
     k = require.count(size=size)
 
     def above_zero(epsilon: Floats) -> Floats:
-        each = np.asarray(epsilon, dtype=float) / k
+        epsilon_per_client = np.asarray(epsilon, dtype=float) / k
         with np.errstate(over="ignore", invalid="ignore"):
-            steps = np.where(each > 0, np.expm1(np.minimum(k * each, 700)) / np.expm1(np.maximum(each, 1e-300)), k)
-        known = np.where(k * each <= 700, profile(each) * np.maximum(steps, k), 1.0)
-        return np.asarray(np.where(np.isinf(each), np.minimum(profile(each), 1.0) if k == 1 else 1.0, known))
+            steps = np.where(
+                epsilon_per_client > 0,
+                np.expm1(np.minimum(k * epsilon_per_client, 700)) / np.expm1(np.maximum(epsilon_per_client, 1e-300)),
+                k,
+            )
+        given_profile = np.where(k * epsilon_per_client <= 700, profile(epsilon_per_client) * np.maximum(steps, k), 1.0)
+        return np.asarray(
+            np.where(
+                np.isinf(epsilon_per_client),
+                np.minimum(profile(epsilon_per_client), 1.0) if k == 1 else 1.0,
+                given_profile,
+            )
+        )
 
     return Profile(above_zero=above_zero, method=profile.method)
 
 
 def epsilon_at(profile: Profile, delta: float) -> float:
-    """Return an epsilon >= 0 with delta(epsilon) <= delta, the least to 1e-9 if the profile falls; infinite beyond
-    10^4.
+    """Return an epsilon >= 0 with delta(epsilon) <= delta. For a decreasing profile it is the smallest, to 1e-9;
+    above 10^4 it is infinite.
     """
     target = require.open_probability(delta=delta)
 
     def enough(epsilon: float) -> bool:
         return float(profile(epsilon)) <= target
 
-    return 0.0 if enough(0.0) else crossing(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]
+    return 0.0 if enough(0.0) else crossing_bracket(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]

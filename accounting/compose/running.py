@@ -1,4 +1,4 @@
-"""Epsilon during a run whose rounds differ: one convolution per round, instead of a new composition."""
+"""Running epsilon of a run whose rounds differ, with one convolution per round instead of a new composition."""
 
 import math
 from collections import Counter
@@ -17,18 +17,18 @@ from accounting.compose.twins import Continuous, allowed_loss, continuous, overf
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
-_ROOM = 4.0
-"""Factor on the planned width of the losses that still fits on the grid."""
+_LARGEST_WIDENING = 4.0
+"""Largest factor by which losses may be wider than planned on a grid."""
 
 
 class Running:
-    """Composition of releases that are added one by one, and its epsilon at `delta`.
+    """Running composition, to which releases are added one by one, and its epsilon at `delta`.
 
-    typical: a release like the planned ones, about `rounds` of them: it sets grid and orders. Every value is an upper
-    bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the smallest of
-    the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the first two for
-    noise that is Gaussian or nearly. Rounds of a participation schedule belong together: they are accounted anew for
-    every epsilon, an epoch in progress by its rounds so far.
+    typical, rounds: a typical release and the planned number of releases, which determine grid and orders. Every value
+    is an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" is the
+    smallest bound of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account;
+    the first two require (nearly) Gaussian noise. Rounds of a participation schedule are accounted jointly and again
+    for every epsilon, with the rounds so far of an incomplete epoch.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
@@ -38,24 +38,26 @@ class Running:
         self._scheduled: Counter[SingleRelease] = Counter()
         self._lost = 0.0
         self._curve: Floats | None = None
-        self._uncapped: tuple[Floats, float] | None = None  # without caps, and what that loses of delta
-        self._losses: _Losses | None = None
+        self._uncapped_curve: tuple[Floats, float] | None = (
+            None  # curve without caps, and the part of delta that it needs
+        )
+        self._losses: _RunningLosses | None = None
         lost = allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
         if (
             losses
             and delta >= pld.SMALLEST_DELTA
-            and (near := _release_near_gaussian(typical, rounds, lost)) is not None
+            and (replacement := _gaussian_replacement(typical, rounds, lost)) is not None
         ):
-            if near.pairwise and losses == ["adaptive"]:
-                raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
-            self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
+            if replacement.pairwise and losses == ["adaptive"]:
+                raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
+            self._losses = _RunningLosses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
             self._orders = rdp.orders(typical)
             self._curve = np.zeros_like(self._orders)
-            self._uncapped = self._curve, 0.0
+            self._uncapped_curve = self._curve, 0.0
         if self._losses is None and self._curve is None:
-            raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
+            raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
         self._count = 0
 
     def add(self, release: SingleRelease, count: int = 1) -> None:
@@ -71,133 +73,135 @@ class Running:
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
-                self._losses = None  # the other account remains
-        if self._curve is not None and self._uncapped is not None:
+                self._losses = None  # the Renyi account remains
+        if self._curve is not None and self._uncapped_curve is not None:
             self._curve = self._curve + count * self._renyi_curve(release)
-            self._uncapped = self._without_caps(release, count)
+            self._uncapped_curve = self._without_caps(release, count)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
-        """Return epsilon of everything added so far and `also`."""
+        """Return epsilon of all releases so far, followed by `also`."""
         if also is None and not self._count:
             return 0.0
         scheduled = self._scheduled
         if also is not None and schedule_of(also) is not None:
             scheduled, also = self._scheduled + Counter([also]), None
-        together = Composed(parts=tuple(scheduled.items())) if scheduled else None
+        schedule_rounds = Composed(parts=tuple(scheduled.items())) if scheduled else None
         target = self._delta - self._lost - (overflow(also) if also is not None else 0.0)
         if target <= 0:
             return math.inf
         bounds = []
         if self._losses is not None:
             try:
-                bounds.append(self._losses.epsilon(target, also, together))
+                bounds.append(self._losses.epsilon(target, also, schedule_rounds))
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
-        if self._curve is not None and self._uncapped is not None:
+        if self._curve is not None and self._uncapped_curve is not None:
             curve = self._curve + (self._renyi_curve(also) if also is not None else 0.0)
-            free, lost = self._uncapped if also is None else self._without_caps(also, 1)
-            schedules = rdp.curve(together, self._orders) if together is not None else 0.0
+            uncapped, lost = self._uncapped_curve if also is None else self._without_caps(also, 1)
+            schedules = rdp.curve(schedule_rounds, self._orders) if schedule_rounds is not None else 0.0
             bounds.append(rdp.epsilon_from_curve(self._orders, curve + schedules, delta=target).epsilon)
             if 0 < lost < target:
-                bounds.append(rdp.epsilon_from_curve(self._orders, free + schedules, delta=target - lost).epsilon)
+                bounds.append(rdp.epsilon_from_curve(self._orders, uncapped + schedules, delta=target - lost).epsilon)
         return min(bounds)
 
     def _without_caps(self, release: SingleRelease, count: int) -> tuple[Floats, float]:
-        """Return the Renyi curve without caps, of all releases so far and these, and the part of delta that this
-        takes.
+        """Return the Renyi curve without caps of all releases so far and `count` more, and the part of delta that it
+        needs.
         """
-        assert self._uncapped is not None
-        before, lost = self._uncapped
-        free, more = rdp.choices(Composed(parts=((release, count),)))[-1]
-        ((one, _),) = parts_of(free)
+        assert self._uncapped_curve is not None
+        before, lost = self._uncapped_curve
+        uncapped, more = rdp.valid_mechanisms(Composed(parts=((release, count),)))[-1]
+        ((one, _),) = parts_of(uncapped)
         return before + count * self._renyi_curve(one), lost + more
 
     def _renyi_curve(self, release: SingleRelease) -> Floats:
-        # A discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
-        many = Composed(parts=((release, self._rounds),))
+        # The Renyi curve of a discrete Gaussian is that of the planned composition, divided by its number of rounds.
+        planned_composition = Composed(parts=((release, self._rounds),))
         try:
-            return np.asarray(rdp.curve(many, self._orders) / self._rounds)
+            return np.asarray(rdp.curve(planned_composition, self._orders) / self._rounds)
         except UnsupportedMechanism:
             if self._losses is None:
                 raise
-            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account remains
+            return np.full_like(
+                self._orders, np.inf
+            )  # replace-one under Poisson sampling: the account by loss distributions remains
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _AccountedRelease:
-    """One release: its privacy loss distributions, its dominating Gaussian, their closeness, and the part of delta it
-    takes.
+    """Account of one release: its privacy loss distributions, the Gaussian that replaces it, their closeness, and
+    its part of delta.
     """
 
-    laws: LossDistributions
-    near: SingleRelease
+    distributions: LossDistributions
+    replacement: SingleRelease
     closeness: float
     lost: float
     pairwise: bool
 
 
-class _Losses:
-    """Composed privacy loss distribution on the grid of the planned rounds, with the adaptive account."""
+class _RunningLosses:
+    """Running account by privacy loss distributions, on the grid of the planned rounds, and by the adaptive account."""
 
     def __init__(
         self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
     ) -> None:
         self._rounds, self._delta, self._lost, self._accountants = rounds, delta, lost, accountants
-        near = _release_near_gaussian(typical, rounds, lost)
-        assert near is not None  # the caller has asked
-        (planned, _), *_ = parts_of(near.mechanism)
-        self._lay_out(Composed(parts=((planned, rounds),)), pairwise=near.pairwise)
+        replacement = _gaussian_replacement(typical, rounds, lost)
+        assert replacement is not None  # the caller has checked
+        (planned, _), *_ = parts_of(replacement.mechanism)
+        self._make_account(Composed(parts=((planned, rounds),)), pairwise=replacement.pairwise)
 
-    def _lay_out(self, mechanism: Composed, *, pairwise: bool) -> None:
-        """Lay out an empty account on the grid of `mechanism`."""
+    def _make_account(self, mechanism: Composed, *, pairwise: bool) -> None:
+        """Make an empty account on the grid of `mechanism`."""
         planned, _ = mechanism.parts[0]
         self._interval = loss_grid.interval(mechanism)
         adapts = "adaptive" in self._accountants and not pairwise
-        self._adding = adaptive.Adding(planned, rounds=self._rounds, delta=self._delta) if adapts else None
-        self._known: dict[SingleRelease, _AccountedRelease] = {}
+        self._adaptive_account = adaptive.Adding(planned, rounds=self._rounds, delta=self._delta) if adapts else None
+        self._accounts: dict[SingleRelease, _AccountedRelease] = {}
         self._runs: list[tuple[SingleRelease, int]] = []
         self._tilt = pld.tilt(planned, self._rounds, self._interval, self._delta)
         self._total: _AccountedRelease | None = None
-        self._held: LossDistributions | None = None
+        self._tilted_total: LossDistributions | None = None
         self._count = 0
 
-    def _make_room(self, mechanism: Composed, *, pairwise: bool) -> None:
-        """Compose everything again on the grid of `mechanism` if its losses do not fit in memory on that of quieter
-        rounds.
+    def _coarsen_grid(self, mechanism: Composed, *, pairwise: bool) -> None:
+        """Compose all releases again on the grid of `mechanism`, if its losses do not fit in memory on the present
+        grid.
 
         Every grid gives an upper bound.
         """
-        if loss_grid.least_interval(mechanism) <= _ROOM * self._interval:
+        if loss_grid.least_interval(mechanism) <= _LARGEST_WIDENING * self._interval:
             return
         runs = self._runs
-        self._lay_out(mechanism, pairwise=pairwise)
+        self._make_account(mechanism, pairwise=pairwise)
         for release, count in runs:
             self.add(release, count)
 
     def add(self, release: SingleRelease, count: int) -> None:
-        one = self._accounted(release)
+        one = self._account_of(release)
         before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == release else 0
         self._runs.append((release, before + count))
         if self._tilt:
-            self._held = self._tilted_with(release, count)
+            self._tilted_total = self._tilted_with(release, count)
         self._total = self._with_release(release, count)
-        if one.pairwise:  # domination of pairs is not enough for three vectors (docs/theory.md, section 4)
-            self._adding = None
-        if self._adding is not None:
-            self._adding.add(one.near, count)
-        # The ends that a self-composition cuts may wrap around, too: 1e-15, twice the slack of five.
+        if one.pairwise:  # domination of pairs does not suffice for three vectors (docs/theory.md, section 4)
+            self._adaptive_account = None
+        if self._adaptive_account is not None:
+            self._adaptive_account.add(one.replacement, count)
+        # The ends that a self-composition truncates may also wrap around: 1e-15, twice the slack of five compositions.
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
-        last = None if also is None else self._accounted(also)
+        last = None if also is None else self._account_of(also)
         if scheduled is not None:
-            near = continuous(scheduled, lost=self._lost)
-            if not pld.supports(near.mechanism):
-                raise UnsupportedMechanism("a schedule's rounds have no privacy loss distribution.")
-            self._make_room(Composed(parts=parts_of(near.mechanism)), pairwise=near.pairwise)
+            replacement = continuous(scheduled, lost=self._lost)
+            if not pld.supports(replacement.mechanism):
+                raise UnsupportedMechanism("the rounds of this schedule have no privacy loss distribution.")
+            self._coarsen_grid(Composed(parts=parts_of(replacement.mechanism)), pairwise=replacement.pairwise)
         total = self._total if also is None else self._with_release(also)
-        held = self._held if also is None or not self._tilt else self._tilted_with(also)
+        held = self._tilted_total if also is None or not self._tilt else self._tilted_with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
             total, held = self._with_schedules(total, held, scheduled)
@@ -206,70 +210,88 @@ class _Losses:
             return 0.0
         left = (delta - total.lost) * math.exp(-total.closeness)
         slack = 2 * pld.composition_slack(count)
-        bounds = [total.laws.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
-        pairwise = (last is not None and last.pairwise) or (scheduled is not None and near.pairwise)
-        if self._adding is not None and left > 0 and not pairwise:
-            together = None if scheduled is None else near.mechanism
-            bounds.append(self._adding.epsilon(left, None if last is None else last.near, scheduled=together))
+        bounds = [total.distributions.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
+        pairwise = (last is not None and last.pairwise) or (scheduled is not None and replacement.pairwise)
+        if self._adaptive_account is not None and left > 0 and not pairwise:
+            schedule_rounds = None if scheduled is None else replacement.mechanism
+            bounds.append(
+                self._adaptive_account.epsilon(
+                    left, None if last is None else last.replacement, scheduled=schedule_rounds
+                )
+            )
         return min(bounds) + 2 * total.closeness
 
     def _with_schedules(
         self, total: "_AccountedRelease | None", held: LossDistributions | None, scheduled: Composed
     ) -> tuple["_AccountedRelease", LossDistributions | None]:
-        """Return all other releases, plain and tilted, together with the rounds of schedules, in both forms."""
-        near = continuous(scheduled, lost=self._lost)
-        laws = pld.distribution(near.mechanism, self._interval)
-        tilted = pld.distribution(near.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
+        """Return `total` and `held` (untilted and tilted distributions) with the rounds of schedules added to both."""
+        replacement = continuous(scheduled, lost=self._lost)
+        distributions = pld.distribution(replacement.mechanism, self._interval)
+        tilted = pld.distribution(replacement.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
         if held is not None and tilted is not None:
             tilted = held.plus(tilted)
-        (first, _), *_ = parts_of(near.mechanism)
+        (first, _), *_ = parts_of(replacement.mechanism)
         if total is None:
             one = _AccountedRelease(
-                laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
+                distributions=distributions,
+                replacement=first,
+                closeness=replacement.closeness,
+                lost=replacement.lost,
+                pairwise=replacement.pairwise,
             )
             return one, tilted
-        closeness, lost = total.closeness + near.closeness, total.lost + near.lost
-        return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost), tilted
+        closeness, lost = total.closeness + replacement.closeness, total.lost + replacement.lost
+        return replace(
+            total, distributions=total.distributions.plus(distributions), closeness=closeness, lost=lost
+        ), tilted
 
     def _with_release(self, release: SingleRelease, count: int = 1) -> _AccountedRelease:
-        one = self._accounted(release)
-        laws = one.laws.repeated(count) if count > 1 else one.laws
+        one = self._account_of(release)
+        distributions = one.distributions.repeated(count) if count > 1 else one.distributions
         before = self._total
         return replace(
             one,
-            laws=laws if before is None else before.laws.plus(laws),
+            distributions=distributions if before is None else before.distributions.plus(distributions),
             closeness=count * one.closeness + (before.closeness if before else 0.0),
             lost=count * one.lost + (before.lost if before else 0.0),
         )
 
     def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossDistributions:
-        """Return the sum so far and these, tilted so that rounding is small against a small delta."""
-        laws = self._accounted(release).laws.tilted(self._tilt)
-        laws = laws.repeated(count) if count > 1 else laws
-        return laws if self._held is None else self._held.plus(laws)
+        """Return the tilted distributions of all releases so far and `count` more, with small rounding errors
+        against a small delta.
+        """
+        distributions = self._account_of(release).distributions.tilted(self._tilt)
+        distributions = distributions.repeated(count) if count > 1 else distributions
+        return distributions if self._tilted_total is None else self._tilted_total.plus(distributions)
 
-    def _accounted(self, release: SingleRelease) -> _AccountedRelease:
-        """Return (PLDs, dominating Gaussian, closeness, part of delta) of one release."""
-        if release not in self._known:
-            near = _release_near_gaussian(release, self._rounds, self._lost)
-            if near is None:
+    def _account_of(self, release: SingleRelease) -> _AccountedRelease:
+        """Return the account of one release, cached."""
+        if release not in self._accounts:
+            replacement = _gaussian_replacement(release, self._rounds, self._lost)
+            if replacement is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
-            (stands_for, _), *_ = parts_of(near.mechanism)
-            self._make_room(Composed(parts=((stands_for, self._rounds),)), pairwise=near.pairwise)
-            laws = pld.distribution(stands_for, self._interval)
-            self._known[release] = _AccountedRelease(
-                laws=laws, near=stands_for, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
+            (gaussian, _), *_ = parts_of(replacement.mechanism)
+            self._coarsen_grid(Composed(parts=((gaussian, self._rounds),)), pairwise=replacement.pairwise)
+            distributions = pld.distribution(gaussian, self._interval)
+            self._accounts[release] = _AccountedRelease(
+                distributions=distributions,
+                replacement=gaussian,
+                closeness=replacement.closeness,
+                lost=replacement.lost,
+                pairwise=replacement.pairwise,
             )
-        return self._known[release]
+        return self._accounts[release]
 
 
-def _release_near_gaussian(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
-    """Return one of `rounds` releases with continuous noise and its closeness; None without such a form."""
+def _gaussian_replacement(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
+    """Return one of `rounds` releases with Gaussian noise, and its closeness; None if no Gaussian replaces it."""
     try:
-        near = continuous(Composed(parts=((release, rounds),)), lost=lost)
+        replacement = continuous(Composed(parts=((release, rounds),)), lost=lost)
     except UnsupportedMechanism:
         return None
-    ((twin, _),) = parts_of(near.mechanism)
+    ((twin, _),) = parts_of(replacement.mechanism)
     if not pld.supports(twin):
         return None
-    return replace(near, mechanism=twin, closeness=near.closeness / rounds, lost=near.lost / rounds)
+    return replace(
+        replacement, mechanism=twin, closeness=replacement.closeness / rounds, lost=replacement.lost / rounds
+    )

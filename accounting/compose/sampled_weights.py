@@ -1,7 +1,8 @@
-"""Upper bounds of hockey sticks from sampled weights that are bounded: what `sampled_rests` and `sampled_lanes` share.
+"""Upper bounds on hockey-stick divergences from sampled, bounded weights, shared by `sampled_rests` and
+`sampled_lanes`.
 
-Means of n weights in [0, M] are below  mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), but for a chance
-beta (docs/theory-participation.md, Theorem 7).
+The expectation of weights in [0, M] is at most mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), from n
+samples, except with probability beta (docs/theory-participation.md, Theorem 7).
 """
 
 import math
@@ -15,9 +16,9 @@ from accounting.arrays import Floats
 from accounting.mechanisms.schedules import Schedule
 
 CHUNK = 5_000
-"""Samples that are drawn at a time; a part of what a seed means."""
+"""Number of samples in a chunk. Changing it changes the samples of a seed."""
 ROUNDING = 1e-12
-"""Share of the largest weight that rounding may hide, charged to every mean."""
+"""Bound on rounding errors as a share of the largest weight, added to every mean."""
 
 Pair = tuple[float, float]
 Chunk = tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
@@ -25,7 +26,7 @@ Chunk = tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
 
 
 class SampledRun(Protocol):
-    """Rounds of a schedule under Gaussian noise, as the pair of Theorem 4 that is sampled."""
+    """Rounds of a schedule under Gaussian noise, whose dominating pair (Theorem 4) is sampled."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -38,16 +39,16 @@ class SampledRun(Protocol):
 
     @property
     def tilts(self) -> tuple[Pair, ...]:
-        """Pairs of tilts a, a' that a calibration chooses from."""
+        """Candidate pairs of tilts (a, a') for the calibration."""
         ...
 
     @property
     def order(self) -> str:
-        """Order in which a chunk draws."""
+        """Description of the order of random draws in a chunk."""
         ...
 
     def largest_log(self, tilts: Pair) -> float:
-        """Return a logarithm that no likelihood ratio exceeds but by a chance that counts for nothing."""
+        """Return a bound on the logarithm of likelihood ratios that is exceeded with negligible probability."""
         ...
 
     def largest_weights(self, epsilon: float, tilts: Pair) -> Pair:
@@ -55,41 +56,42 @@ class SampledRun(Protocol):
         ...
 
     def samples(self, generator: np.random.Generator, count: int, tilts: Pair) -> Iterator[Chunk]:
-        """Yield chunks of `CHUNK` samples, `count` or more in all."""
+        """Yield chunks of `CHUNK` samples; all chunks together have at least `count` samples."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """Number, sum and sum of squares of the weights of both orders."""
+    """Number, sums and sums of squares of the weights in both orders."""
 
     count: int
     first: Pair
     squares: Pair
 
     def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
-        """Return upper bounds of both hockey sticks; one of them fails with a chance of at most `failure`.
+        """Return upper bounds on both hockey-stick divergences; the probability that one of them fails is at most
+        `failure`.
 
-        count: samples of a run to come that has these means, for calibration
+        count: number of samples of a later verification with these means, for calibration
         """
         n, log = count or self.count, math.log(4 / failure)
         found = []
-        for total, square, most in zip(self.first, self.squares, largest, strict=True):
+        for total, square, largest_weight in zip(self.first, self.squares, largest, strict=True):
             mean, mean_square = total / self.count, square / self.count
-            slack = math.sqrt(2 * mean_square * log / n) + 2 * most * log / n
-            found.append(mean + slack + ROUNDING * most)
+            slack = math.sqrt(2 * mean_square * log / n) + 2 * largest_weight * log / n
+            found.append(mean + slack + ROUNDING * largest_weight)
         return found[0], found[1]
 
 
-def sums_of(run: SampledRun, generator: np.random.Generator, count: int, epsilon: float, tilts: Pair) -> Sums:
-    """Return the sums of `count` weights, rounded up to whole chunks, of each order at `epsilon`."""
-    first, squares, drawn = np.zeros(2), np.zeros(2), 0
+def sampled_sums(run: SampledRun, generator: np.random.Generator, count: int, epsilon: float, tilts: Pair) -> Sums:
+    """Return the sums of at least `count` weights at `epsilon` in each order; the number is a multiple of `CHUNK`."""
+    first, squares, number_of_samples = np.zeros(2), np.zeros(2), 0
     for chunk in run.samples(generator, count, tilts):
-        drawn += CHUNK
+        number_of_samples += CHUNK
         weights = weights_at(chunk, epsilon)
         first += [one.sum() for one in weights]
         squares += [float(one @ one) for one in weights]
-    return Sums(count=drawn, first=(first[0], first[1]), squares=(squares[0], squares[1]))
+    return Sums(count=number_of_samples, first=(first[0], first[1]), squares=(squares[0], squares[1]))
 
 
 def weights_at(chunk: Chunk, epsilon: float) -> tuple[Floats, Floats]:

@@ -1,6 +1,4 @@
-"""Second opinion: epsilon of the same mechanism by dp-accounting, an implementation that shares no code with this
-one.
-"""
+"""Second opinion: epsilon of a mechanism by dp-accounting, an independent implementation."""
 
 import math
 import warnings
@@ -35,21 +33,21 @@ _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224,
 INSTALL = "Install it: pip install 'dpfed[train]', or dp-accounting."
 
 _MOST_PARTS = 50
-"""Most different releases of a composition: the library has one distribution for each."""
+"""Largest number of distinct releases of a composition; the library computes one distribution for each."""
 
-_FAR = 0.01
-"""Relative difference above which discretisation alone is no explanation."""
-_GRID = 1e-4
-"""Relative difference of two discretisations."""
+_LARGE_DIFFERENCE = 0.01
+"""Relative difference above which discretisation alone does not explain a difference."""
+_GRID_DIFFERENCE = 1e-4
+"""Largest relative difference between two discretisations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOpinion:
-    """Epsilon at `delta` by dp-accounting for the same mechanism, or the reason why it has none.
+    """Epsilon of a mechanism at `delta` by dp-accounting, or the reason why it has no result.
 
-    epsilon:    an upper bound too, by its own discretisation or Renyi bound; often looser than ours
-    accountant: "pld" or "rdp", of dp-accounting `version`
-    note:       kind of the bound; the reason if epsilon and accountant are None
+    epsilon: upper bound by the library's discretisation or Renyi bound, often looser than the epsilon of this package
+    accountant: "pld" or "rdp", of dp-accounting `version` note: kind of the bound; the reason if epsilon and accountant
+    are None
     """
 
     epsilon: float | None
@@ -64,22 +62,22 @@ class SecondOpinion:
 
     @property
     def by(self) -> str:
-        """Library, version and accountant as text."""
+        """Text that names library, version and accountant."""
         note = f", {self.note}" if self.note else ""
         return f"dp-accounting {self.version}, {self.accountant}{note}"
 
     def remarks(self, *, epsilon: float, lower_bound: float | None) -> tuple[str, ...]:
-        """Return remarks on this opinion for a reader of `epsilon`, which is an upper bound too.
+        """Return notes that compare this opinion with `epsilon`, which is also an upper bound.
 
-        They name its source or the reason for a missing number, a contradiction to a proven lower bound, and a large
-        distance from `epsilon`.
+        They name the source or the reason for a missing number, a contradiction to a proven lower bound, and a large
+        difference from `epsilon`.
         """
         if self.epsilon is None:
             return (f"no second opinion: {self.note}",)
         stated = f"second opinion {upwards(self.epsilon)} by {self.by}"
-        if lower_bound is not None and self.epsilon < lower_bound * (1 - _GRID):
+        if lower_bound is not None and self.epsilon < lower_bound * (1 - _GRID_DIFFERENCE):
             return (f"wrong {stated}: no account can state less than {downwards(lower_bound)}, which is proven",)
-        if abs(self.epsilon - epsilon) <= _FAR * epsilon + _GRID:
+        if abs(self.epsilon - epsilon) <= _LARGE_DIFFERENCE * epsilon + _GRID_DIFFERENCE:
             return (f"{stated}: agrees",)
         if self.epsilon > epsilon:
             return (f"{stated}: far above {upwards(epsilon)}; both are upper bounds, its account is the looser one",)
@@ -87,48 +85,47 @@ class SecondOpinion:
 
 
 def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
-    """Return the epsilon of dp-accounting for `mechanism`, under its own adjacency, or the reason why it has none.
+    """Return the epsilon of dp-accounting for `mechanism` under its adjacency, or the reason why it has no result.
 
-    Claim: an upper bound by another implementation, with its documented errors avoided: noise multipliers are Python
-    floats and events are never nested; replace-one doubles the sensitivity before the library receives it, since its
-    Renyi accountant treats the noise as already halved; fixed-size orders stay at 256 and below, beyond which its curve
-    jumps. Not
-    used: its privacy loss distribution of fixed-size sampling, which is below a proven lower bound, and any at a delta
-    below 1e-12, where rounding decides. Poisson sampling, with a cap or without, and no sampling: PLD. Fixed-size
-    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares counts as
-    the noise of the sum, at delta minus its overflow; rounds in a public order as the most that one client takes part
-    in.
-    Direction of error: upper bound. Loads dp-accounting.
+    Claim: an upper bound by another implementation. Its documented errors are avoided: noise multipliers are Python
+    floats and events are never nested; for replace-one the sensitivity is doubled before the library receives it,
+    because its Renyi accountant assumes halved noise; fixed-size orders are at most 256, above which its curve jumps.
+    Its privacy loss distribution for fixed-size sampling is not used, because it is below a proven lower bound. No
+    distribution is used for a delta below 1e-12, where rounding errors dominate. Methods: PLD for Poisson sampling,
+    with or without a cap, and without sampling. Renyi (Wang, Balle, Kasiviswanathan 2019) for fixed-size sampling under
+    replace-one, which covers zero-out. Noise in shares is replaced by the noise of the sum, at delta minus its
+    overflow. Rounds in a public order are replaced by the largest number of participations of one client.
+    Direction of error: upper bound. Imports dp-accounting.
     """
     target = require.open_probability(delta=delta)
-    left = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
-    mechanism = _by_participations(with_whole_noise(mechanism))
+    delta_without_overflow = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
+    mechanism = _with_participations(with_whole_noise(mechanism))
     parts = parts_of(mechanism)
-    why = _why_none(parts, left)
-    if why:
-        return _no_opinion(target, why)
-    by_orders = sampling_of(parts[0][0]).name == "fixed"
+    reason = _reason_against(parts, delta_without_overflow)
+    if reason:
+        return _no_opinion(target, reason)
+    is_fixed_size = sampling_of(parts[0][0]).name == "fixed"
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # of its discretisation; what it states is judged here
-            epsilon = (_by_orders if by_orders else _by_losses)(mechanism, left)
+            warnings.simplefilter("ignore")  # warnings about its discretisation; its result is checked here
+            epsilon = (_epsilon_by_rdp if is_fixed_size else _epsilon_by_pld)(mechanism, delta_without_overflow)
     except ImportError as error:
         return _no_opinion(target, f"dp-accounting cannot be loaded ({error}). {INSTALL}")
-    except (ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
+    except (ValueError, ArithmeticError, MemoryError) as error:  # alternating sums of the library fail at huge noise
         return _no_opinion(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
     if not math.isfinite(epsilon):
         return _no_opinion(target, "dp-accounting states that epsilon is infinite")
     return SecondOpinion(
         epsilon=epsilon,
         delta=target,
-        accountant="rdp" if by_orders else "pld",
+        accountant="rdp" if is_fixed_size else "pld",
         version=_version(),
-        note="replace-one, Wang et al. 2019" if by_orders else "",
+        note="replace-one, Wang et al. 2019" if is_fixed_size else "",
     )
 
 
-def _by_participations(mechanism: Mechanism) -> Mechanism:
-    """Return rounds in a public order as the rounds that one client takes part in."""
+def _with_participations(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism with rounds in a public order replaced by the participations of one client."""
     parts = parts_of(mechanism)
     orders = [(part, count, sampling_of(part)) for part, count in parts]
     if not any(isinstance(sampling, Cyclic) for _, _, sampling in orders):
@@ -150,8 +147,8 @@ def require_library() -> None:
         ) from None
 
 
-def _no_opinion(delta: float, why: str) -> SecondOpinion:
-    return SecondOpinion(epsilon=None, delta=delta, accountant=None, version=_version(), note=why)
+def _no_opinion(delta: float, reason: str) -> SecondOpinion:
+    return SecondOpinion(epsilon=None, delta=delta, accountant=None, version=_version(), note=reason)
 
 
 def _version() -> str:
@@ -163,8 +160,8 @@ def _version() -> str:
         return "not installed"
 
 
-def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
-    """Return the reason not to use the library; empty if there is none."""
+def _reason_against(parts: Sequence[tuple[Any, int]], delta: float) -> str:
+    """Return the reason not to use the library; an empty string if it can be used."""
     others = sorted({unsampled(part).kind for part, _ in parts if gaussian_of(part) is None})
     if others:
         return f"dp-accounting has no account of {', '.join(others)}"
@@ -172,22 +169,24 @@ def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
     if schedules:
         return f"dp-accounting has no account of {', '.join(schedules)} over rounds"
     if delta <= 0:
-        return "all of delta is charged for cohorts that are too large"
+        return "all of delta is used for cohorts that exceed the uploads of a sum"
     if len(parts) > _MOST_PARTS:
         return (
-            f"{len(parts)} different releases, of which dp-accounting would compose at most {_MOST_PARTS} in good time"
+            f"{len(parts)} different releases; dp-accounting is used for at most {_MOST_PARTS}, because more take too "
+            "long"
         )
     fixed = [sampling_of(part).name == "fixed" for part, _ in parts]
     if any(fixed) and not all(fixed):
         return "dp-accounting has no account of fixed-size sampling together with other rounds"
     if not any(fixed) and delta < SMALLEST_DELTA:
         return (
-            f"delta is below {downwards(SMALLEST_DELTA)}, where the rounding of dp-accounting's distributions decides"
+            f"delta is below {downwards(SMALLEST_DELTA)}, where rounding errors of dp-accounting's distributions "
+            "dominate"
         )
     return ""
 
 
-def _by_losses(mechanism: Mechanism, delta: float) -> float:
+def _epsilon_by_pld(mechanism: Mechanism, delta: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution as library
 
     relations = {
@@ -221,16 +220,16 @@ def _by_losses(mechanism: Mechanism, delta: float) -> float:
     return float(composed.get_epsilon_for_delta(delta))
 
 
-def _by_orders(mechanism: Mechanism, delta: float) -> float:
+def _epsilon_by_rdp(mechanism: Mechanism, delta: float) -> float:
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    theirs = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
+    accountant = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
     for part, count in parts_of(mechanism):
         noise, sampling = gaussian_of(part), sampling_of(part)
-        assert noise is not None  # `_why_none` has been asked
+        assert noise is not None  # `_reason_against` has checked this
         assert isinstance(sampling, FixedSizeSampling)
         gaussian = GaussianDpEvent(noise.noise_multiplier / 2)
         event = SampledWithoutReplacementDpEvent(sampling.clients, sampling.cohort, gaussian)
-        theirs.compose(event, count)
-    return float(theirs.get_epsilon(delta))
+        accountant.compose(event, count)
+    return float(accountant.get_epsilon(delta))

@@ -1,4 +1,4 @@
-"""Privacy of tuning: the best of a random number of runs (docs/theory.md, section 8)."""
+"""Privacy of hyperparameter tuning: release of the best of a random number of runs (docs/theory.md, section 8)."""
 
 import math
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ _LOG_GAMMAS = (-60.0, -1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRuns:
-    """Random number K of runs; it must be neither chosen nor known before.
+    """Distribution of the random number K of runs. K must be drawn, not chosen, and must not be known in advance.
 
-    distribution: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; a lower
-    eta has a smaller epsilon and more often K = 1), or "poisson" (K may be 0: then nothing is released). mean: the
-    expectation of K.
+    law: "negative-binomial", truncated to K >= 1, with parameter `eta` > -1 (0: logarithmic, 1: geometric; for smaller
+    eta epsilon is smaller and K = 1 more likely); or "poisson" (if K = 0, nothing is released). mean: the expectation
+    of K.
     """
 
     mean: float
@@ -45,7 +45,7 @@ class RandomRuns:
             raise InvalidParameter(f"eta={self.eta}: must be above -1.")
         if self.law == "negative-binomial" and not 1 < self.mean <= 1e6:
             raise InvalidParameter(f"mean={self.mean} of a number of runs of at least 1: must be above 1, up to 1e6.")
-        ends = [_mean(math.exp(log_gamma), self.eta) for log_gamma in _LOG_GAMMAS]
+        ends = [_expected_runs(math.exp(log_gamma), self.eta) for log_gamma in _LOG_GAMMAS]
         if self.law == "negative-binomial" and not ends[1] < self.mean < ends[0]:
             raise InvalidParameter(
                 f"mean={self.mean} with eta={self.eta}: must be from {upwards(ends[1])} to {downwards(ends[0])}."
@@ -53,22 +53,26 @@ class RandomRuns:
 
     @property
     def gamma(self) -> float:
-        """Parameter of the negative binomial distribution that gives the mean, rounded downwards."""
+        """Parameter gamma of the negative binomial distribution with this mean, rounded downwards."""
 
         def excess(log_gamma: float) -> float:
-            return _mean(math.exp(log_gamma), self.eta) - self.mean
+            return _expected_runs(math.exp(log_gamma), self.eta) - self.mean
 
         return math.exp(float(brentq(excess, *_LOG_GAMMAS, xtol=1e-13, rtol=1e-15))) * (1 - 1e-9)
 
     @property
     def largest_mean(self) -> float:
-        """Expectation of K, rounded upwards with `gamma`."""
-        return self.mean if self.law == "poisson" else max(self.mean, _mean(self.gamma, self.eta))
+        """Expectation of K for the rounded `gamma`, an upper bound."""
+        return self.mean if self.law == "poisson" else max(self.mean, _expected_runs(self.gamma, self.eta))
 
     def drawn(self, uniform: float) -> int:
-        """Return K for a number in [0, 1): the least k with Pr[K <= k] above it, summed in floating point."""
+        """Return K for a uniform number in [0, 1): the smallest k with Pr[K <= k] above the number, summed in
+        floating point.
+        """
         poisson, gamma = self.law == "poisson", math.nan if self.law == "poisson" else self.gamma
-        k, weight = (0, math.exp(-self.mean)) if poisson else (1, _mean(gamma, self.eta) * gamma ** (1 + self.eta))
+        k, weight = (
+            (0, math.exp(-self.mean)) if poisson else (1, _expected_runs(gamma, self.eta) * gamma ** (1 + self.eta))
+        )
         below = weight
         while below <= uniform and (k < self.mean or weight > _NEVER):
             k += 1
@@ -77,56 +81,58 @@ class RandomRuns:
         return k
 
 
-def _mean(gamma: float, eta: float) -> float:
-    """Return E K of the truncated negative binomial distribution."""
+def _expected_runs(gamma: float, eta: float) -> float:
+    """Return the expectation of the truncated negative binomial distribution."""
     if abs(eta) < 1e-9:
         return (1 / gamma - 1) / -math.log(gamma)
     return eta * (1 - gamma) / (gamma * -math.expm1(eta * math.log(gamma)))
 
 
 def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
-    """Return the Renyi divergence of the best of K runs, each with the divergences `curve` at `orders`.
+    """Return the Renyi divergence of the best of K runs at `orders`; `curve` has the divergences of one run.
 
     Claim (Papernot, Steinke 2022, Theorems 2 and 6): with K negative binomial of eta and gamma, at every order a and
-    for any second order b
-        rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a - 1),
-    and with K Poisson of mean m
-        e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')),  delta' that of one run at log(1 + 1/(a - 1)).
-    Their Theorem 6 omits e^-m, the probability of no release; then the bound is below 0 for m < 1. b is the best of
-    `orders`.
-    Conditions: the runs are independent and identically distributed (a candidate is drawn for each), the score that
-    compares them is part of their release, and K is drawn independently. Adjacency: that of the curve, both orders of
-    the neighbours.
+    for any second order b rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a -
+    1), and with K Poisson of mean m e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')), delta' that of one
+    run at log(1 + 1/(a - 1)). Their Theorem 6 omits e^-m, the probability of no release, so that bound is below 0 for m
+    < 1. b is the best of `orders`. Conditions: the runs are independent and identically distributed (a candidate is
+    drawn for each), the score that compares them is part of their release, and K is drawn independently. Adjacency:
+    that of the curve, both orders of the neighbours.
     Direction of error: upper bound.
     """
-    known = np.isfinite(curve)
+    is_finite = np.isfinite(curve)
     if runs.law == "poisson":
-        at = np.log1p(1 / (orders - 1))
-        delta = delta_from_curve(at, orders[known], curve[known]) if known.any() else np.ones_like(orders)
-        something = math.log(runs.mean) + (orders - 1) * (curve + runs.mean * delta)
-        return np.asarray(np.logaddexp(-runs.mean, something) / (orders - 1))
+        losses = np.log1p(1 / (orders - 1))
+        delta = (
+            delta_from_curve(losses, orders[is_finite], curve[is_finite]) if is_finite.any() else np.ones_like(orders)
+        )
+        log_release_term = math.log(runs.mean) + (orders - 1) * (curve + runs.mean * delta)
+        return np.asarray(np.logaddexp(-runs.mean, log_release_term) / (orders - 1))
     gamma, more = runs.gamma, 1 + runs.eta
-    second = np.where(known, (1 - 1 / orders) * np.where(known, curve, 0.0) - math.log(gamma) / orders, np.inf).min()
-    return np.asarray(curve + more * second + math.log(_mean(gamma, runs.eta)) / (orders - 1))
+    second = np.where(
+        is_finite, (1 - 1 / orders) * np.where(is_finite, curve, 0.0) - math.log(gamma) / orders, np.inf
+    ).min()
+    return np.asarray(curve + more * second + math.log(_expected_runs(gamma, runs.eta)) / (orders - 1))
 
 
-def shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
-    """Return s with H_(e^epsilon) of the best of K runs at most E K times H_(e^(epsilon - s)) of one run, for every
-    epsilon.
+def epsilon_shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
+    """Return s such that, for every epsilon, H_(e^epsilon) of the best of K runs is at most E K times H_(e^(epsilon -
+    s)) of one run.
 
     s = log sup phi'(1 - x) / phi'(1 - x'), phi the generating function of K, x and x' the probabilities that one run
     beats a given score under the two neighbours, so that x' <= e^e x + delta(e) for all e >= 0. With K negative
     binomial phi'(1 - x) is (gamma + (1 - gamma) x)^-(1 + eta) up to a factor, with K Poisson of mean m e^(-m x). Proof:
-    docs/theory.md, section 8. The supremum is taken over cells of x, each bounded at both ends by one line.
+    docs/theory.md, section 8. The supremum is over cells of x, in each of which one linear bound on x' is evaluated at
+    both ends.
     Direction of error: upper bound.
     """
     levels = np.concatenate([[0.0], np.geomspace(_SMALLEST_LEVEL, 1.0, _LEVELS)])
     losses = np.concatenate([np.linspace(0.0, 4.0, 801), np.geomspace(4.02, _LARGEST_LOSS, 200)])
     deltas = np.max([one(losses) for one in profiles], axis=0)
-    slopes, offsets = np.append(np.exp(losses), 0.0), np.append(deltas, 1.0)  # the last: x' <= 1
+    slopes, offsets = np.append(np.exp(losses), 0.0), np.append(deltas, 1.0)  # the last line is x' <= 1
     low, high = levels[:-1], levels[1:]
     if runs.law == "poisson":
-        # x' - x is a line's: largest at an end of a cell.
+        # The bound on x' - x is linear in x, so its maximum is at an end of a cell.
         gaps = [np.maximum(offsets + (slopes - 1) * x[:, None], 0.0) for x in (low, high)]
         return float(runs.mean * np.maximum(*gaps).min(axis=1).max()) * (1 + 1e-12)
     gamma = runs.gamma
@@ -135,34 +141,36 @@ def shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
         better = offsets + slopes * x[:, None]
         return np.asarray((gamma + (1 - gamma) * better) / (gamma + (1 - gamma) * x[:, None]))
 
-    # A quotient of lines rises or falls throughout: its largest value in a cell is at an end.
+    # A quotient of linear functions is monotone, so its maximum in a cell is at an end.
     largest = np.maximum(ratio(low), ratio(high)).min(axis=1).max()
     return float((1 + runs.eta) * math.log(largest)) * (1 + 1e-12)
 
 
 def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
-    """Return the epsilon of the best of a random number of runs: of the chosen run and its choice together.
+    """Return the epsilon of releasing the best of a random number of runs, including its choice.
 
-    mechanisms: that of one run; several if each run draws one of as many candidates at random and releases which one.
-    Claim: the smaller of two bounds, `renyi` converted and s + epsilon_run(delta / E K) with `shift`'s s; never below
-    that of one run. Rounds whose sums may overflow have only the second. Direction of error: upper bound.
+    mechanisms: the mechanism of one run. Several mechanisms: each run draws one of them at random and releases the
+    choice.
+    Claim: epsilon is the smaller of two bounds, that of `renyi`, converted, and s + epsilon_run(delta / E K) with s
+    from `epsilon_shift`. It is never below that of one run. Runs whose sums may overflow have only the second bound.
+    Direction of error: upper bound.
     """
     target = require.open_probability(delta=delta)
     if not mechanisms:
-        raise InvalidParameter("mechanisms: none given; give what one run releases.")
-    bounds = [_by_profiles(mechanisms, runs, target)]
+        raise InvalidParameter("no mechanism is given: give the mechanism of one run.")
+    bounds = [_epsilon_by_profiles(mechanisms, runs, target)]
     if not any(overflow(one) > 0 for one in mechanisms):
-        bounds.append(_by_renyi(mechanisms, runs, target))
+        bounds.append(_epsilon_by_renyi(mechanisms, runs, target))
     if not math.isfinite(min(bounds)):
-        raise UnsupportedMechanism(f"the best of {runs.mean:g} runs in the mean: no bound at delta={delta}.")
+        raise UnsupportedMechanism(f"no bound on the best of {runs.mean:g} runs on average is known at delta={delta}.")
     single = 0.0
     if runs.law == "negative-binomial":
         single = max(accountants.epsilon(one, delta=target) for one in mechanisms)
     return max(min(bounds), single)
 
 
-def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
-    """Return epsilon by `renyi`: a mixture over candidates has no larger divergence than its parts."""
+def _epsilon_by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
+    """Return epsilon by `renyi`. A mixture over candidates has at most the largest divergence of its parts."""
     orders = min((rdp.orders(one) for one in mechanisms), key=len)
     try:
         curve = np.max([rdp.curve(one, orders) for one in mechanisms], axis=0)
@@ -172,9 +180,9 @@ def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -
     return float(rdp.epsilon_from_curve(orders, np.maximum(most, 0.0), delta=delta).epsilon)
 
 
-def _by_profiles(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
+def _epsilon_by_profiles(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
     try:
-        more = shift([profile(one) for one in mechanisms], runs)
+        more = epsilon_shift([profile(one) for one in mechanisms], runs)
         share = delta / max(runs.largest_mean, 1.0)
         return more + max(accountants.epsilon(one, delta=share) for one in mechanisms)
     except (UnsupportedMechanism, InvalidParameter):

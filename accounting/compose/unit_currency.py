@@ -1,8 +1,8 @@
-"""Prices of releases in units of one planned release, for projects in which results decide the next releases.
+"""Prices of releases in units of one planned release, for projects in which earlier results decide later releases.
 
-Composing privacy loss distributions is no stopping rule if later releases are chosen by earlier results. A filter in
-units is one (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought whole for the
-least k that covers it,
+If later releases are chosen by earlier results, composing privacy loss distributions gives no valid stopping rule. A
+filter in units is valid (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought as a
+whole for the smallest k that covers it,
 
     h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, both orders of the neighbours.  (P)
 """
@@ -35,32 +35,36 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
-from accounting.roots import first_whole
+from accounting.roots import smallest_passing
 
 SMALLEST_DELTA = 1e-8
-"""Delta below which the slack of a purchase is not large against rounding errors: only units can be charged."""
+"""Smallest delta for purchases. Below it the slack of a purchase is not large against rounding errors, and only
+units can be charged.
+"""
 MOST_UNITS = 10**6
 _PLANNED = 1000
-_LOOSE = 1.05
-"""Ratio of the units by the best account to those by a dominating Gaussian above which no prices are offered."""
+_LARGEST_RATIO = 1.05
+"""Largest ratio of the units by the best account to the units by a dominating Gaussian. Above it no prices are
+offered.
+"""
 _SHARE = 0.1
-"""Share of the remaining reserve that one purchase takes as its slack, so that the reserve is never used up."""
+"""Share of the remaining reserve that one purchase uses as its slack, so that the reserve is never exhausted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Units of a purchase, and the part of the reserve that it takes."""
+    """Price of a purchase: its units, and the part of the reserve that it uses."""
 
     units: int
     reserve: float
 
 
 class Currency(Protocol):
-    """Currency of a project: its N units, and prices in them."""
+    """Currency of a project: its number of units, and prices in units."""
 
     @property
     def units(self) -> int:
-        """The most units within (epsilon, delta - reserve), for any rule that chooses later releases."""
+        """Largest number of units within (epsilon, delta - reserve), for any rule that chooses later releases."""
         ...
 
     @property
@@ -68,49 +72,55 @@ class Currency(Protocol):
         """True if releases other than units can be bought."""
         ...
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        """Return the least price of a whole plan with `left` units and `reserve` left; None if they do not suffice."""
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
+        """Return the smallest price of a whole plan, given remaining units and remaining reserve; None if they do
+        not suffice.
+        """
         ...
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
-        """Return the purchase at this price if (P) holds for it, else None."""
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
+        """Return the purchase for `units` units if (P) holds, else None."""
         ...
 
     def covers(self, release: SingleRelease) -> float | None:
-        """Return the part of the reserve for a release at the price of one unit; None if one unit does not cover it.
+        """Return the part of the reserve that a release charged as one unit uses; None if one unit does not cover it.
 
-        One unit covers it if its profile is below the unit's at every gamma in both orders of the neighbours.
+        One unit covers the release if its profile is at most the unit's, at every gamma and in both orders of the
+        neighbours.
         """
         ...
 
 
 @lru_cache(maxsize=64)
 def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> Currency:
-    """Return the currency of a project: units that fit beside the `declared` releases.
+    """Return the currency of a project, whose units fit into the budget together with the `declared` releases.
 
-    unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta, absolute, for purchases.
-    Without a reserve, below SMALLEST_DELTA and for units without a loss distribution nothing can be bought; in the last
-    two cases the units are counted by the best account of N adaptive rounds. Direction of error: fewer units.
+    unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta for purchases, as an
+    absolute probability. Nothing can be bought without a reserve, for a delta below SMALLEST_DELTA, or for units
+    without a loss distribution. In the last two cases the number of units is by the best account of N adaptive rounds.
+    Direction of error: fewer units.
     """
-    found: _Pairs | _FixedSize | None = None
+    found: _PairCurrency | _FixedSizeCurrency | None = None
     if delta >= SMALLEST_DELTA:
         try:
-            pairs = _Pairs.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
-            game = _FixedSize.of(unit, declared, epsilon=epsilon, target=delta - reserve, pairs=pairs)
+            pairs = _PairCurrency.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
+            game = _FixedSizeCurrency.of(unit, declared, epsilon=epsilon, target=delta - reserve, pairs=pairs)
             found = pairs if game is None or game.units <= pairs.units else game
         except UnsupportedMechanism:
             pass
     if found is not None and not found.is_loose:
         return found
-    counted = _Counted(units=_most(lambda count: _epsilon_together(unit, count, declared, delta) <= epsilon))
-    return counted if found is None or counted.units > found.units * _LOOSE else found
+    units_only = _UnitsOnly(
+        units=_largest_count(lambda count: _epsilon_together(unit, count, declared, delta) <= epsilon)
+    )
+    return units_only if found is None or units_only.units > found.units * _LARGEST_RATIO else found
 
 
 def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
-    """Return True for the unit, or the unit with more Gaussian noise or a smaller sampling probability.
+    """Return True if the release is the unit, or the unit with more Gaussian noise or a smaller sampling probability.
 
-    Added noise is post-processing. A smaller probability of Poisson sampling, fixed-size sampling or of all clients is
-    a mixture of the unit and of no release; other samplers are compared by their profiles (`Currency.covers`).
+    Additional noise is post-processing. A smaller probability of Poisson or fixed-size sampling gives a mixture of the
+    unit and of no release. Other samplers are compared by their profiles (`Currency.covers`).
     """
     if release == unit:
         return True
@@ -126,16 +136,16 @@ def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
-    """Currency in which only units can be charged."""
+class _UnitsOnly:
+    """Currency without prices, in which only units can be charged."""
 
     units: int
     has_prices: ClassVar[bool] = False
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         return None
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         return None
 
     def covers(self, release: SingleRelease) -> float | None:
@@ -143,7 +153,9 @@ class _Counted:
 
 
 def _epsilon_together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
-    """Return epsilon of units and declared releases in any order; each unit of a schedule is drawn independently."""
+    """Return the epsilon of `count` units and the declared releases, in any order. Each unit of a schedule is drawn
+    independently.
+    """
     parts: list[tuple[SingleRelease, int]] = list(declared.parts) if declared is not None else []
     for part, times in unit.parts:
         if schedule_of(part) is None:
@@ -154,7 +166,7 @@ def _epsilon_together(unit: Composed, count: int, declared: Composed | None, del
 
 
 def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
-    """Return a round of a schedule with another stream name; any other release unchanged."""
+    """Return the round of a schedule with this stream name. Other releases are returned unchanged."""
     if not isinstance(release, Subsampled) or schedule_of(release) is None:
         return release
     sampling: Any = release.sampling
@@ -162,193 +174,230 @@ def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Near:
-    """Loss distributions on a grid, the log-ratio of the true ones to them, and the probability outside the account."""
+class _CloseDistributions:
+    """Loss distributions on a grid that replace those of a composition, its closeness to them, and the probability
+    outside the account.
+    """
 
-    laws: LossDistributions
+    distributions: LossDistributions
     closeness: float
     lost: float
 
     @classmethod
-    def of(cls, mechanism: Composed, interval: float, lost: float) -> "_Near":
-        """Return the loss distributions of a composition. `lost`: delta that dominating Gaussians of all releases may
-        take.
+    def of(cls, mechanism: Composed, interval: float, lost: float) -> "_CloseDistributions":
+        """Return the loss distributions of a composition. lost: part of delta for dominating Gaussians of all
+        releases.
         """
         releases = sum(count for _, count in mechanism.parts)
-        near = continuous(mechanism, lost=allowed_loss(lost, releases))
-        beside = near.lost + overflow(mechanism)
-        return cls(laws=pld.distribution(near.mechanism, interval), closeness=near.closeness, lost=beside)
+        replacement = continuous(mechanism, lost=allowed_loss(lost, releases))
+        lost_outside = replacement.lost + overflow(mechanism)
+        return cls(
+            distributions=pld.distribution(replacement.mechanism, interval),
+            closeness=replacement.closeness,
+            lost=lost_outside,
+        )
 
     @property
     def failures(self) -> float:
-        """Return the delta that a purchase takes beside its slack: Lemma P3 of docs/theory.md, section 10."""
+        """Part of the reserve that a purchase uses in addition to its slack: Lemma P3 of docs/theory.md, section 10."""
         return self.lost + math.expm1(3 * self.closeness)
 
 
-class _Pairs:
-    """Unit as the pair of distributions on a grid that connects the dots of its profile.
+class _PairCurrency:
+    """Currency whose unit is a pair of distributions on a grid, which connects the dots of the unit's profile.
 
-    This pair dominates the release and *is* the currency: prices compare pairs on the grid alone, whose profiles are
-    linear between grid points, so (P) for all gamma is (P) at the grid points.
+    This pair dominates the unit and replaces it. Prices compare only pairs on the grid. Their profiles are linear
+    between grid points, so (P) at the grid points implies (P) for all gamma.
     """
 
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
-        times = 1 if scheduled else rounds  # the twin of integer noise is chosen for `rounds` releases, valid for all
-        many = tuple((part, times * count) for part, count in unit.parts)
+        times = (
+            1 if scheduled else rounds
+        )  # the twin of integer noise is chosen for `rounds` releases, and is valid for any number
+        all_units = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
-        near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))
-        one = tuple((part, count // times) for part, count in parts_of(near.mechanism))
+        replacement = continuous(Composed(parts=all_units), lost=allowed_loss(delta, rounds * releases))
+        one = tuple((part, count // times) for part, count in parts_of(replacement.mechanism))
         least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
         self.interval = max(loss_grid.interval(Composed(parts=one)), least)
-        self.one = _Near(
-            laws=pld.distribution(Composed(parts=one), self.interval),
-            closeness=near.closeness / times,
-            lost=near.lost / times + overflow(unit),
+        self.one = _CloseDistributions(
+            distributions=pld.distribution(Composed(parts=one), self.interval),
+            closeness=replacement.closeness / times,
+            lost=replacement.lost / times + overflow(unit),
         )
-        self.declared = None if declared is None else _Near.of(declared, self.interval, _SHARE**2 * delta)
+        self.declared = None if declared is None else _CloseDistributions.of(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
-        self._powers: dict[int, list[LossDistribution]] = {}
-        self.units, self.has_prices, self.is_loose = 0, True, near.pairwise
+        self._composed_units_cache: dict[int, list[LossDistribution]] = {}
+        self.units, self.has_prices, self.is_loose = 0, True, replacement.pairwise
 
     @classmethod
-    def of(cls, unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> "_Pairs":
+    def of(
+        cls, unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float
+    ) -> "_PairCurrency":
         rounds = _PLANNED
         while True:
-            made = cls(unit, declared, rounds, delta=delta)
-            made.has_prices = reserve > 0
+            pair_currency = cls(unit, declared, rounds, delta=delta)
+            pair_currency.has_prices = reserve > 0
             limit = min(4 * rounds, MOST_UNITS)
-            made.units = _most(made._budget_test(epsilon, delta, reserve), limit=limit)
-            if made.units < limit or limit == MOST_UNITS:
-                return made
+            pair_currency.units = _largest_count(pair_currency._budget_test(epsilon, delta, reserve), limit=limit)
+            if pair_currency.units < limit or limit == MOST_UNITS:
+                return pair_currency
             rounds *= 16
 
     def _budget_test(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
-        """Return the test of h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
+        """Return the test whether N units fit: h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o).
 
-        k is the closeness of a unit, o its failures: the used part of the reserve grows with the closeness, too.
+        k is the closeness of a unit and o its failure probability. The used part of the reserve also grows with the
+        closeness.
         """
-        before = self.declared
+        declared_part = self.declared
 
-        def fits(count: int) -> bool:
-            closeness = count * self.one.closeness + (before.closeness if before else 0.0)
-            lost = count * self.one.lost + (before.lost if before else 0.0)
-            left = (delta - lost) * math.exp(-closeness) - reserve
-            laws = self._power(count) if before is None else self._composed(before.laws, count)
-            found = LossDistributions(orders=tuple(laws)).charged_epsilon(left, 2 * pld.composition_slack(count))
+        def fits_budget(count: int) -> bool:
+            closeness = count * self.one.closeness + (declared_part.closeness if declared_part else 0.0)
+            lost = count * self.one.lost + (declared_part.lost if declared_part else 0.0)
+            remaining_units = (delta - lost) * math.exp(-closeness) - reserve
+            distributions = (
+                self._composed_units(count)
+                if declared_part is None
+                else self._with_units(declared_part.distributions, count)
+            )
+            found = LossDistributions(orders=tuple(distributions)).charged_epsilon(
+                remaining_units, 2 * pld.composition_slack(count)
+            )
             return found + 2 * closeness <= epsilon
 
-        return fits
+        return fits_budget
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        """Bisect the price: (P) is monotone in k, since unit^(K-k) falls with k."""
-        near = self._near(plan)
-        slack = _SHARE * (reserve - near.failures)
-        if not left or slack <= _rounding(left) or not self._price_holds(near, left, left, slack):
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
+        """Find the price by bisection: (P) is monotone in k, because the profile of unit^(K-k) decreases in k."""
+        replacement = self._close_distributions(plan)
+        slack = _SHARE * (reserve - replacement.failures)
+        if (
+            not remaining_units
+            or slack <= _comparison_error(remaining_units)
+            or not self._price_holds(replacement, remaining_units, remaining_units, slack)
+        ):
             return None
-        units = 1 + bisect_left(range(1, left), True, key=lambda units: self._price_holds(near, units, left, slack))
-        return Price(units=units, reserve=near.failures + slack)
+        units = 1 + bisect_left(
+            range(1, remaining_units),
+            True,
+            key=lambda units: self._price_holds(replacement, units, remaining_units, slack),
+        )
+        return Price(units=units, reserve=replacement.failures + slack)
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
-        near = self._near(plan)
-        slack = _SHARE * (reserve - near.failures)
-        held = 0 < units <= left and slack > _rounding(left) and self._price_holds(near, units, left, slack)
-        return Price(units=units, reserve=near.failures + slack) if held else None
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
+        replacement = self._close_distributions(plan)
+        slack = _SHARE * (reserve - replacement.failures)
+        price_holds = (
+            0 < units <= remaining_units
+            and slack > _comparison_error(remaining_units)
+            and self._price_holds(replacement, units, remaining_units, slack)
+        )
+        return Price(units=units, reserve=replacement.failures + slack) if price_holds else None
 
     def covers(self, release: SingleRelease) -> float | None:
-        near = self._near(Composed(parts=((release, 1),)))
-        if near.closeness > self.one.closeness or near.lost > self.one.lost:
+        replacement = self._close_distributions(Composed(parts=((release, 1),)))
+        if replacement.closeness > self.one.closeness or replacement.lost > self.one.lost:
             return None
-        gap = max(_worst_gap(a, b) for a, b in self._orders(near.laws, self.one.laws))
-        return _rounding(1) if gap <= 1e-14 else None
+        gap = max(
+            _largest_excess(a, b) for a, b in self._pairs_of_orders(replacement.distributions, self.one.distributions)
+        )
+        return _comparison_error(1) if gap <= 1e-14 else None
 
-    def _near(self, plan: Composed) -> _Near:
-        return _near(plan, self.interval, _SHARE**2 * self._delta / 10)
+    def _close_distributions(self, plan: Composed) -> _CloseDistributions:
+        return _close_distributions(plan, self.interval, _SHARE**2 * self._delta / 10)
 
-    def _price_holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
-        """Return True if (P) holds on the grid; errors of transforms and cut ends of both sides are subtracted from the
-        slack.
+    def _price_holds(self, plan: _CloseDistributions, units: int, remaining_units: int, slack: float) -> bool:
+        """Return True if (P) holds on the grid, with the slack reduced by errors of transforms and truncation on
+        both sides.
         """
-        one = self._composed(plan.laws, left - units)
-        two = self._power(left)
-        return all(_worst_gap(a, b) <= slack - _rounding(left) for a, b in zip(one, two, strict=True))
+        one = self._with_units(plan.distributions, remaining_units - units)
+        two = self._composed_units(remaining_units)
+        return all(
+            _largest_excess(a, b) <= slack - _comparison_error(remaining_units) for a, b in zip(one, two, strict=True)
+        )
 
-    def _power(self, count: int) -> list[LossDistribution]:
-        if count not in self._powers:
-            if len(self._powers) > 32:
-                self._powers.clear()
-            self._powers[count] = [composed([(law, count)]) for law, _ in self._orders(self.one.laws, self.one.laws)]
-        return self._powers[count]
+    def _composed_units(self, count: int) -> list[LossDistribution]:
+        if count not in self._composed_units_cache:
+            if len(self._composed_units_cache) > 32:
+                self._composed_units_cache.clear()
+            self._composed_units_cache[count] = [
+                composed([(distribution, count)])
+                for distribution, _ in self._pairs_of_orders(self.one.distributions, self.one.distributions)
+            ]
+        return self._composed_units_cache[count]
 
-    def _composed(self, laws: LossDistributions, count: int) -> list[LossDistribution]:
-        pairs = self._orders(laws, self.one.laws)
-        return [composed([(law, 1), (unit, count)]) if count else law for law, unit in pairs]
+    def _with_units(self, distributions: LossDistributions, count: int) -> list[LossDistribution]:
+        pairs = self._pairs_of_orders(distributions, self.one.distributions)
+        return [composed([(distribution, 1), (unit, count)]) if count else distribution for distribution, unit in pairs]
 
-    def _orders(
+    def _pairs_of_orders(
         self, one: LossDistributions, two: LossDistributions
     ) -> list[tuple[LossDistribution, LossDistribution]]:
-        """Return both orders of the neighbours, also for distributions that are equal in both."""
+        """Return the pairs of distributions for both orders of the neighbours, even if both orders are equal."""
         return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
 
 
 @lru_cache(maxsize=16)
-def _near(plan: Composed, interval: float, lost: float) -> _Near:
-    return _Near.of(plan, interval, lost)
+def _close_distributions(plan: Composed, interval: float, lost: float) -> _CloseDistributions:
+    return _CloseDistributions.of(plan, interval, lost)
 
 
-def _rounding(count: int) -> float:
-    """Return the error of comparing `rounds` composed units: transforms and cut ends of both sides
-    (`pld.composition_slack`, twice each), and sums of profiles, 4e-14 against 40 digits.
+def _comparison_error(count: int) -> float:
+    """Return a bound on the error of comparing `count` composed units. It covers transforms and truncation on both
+    sides (`pld.composition_slack`, twice each), and sums of profiles (4e-14, compared with 40 digits).
     """
     return 2e-13 + 4 * pld.composition_slack(count)
 
 
-def _worst_gap(one: LossDistribution, two: LossDistribution) -> float:
-    """Return the largest H_gamma of the first minus that of the second over all gamma >= 0, for distributions on one
-    grid.
+def _largest_excess(one: LossDistribution, two: LossDistribution) -> float:
+    """Return sup over gamma >= 0 of H_gamma of the first minus H_gamma of the second, for distributions on one grid.
 
-    Both are linear in gamma between grid points, from 0 to the lowest and beyond the highest.
+    Both profiles are linear in gamma between grid points, below the lowest and above the highest grid point.
     """
     first = min(one.lowest, two.lowest) - 1
     last = max(one.lowest + len(one.masses), two.lowest + len(two.masses))
-    return float((_profile(one, first, last) - _profile(two, first, last)).max())
+    return float((_profile_on_grid(one, first, last) - _profile_on_grid(two, first, last)).max())
 
 
-def _profile(law: LossDistribution, first: int, last: int) -> Floats:
-    """Return H at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
+def _profile_on_grid(distribution: LossDistribution, first: int, last: int) -> Floats:
+    """Return H_gamma at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
 
-    By two recursions whose terms are positive, so that nothing cancels:
+    Two recursions with positive terms avoid cancellation:
         B_j = e^-d (p_(j+1) + B_(j+1)),      h_j = h_(j+1) + (1 - e^-d) (p_(j+1) + B_(j+1))
     """
     from scipy.signal import lfilter
 
     masses = np.zeros(last - first + 2)
-    masses[law.lowest - first : law.lowest - first + len(law.masses)] = np.maximum(law.masses, 0.0)
-    shrink, width = math.exp(-law.spacing), -math.expm1(-law.spacing)
+    masses[distribution.lowest - first : distribution.lowest - first + len(distribution.masses)] = np.maximum(
+        distribution.masses, 0.0
+    )
+    shrink, width = math.exp(-distribution.spacing), -math.expm1(-distribution.spacing)
     falling = lfilter([0.0, shrink], [1.0, -shrink], masses[::-1])[::-1]
     steps = width * (masses[1:] + falling[1:])
-    return np.asarray(law.infinite + np.cumsum(steps[::-1])[::-1])
+    return np.asarray(distribution.infinite + np.cumsum(steps[::-1])[::-1])
 
 
-class _FixedSize:
-    """Fixed-size rounds by the adaptive account.
+class _FixedSizeCurrency:
+    """Currency of fixed-size rounds, by the adaptive account.
 
     R_K = V_K of Theorem 7 of docs/theory.md replaces the profile of unit^K, and T_plan V_(K-k) <= V_K + slack replaces
-    (P). V_K is kept at the points of its grid, T_plan V is computed from above, and the adversary's kernels are on the
-    grid, so the inequality at the grid points suffices (docs/theory.md, section 10).
+    (P). V_K is stored at its grid points, T_plan V is an upper bound, and the adversary's kernels are on the grid. So
+    the inequality at the grid points suffices (docs/theory.md, section 10).
     """
 
-    def __init__(self, pairs: _Pairs, values: list[Values]) -> None:
+    def __init__(self, pairs: _PairCurrency, values: list[Values]) -> None:
         self._pairs, self._values = pairs, values
         self.units, self.has_prices, self.is_loose = len(values) - 1, pairs.has_prices, False
 
     @classmethod
     def of(
-        cls, unit: Composed, declared: Composed | None, *, epsilon: float, target: float, pairs: _Pairs
-    ) -> "_FixedSize | None":
-        """Return the currency by the adaptive account; None if the unit has none.
+        cls, unit: Composed, declared: Composed | None, *, epsilon: float, target: float, pairs: _PairCurrency
+    ) -> "_FixedSizeCurrency | None":
+        """Return the currency by the adaptive account; None if that account does not apply to the unit.
 
-        Twins of integer noise keep the account of one pair.
+        Integer noise with a twin uses the account of one pair instead.
         """
         fixed = all(sampling_of(part).name == "fixed" for part, _ in unit.parts)
         if not fixed or declared is not None or continuous(unit).mechanism is not unit or not pairs.units:
@@ -367,31 +416,37 @@ class _FixedSize:
             values.append(after)
         return cls(pairs, values)
 
-    def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        found = self.suffices(plan, left, left=left, reserve=reserve)
+    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
+        found = self.suffices(plan, remaining_units, remaining_units=remaining_units, reserve=reserve)
         if found is None:
             return None
 
-        def enough(units: int) -> bool:
-            return self.suffices(plan, units, left=left, reserve=reserve) is not None
+        def suffices_for(units: int) -> bool:
+            return self.suffices(plan, units, remaining_units=remaining_units, reserve=reserve) is not None
 
-        return replace(found, units=1 + bisect_left(range(1, left), True, key=enough))
+        return replace(found, units=1 + bisect_left(range(1, remaining_units), True, key=suffices_for))
 
-    def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
+    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         grid = self._values[0].grid
-        near = _near(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
-        slack = _SHARE * (reserve - near.failures)
-        if not 0 < units <= left or slack <= _rounding(left):
+        replacement = _close_distributions(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
+        slack = _SHARE * (reserve - replacement.failures)
+        if not 0 < units <= remaining_units or slack <= _comparison_error(remaining_units):
             return None
-        after = self._values[left - units].with_losses(near.laws.orders[0], near.laws.orders[-1])
-        before = self._values[left]
-        gap = max(float((after.forth - before.forth).max()), float((after.back - before.back).max()))
-        return Price(units=units, reserve=near.failures + slack) if gap <= slack - _rounding(left) else None
+        after = self._values[remaining_units - units].with_losses(
+            replacement.distributions.orders[0], replacement.distributions.orders[-1]
+        )
+        declared_part = self._values[remaining_units]
+        gap = max(float((after.forth - declared_part.forth).max()), float((after.back - declared_part.back).max()))
+        return (
+            Price(units=units, reserve=replacement.failures + slack)
+            if gap <= slack - _comparison_error(remaining_units)
+            else None
+        )
 
     def covers(self, release: SingleRelease) -> float | None:
         return None
 
 
-def _most(fits: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
-    """Return the most units that fit, up to `limit`, for a test that is monotone."""
-    return first_whole(lambda units: units > limit or not fits(units)) - 1
+def _largest_count(fits_budget: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
+    """Return the largest number of units, up to `limit`, that passes a monotone test."""
+    return smallest_passing(lambda units: units > limit or not fits_budget(units)) - 1

@@ -1,8 +1,8 @@
-"""Factorisations of least error |A C^-1|_F sens(C), over banded and over buffered Toeplitz matrices.
+"""Optimisation of banded and buffered Toeplitz matrices C for the smallest error |A C^-1|_F sens(C).
 
-Both searches are over positive, non-increasing columns, for which the sensitivity is exact. Gradients are in closed
-form, in about T log T steps each, so a search takes a second; it ends in a local minimum, which is as private as any
-other.
+Both searches are over positive, non-increasing columns, for which the sensitivity is exact. Gradients have a closed
+form and take about T log T steps each, so a search takes a second. It ends in a local minimum; privacy does not depend
+on reaching the global one.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _OPTIONS = {"maxiter": 1000, "maxfun": 2000, "ftol": 1e-11, "gtol": 1e-7}
 
 @dataclass(frozen=True, kw_only=True)
 class _Loss:
-    """Logarithm of the squared error at equal privacy, and its gradient in the first column of C."""
+    """Logarithm of the squared error at equal privacy, and its gradient with respect to the first column of C."""
 
     workload: Workload
     separation: int
@@ -33,30 +33,37 @@ class _Loss:
 
     def __call__(self, c: Floats) -> tuple[float, Floats]:
         rounds = self.workload.rounds
-        who: dict[str, Any] = {"rounds": rounds, "separation": self.separation, "participations": self.participations}
-        pattern = worst_pattern(c, **who)
-        shown = float(pattern @ pattern)
-        of_shown = 2 * worst_pattern(pattern, **who, back=True)[: len(c)]
-        once = np.zeros(rounds)
-        once[0] = 1.0
-        d = lfilter([1.0], c, once)
+        participation: dict[str, Any] = {
+            "rounds": rounds,
+            "separation": self.separation,
+            "participations": self.participations,
+        }
+        pattern = worst_pattern(c, **participation)
+        squared_sensitivity = float(pattern @ pattern)
+        gradient_of_sensitivity = 2 * worst_pattern(pattern, **participation, back=True)[: len(c)]
+        unit_vector = np.zeros(rounds)
+        unit_vector[0] = 1.0
+        d = lfilter([1.0], c, unit_vector)
         column, times = self.workload.column(d), self.workload.times
-        off = float(times @ column**2)
-        of_d = self.workload.columns_back(2 * times * column)
-        returned = fftconvolve(d, d)[:rounds]  # d moves by -(d * d * change of c)
-        of_off = -fftconvolve(of_d, returned[::-1])[rounds - 1 :][: len(c)]
-        return float(np.log(shown) + np.log(off)), of_shown / shown + of_off / off
+        squared_error = float(times @ column**2)
+        gradient_of_inverse = self.workload.transposed_column(2 * times * column)
+        returned = fftconvolve(d, d)[:rounds]  # the change of d is -(d * d * change of c)
+        gradient_of_error = -fftconvolve(gradient_of_inverse, returned[::-1])[rounds - 1 :][: len(c)]
+        return float(
+            np.log(squared_sensitivity) + np.log(squared_error)
+        ), gradient_of_sensitivity / squared_sensitivity + gradient_of_error / squared_error
 
 
 def banded(bands: int, workload: Workload, *, separation: int, participations: int | None = None) -> Floats:
-    """Return the first column of a banded C of nearly least error at equal privacy. Shape: [bands] or [rounds].
+    """Return the first column of a banded C of nearly the smallest error at equal privacy. Shape: [bands] or [rounds].
 
-    c_j = c_(j-1) expit(u_j), started at the square root. Rounded to 9 digits. bands = 1: independent noise.
+    It is parametrised as c_j = c_(j-1) expit(u_j) and rounded to 9 digits. The search starts at the square root of
+    prefix sums. bands = 1: independent noise.
     """
     width = min(require.count(bands=bands), workload.rounds)
     loss = _Loss(workload=workload, separation=separation, participations=participations)
 
-    def of_ratios(u: Floats) -> tuple[float, Floats]:
+    def loss_of_ratios(u: Floats) -> tuple[float, Floats]:
         ratios = expit(u)
         c = np.concatenate([[1.0], np.cumprod(ratios)])
         value, gradient = loss(c)
@@ -64,7 +71,7 @@ def banded(bands: int, workload: Workload, *, separation: int, participations: i
 
     if width == 1:
         return np.ones(1)
-    u = _least(of_ratios, np.log(2 * np.arange(1.0, width) - 1))
+    u = _minimiser(loss_of_ratios, np.log(2 * np.arange(1.0, width) - 1))
     found = np.round(np.concatenate([[1.0], np.cumprod(expit(u))]), _DIGITS)
     return found if loss(found)[0] <= loss(square_root(width))[0] else square_root(width)
 
@@ -72,19 +79,20 @@ def banded(bands: int, workload: Workload, *, separation: int, participations: i
 def buffers(
     count: int, workload: Workload, *, separation: int, participations: int | None = None
 ) -> tuple[Floats, Floats]:
-    """Return weights and decays of a BLT with `count` buffers of nearly least error at equal privacy. Shapes: [count].
+    """Return weights and decays of a BLT with `count` buffers of nearly the smallest error at equal privacy. Shapes:
+    [count].
 
-    Decays start spread from 1/2 to 1 - 2/T. Rounded to 9 digits, weights downwards.
+    The search starts with decays from 1/2 to 1 - 2/T. Results are rounded to 9 digits, weights downwards.
     """
-    rounds, many = workload.rounds, require.count(buffers=count)
+    rounds, buffer_count = workload.rounds, require.count(buffers=count)
     loss = _Loss(workload=workload, separation=separation, participations=participations)
     lags = np.arange(rounds - 1, dtype=float)
 
     def parts(x: Floats) -> tuple[Floats, Floats]:
-        grown = np.exp(np.minimum(x[many:], 50.0))
-        return grown / (1 + grown.sum()), expit(x[:many])
+        grown = np.exp(np.minimum(x[buffer_count:], 50.0))
+        return grown / (1 + grown.sum()), expit(x[:buffer_count])
 
-    def of_parts(x: Floats) -> tuple[float, Floats]:
+    def loss_of_parts(x: Floats) -> tuple[float, Floats]:
         weights, decays = parts(x)
         value, gradient = loss(buffered(weights, decays, rounds=rounds))
         powers = decays[:, None] ** lags
@@ -93,12 +101,12 @@ def buffers(
         of_x = weights * of_weights - weights * (weights @ of_weights)
         return value, np.concatenate([of_decays * decays * (1 - decays), of_x])
 
-    first = 1 - np.geomspace(0.5, min(2 / rounds, 0.4), many)
-    x = np.concatenate([np.log(first / (1 - first)), np.full(many, np.log(1.5 / many))])
-    weights, decays = parts(_least(of_parts, x) if rounds > 2 else x)
+    first = 1 - np.geomspace(0.5, min(2 / rounds, 0.4), buffer_count)
+    x = np.concatenate([np.log(first / (1 - first)), np.full(buffer_count, np.log(1.5 / buffer_count))])
+    weights, decays = parts(_minimiser(loss_of_parts, x) if rounds > 2 else x)
     scale = 10.0**_DIGITS
     return np.floor(weights * scale) / scale, np.round(decays, _DIGITS)
 
 
-def _least(loss: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
+def _minimiser(loss: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
     return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B", options=_OPTIONS).x)

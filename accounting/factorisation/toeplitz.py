@@ -1,4 +1,4 @@
-"""Toeplitz factorisations: coefficients in closed form, of banded and buffered ones; sensitivity; inverse."""
+"""Toeplitz factorisations: coefficients of banded and buffered matrices, their sensitivity, and their inverse."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,15 +10,15 @@ from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.schedules import BallsAndBins, Cyclic, Schedule
 
 MOST_ROUNDS = 10_000_000
-"""Rounds of one stream."""
+"""Largest number of rounds of one stream."""
 
 
 def square_root(bands: int, *, power: float = 0.5) -> Floats:
-    """Return the first `bands` coefficients c_j = c_(j-1) (2j - 1) / 2j of the square root of prefix sums.
+    """Return the first `bands` coefficients c_j = c_(j-1) (2j - 1) / 2j of the square root of the prefix-sum matrix.
 
-    These are the coefficients of (1 - x)^(-1/2), whose square is 1 / (1 - x); positive and non-increasing. bands = 1:
-    independent noise. power: another power of prefix sums, in (0, 1): (1 - x)^-power. Source: Fichtenberger, Henzinger,
-    Upadhyay 2023. Shape: [bands].
+    These are the coefficients of (1 - x)^(-1/2), whose square is 1 / (1 - x). They are positive and non-increasing.
+    bands = 1: independent noise. power: another power in (0, 1), with coefficients of (1 - x)^-power. Source:
+    Fichtenberger, Henzinger, Upadhyay 2023. Shape: [bands].
     Errors: InvalidParameter for bands below 1.
 
     >>> from accounting.factorisation import square_root
@@ -32,25 +32,25 @@ def square_root(bands: int, *, power: float = 0.5) -> Floats:
 def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
     """Return the first column of a buffered Toeplitz matrix (BLT): c_0 = 1, c_j = sum_i weights_i decays_i^(j-1).
 
-    Its noise needs one vector for each weight, for any number of rounds. Weights >= 0 that sum to at most 1 and decays
-    in [0, 1] make it non-increasing. Source: McMahan, Xu, Zhang 2024. Shapes: weights and decays [buffers], result
-    [rounds].
+    Generating the noise needs one stored vector for each weight, for any number of rounds. The column is non-increasing
+    if weights are >= 0 with sum at most 1, and decays are in [0, 1]. Source: McMahan, Xu, Zhang 2024. Shapes: weights
+    and decays [buffers], result [rounds].
     Errors: InvalidParameter for rounds below 1.
 
     >>> from accounting.factorisation import buffered
     >>> buffered([0.5], [0.5], rounds=4).tolist()
     [1.0, 0.5, 0.25, 0.125]
     """
-    by, how = np.asarray(weights, dtype=float), np.asarray(decays, dtype=float)
-    powers = how[:, None] ** np.arange(_rounds(rounds) - 1)
-    return np.concatenate([[1.0], by @ powers])
+    weight_array, decay_array = np.asarray(weights, dtype=float), np.asarray(decays, dtype=float)
+    powers = decay_array[:, None] ** np.arange(_checked_rounds(rounds) - 1)
+    return np.concatenate([[1.0], weight_array @ powers])
 
 
 def column(rounds: CorrelatedRounds, count: int) -> Floats:
-    """Return the first column of C for the first `count` rounds of a stream, without zeros at its end.
+    """Return the first column of C for the first `count` rounds of a stream, without trailing zeros.
 
     Source: `mechanisms.CorrelatedRounds` defines C. Shapes: [count] for buffers, [bands] or less for bands. Errors:
-    none of its own.
+    none for a valid stream.
 
     >>> from accounting.factorisation import column
     >>> from accounting.mechanisms import CorrelatedRounds
@@ -63,13 +63,14 @@ def column(rounds: CorrelatedRounds, count: int) -> Floats:
 
 
 def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, participations: int | None = None) -> float:
-    """Return the L2 sensitivity of C x, for at most `participations` of a client, `separation` rounds apart or more.
+    """Return the L2 sensitivity of C x for at most `participations` participations of a client, at least `separation`
+    rounds apart.
 
-    Claim: sens^2 = |sum over i of column i * separation of C|^2, over as many i as there is room for: the largest over
-    all patterns. With G(s, t) the product of columns s and t, G falls in max(s, t) and in |s - t|, since c does not
-    increase; the i-th participation is in round i * separation or later, the i-th and j-th are |i - j| * separation
-    apart or more; and all products are >= 0, so updates in one direction are the worst.
-    Source: Kalinin, Lampert 2024, and the proof above. Shape: coefficients [bands]. Units: clip norms.
+    Claim: sens^2 = |sum over i of column i * separation of C|^2, over all i within the rounds, is the largest over all
+    patterns of participation. Proof: let G(s, t) be the product of columns s and t. G decreases in max(s, t) and in |s
+    - t|, because c does not increase. The i-th participation is not before round i * separation, and the i-th and j-th
+    are at least |i - j| * separation apart. All products are >= 0, so updates in one direction are the worst.
+    Source: Kalinin, Lampert 2024, and this proof. Shape: coefficients [bands]. Units: clip norms.
     Adjacency: zero-out and add-remove; twice that for replace-one. Direction of error: none but rounding.
     Errors: InvalidParameter for coefficients that do not begin with 1, are negative or increase.
 
@@ -77,16 +78,17 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     >>> round(sensitivity([1.0, 0.5], rounds=4, separation=2), 4)
     1.5811
     """
-    c = _checked(coefficients)[: _rounds(rounds)]
+    c = _checked_coefficients(coefficients)[: _checked_rounds(rounds)]
     return float(np.linalg.norm(worst_pattern(c, rounds=rounds, separation=separation, participations=participations)))
 
 
 def worst_pattern(
     coefficients: Floats, *, rounds: int, separation: int, participations: int | None, back: bool = False
 ) -> Floats:
-    """Return the sum of the columns of C that begin in rounds 0, B, 2B, ..., the worst client's. Shape: [rounds].
+    """Return the sum of the columns of C that begin in rounds 0, B, 2B, ..., which is the worst pattern. Shape:
+    [rounds].
 
-    back: the transpose, from the released rounds to the first column. Time: linear in the rounds.
+    back: apply the transpose of this map from the first column to the sum. Time: linear in the rounds.
     """
     gap = min(require.count(separation=separation), rounds)
     times = rounds if participations is None else require.count(participations=participations)
@@ -94,14 +96,14 @@ def worst_pattern(
     places[: min(len(coefficients), rounds)] = coefficients[:rounds]
     epochs = places.reshape(-1, gap)
     epochs = epochs[::-1] if back else epochs
-    summed = np.cumsum(epochs, axis=0)
-    if times < len(summed):
-        summed[times:] -= summed[:-times].copy()
-    return np.asarray((summed[::-1] if back else summed).ravel()[:rounds])
+    column_sums = np.cumsum(epochs, axis=0)
+    if times < len(column_sums):
+        column_sums[times:] -= column_sums[:-times].copy()
+    return np.asarray((column_sums[::-1] if back else column_sums).ravel()[:rounds])
 
 
 def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
-    """Return the first column of C^-1: the part of a round's fresh noise in that round and the rounds after it.
+    """Return the first column of C^-1: the coefficients of a round's fresh noise in this round and in later rounds.
 
     Source: power series division. Shapes: coefficients [bands], result [rounds]. Errors: as `sensitivity`.
 
@@ -111,13 +113,13 @@ def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
     """
     from scipy.signal import lfilter
 
-    once = np.zeros(_rounds(rounds))
-    once[0] = 1.0
-    return np.asarray(lfilter([1.0], _checked(coefficients)[:rounds], once))
+    unit_vector = np.zeros(_checked_rounds(rounds))
+    unit_vector[0] = 1.0
+    return np.asarray(lfilter([1.0], _checked_coefficients(coefficients)[:rounds], unit_vector))
 
 
-def _rounds(given: int) -> int:
-    """Return a number of rounds of which columns are held in memory."""
+def _checked_rounds(given: int) -> int:
+    """Return a number of rounds whose columns fit in memory. Errors: InvalidParameter above `MOST_ROUNDS`."""
     if (rounds := require.count(rounds=given)) > MOST_ROUNDS:
         raise InvalidParameter(
             f"rounds={rounds} of a stream of correlated noise: must be at most {MOST_ROUNDS}. Use fewer rounds, or "
@@ -126,7 +128,7 @@ def _rounds(given: int) -> int:
     return rounds
 
 
-def _checked(coefficients: ArrayLike) -> Floats:
+def _checked_coefficients(coefficients: ArrayLike) -> Floats:
     c = np.asarray(coefficients, dtype=float)
     if c.ndim != 1 or not c.size or c[0] != 1 or np.any(np.diff(c) > 0) or np.any(c < 0) or not np.isfinite(c).all():
         raise InvalidParameter(
@@ -135,11 +137,13 @@ def _checked(coefficients: ArrayLike) -> Floats:
     return c
 
 
-def squares(schedule: Schedule, count: int) -> float:
-    """Return the squared sensitivity of the first `count` rounds, for updates whose sensitivity is one clip norm.
+def squared_sensitivity(schedule: Schedule, count: int) -> float:
+    """Return the squared sensitivity of the first `count` rounds of a schedule, for updates with a sensitivity of one
+    clip norm.
 
-    With independent noise: the most participations. With correlated noise: sens(C)^2 (`factorisation.sensitivity`), in
-    units of the fresh noise. Direction of error: none but rounding. Errors: UnsupportedMechanism for a secret schedule.
+    With independent noise it is the largest number of participations. With correlated noise it is sens(C)^2
+    (`factorisation.sensitivity`), relative to the fresh noise. Direction of error: none but rounding. Errors:
+    UnsupportedMechanism for a secret schedule.
     """
     if isinstance(schedule, CorrelatedRounds):
         c = column(schedule, count)
@@ -149,4 +153,6 @@ def squares(schedule: Schedule, count: int) -> float:
         return float(schedule.most_participations(count))
     if isinstance(schedule, BallsAndBins) and not schedule.secret_in_lane:
         return sensitivity(schedule.coefficients, rounds=count, separation=schedule.bins) ** 2
-    raise UnsupportedMechanism(f"sampling={schedule.name!r}: participation is secret, so that rounds are no Gaussian.")
+    raise UnsupportedMechanism(
+        f"sampling={schedule.name!r}: participation is secret, so the rounds are not one Gaussian mechanism."
+    )

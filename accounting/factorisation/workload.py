@@ -1,4 +1,4 @@
-"""Workload of a run: the matrix from the sums of its rounds to its models, whose error a factorisation keeps small."""
+"""Workload of a run: the matrix that maps the sums of its rounds to its models."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Workload:
     """Workload A: the model after each of `rounds` rounds.
 
     The model is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
-    momentum, decay: of the server and of its learning rate. momentum 0, decay 1: prefix sums. Errors: InvalidParameter
-    for a momentum outside [0, 1) or a decay outside (0, 1].
+    momentum: momentum of the server; decay: factor of its learning rate per round. With momentum 0 and decay 1 the
+    workload is prefix sums. Errors: InvalidParameter for a momentum outside [0, 1) or a decay outside (0, 1].
     """
 
     rounds: int
@@ -35,31 +35,33 @@ class Workload:
 
     @property
     def powers(self) -> Floats:
-        """Vector decay^0, decay^1, ..."""
+        """Vector of decay^0, decay^1, ..., one entry for each round."""
         return np.asarray(self.decay ** np.arange(self.rounds, dtype=float))
 
     def column(self, inverse_column: Floats) -> Floats:
         """Return the first column of A C^-1 from that of C^-1.
 
-        Column s is the beginning of the first one, times decay^s.
+        Column s of A C^-1 is a prefix of the first column, times decay^s.
         """
         return np.asarray(np.cumsum(self.powers * lfilter([1.0], [1.0, -self.momentum], inverse_column)))
 
-    def columns_back(self, gradient: Floats) -> Floats:
-        """Return the transpose of `column`, applied to a gradient."""
-        summed = self.powers * np.cumsum(gradient[::-1])[::-1]
-        return np.asarray(lfilter([1.0], [1.0, -self.momentum], summed[::-1])[::-1])
+    def transposed_column(self, gradient: Floats) -> Floats:
+        """Apply the transpose of the map `column` to a gradient."""
+        weighted_sums = self.powers * np.cumsum(gradient[::-1])[::-1]
+        return np.asarray(lfilter([1.0], [1.0, -self.momentum], weighted_sums[::-1])[::-1])
 
     @property
     def times(self) -> Floats:
-        """Weight of each squared entry of the first column in |A C^-1|_F^2: a sum over the columns that contain it."""
+        """Weight of each squared entry of the first column in |A C^-1|_F^2, summed over all columns that contain the
+        entry.
+        """
         return np.asarray(np.cumsum(self.powers**2)[::-1])
 
 
 def error(coefficients: ArrayLike, workload: Workload) -> float:
-    """Return the root mean square, over rounds, of the noise in the model for z of variance 1: |A C^-1|_F / sqrt(T).
+    """Return the root mean square over rounds of the noise in the model, |A C^-1|_F / sqrt(T), for z of variance 1.
 
-    Independent noise in prefix sums: sqrt((T + 1) / 2). Direction of error: none but rounding.
+    For independent noise and prefix sums it is sqrt((T + 1) / 2). Direction of error: none except rounding.
     """
     column = workload.column(inverse(coefficients, rounds=workload.rounds))
     return math.sqrt(float(workload.times @ column**2) / workload.rounds)

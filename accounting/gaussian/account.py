@@ -1,4 +1,4 @@
-"""Renyi accounts of Gaussian noise on sums, whole or in shares, sampled or not, for `accounting.compose`."""
+"""Renyi accounts for `accounting.compose`: Gaussian noise on sums, as one draw or in shares, sampled or unsampled."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,15 +15,16 @@ _SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
 
 def renyi(orders: Floats, noise: Gaussian) -> Floats:
-    """Return alpha mu^2 / 2, exact (Mironov 2017, Prop. 7)."""
+    """Return the exact Renyi divergence alpha mu^2 / 2 of unsampled noise (Mironov 2017, Prop. 7)."""
     return np.asarray(orders * (noise.mu**2 / 2))
 
 
 def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
-    """Return Renyi bounds of a sampled round.
+    """Return upper bounds on the Renyi divergence of a sampled round.
 
-    `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions), `gaussian.fixed_size_rdp`
-    (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C).
+    Poisson sampling uses `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions).
+    Fixed-size sampling uses `gaussian.fixed_size_rdp` (replace-one, shift 2C; under zero-out the displaced client also
+    moves the sum by 2C).
     """
     if sampling.name not in _SAMPLED:
         raise UnsupportedMechanism(f"sampling={sampling!r}: no Renyi curve is implemented.")
@@ -44,14 +45,16 @@ def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -
 
 
 def _whole_noise(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
-    """Return the Gaussian of the whole sum, with closeness 0; overflow is charged separately."""
+    """Return the Gaussian noise of the full sum, with closeness 0; overflow is charged separately."""
     return noise.gaussian, 0.0
 
 
 SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole_noise)
 
 
-def penalty(orders: ArrayLike, closeness: float) -> Floats:
-    """Return the penalty of a Renyi divergence for a distribution within e^±closeness: closeness (2a - 1)/(a - 1)."""
+def closeness_penalty(orders: ArrayLike, closeness: float) -> Floats:
+    """Return the increase closeness (2a - 1)/(a - 1) of a Renyi divergence bound if a distribution is replaced by one
+    within e^±closeness.
+    """
     a = np.asarray(orders, dtype=float)
     return np.asarray(closeness * (2 * a - 1) / (a - 1))

@@ -1,6 +1,6 @@
-"""The Gaussian mechanism in closed form: no sampling, exact to rounding.
+"""Closed-form account of the unsampled Gaussian mechanism, exact up to rounding.
 
-Everything is a function of mu = (L2 sensitivity) / (noise standard deviation).
+All results are functions of mu = (L2 sensitivity) / (noise standard deviation).
 """
 
 import math
@@ -14,22 +14,22 @@ from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.roots import brentq
 
-# Safety against rounding: a bracketed root is exact to about 1e-15 relative; results move this far to the safe side.
+# Relative safety margin: a bracketed root is exact to about 1e-15, and results are shifted by this to the safe side.
 _ROUNDING = 1e-12
 
 
-def _blur(delta: float) -> float:
-    """Return a bound on the shift of epsilon by rounding the logarithms of delta or of 1 - delta."""
+def _epsilon_rounding(delta: float) -> float:
+    """Return a bound on the change of epsilon by rounding errors in the logarithms of delta or 1 - delta."""
     return 2e-15 * (1 - math.log(delta) - math.log1p(-delta))
 
 
 def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     """Return the privacy profile of a Gaussian mechanism: the smallest delta at `epsilon`.
 
-    Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), symmetric in the two neighbours.
-    Source: Balle, Wang 2018, Theorem 8.
-    Domain: mu > 0; any real epsilon, negative ones too (the hockey-stick divergence of order e^epsilon).
-    Shape: that of `epsilon`. Adjacency: the one whose sensitivity is in mu.
+    Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), in both orders of the
+    neighbours.
+    Source: Balle, Wang 2018, Theorem 8. Domain: mu > 0; any real epsilon, also negative (the hockey-stick divergence of
+    order e^epsilon). Shape: that of `epsilon`. Adjacency: the one whose sensitivity is in mu.
     Direction of error: either, by rounding: epsilon shifts by about 1e-16 (1 + log 1/delta).
     Errors: InvalidParameter for mu not above 0, or an epsilon that is nan.
 
@@ -41,10 +41,10 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     eps = np.asarray(epsilon, dtype=float)
     if np.isnan(eps).any():
         raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities, of which those that matter are caught below
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are handled below
         log_gain = scipy.special.log_ndtr(mu / 2 - eps / mu)
         gap = eps + scipy.special.log_ndtr(-mu / 2 - eps / mu) - log_gain
-    # exp(a) - exp(b) with b <= a, without cancelling: exp(a) (1 - exp(b - a)).
+    # For b <= a, exp(a) - exp(b) = exp(a) (1 - exp(b - a)) avoids cancellation.
     gap = np.where(np.isneginf(log_gain), 0.0, np.minimum(gap, 0.0))
     return np.asarray(np.exp(log_gain) * -np.expm1(gap))
 
@@ -61,10 +61,10 @@ def smallest_epsilon(delta: float, *, mu: float) -> float:
     4.3772
     """
     target = require.open_probability(delta=delta)
-    blur, shift = _blur(target), require.positive(mu=mu)
-    if _log_ratio(-blur, mu=shift, target=target) <= 0:  # at 0, then, whatever rounding does
+    rounding_shift, mu_value = _epsilon_rounding(target), require.positive(mu=mu)
+    if _log_ratio(-rounding_shift, mu=mu_value, target=target) <= 0:  # then epsilon is 0 despite rounding
         return 0.0
-    return _root(target, shift) * (1 + _ROUNDING) + blur
+    return _root(target, mu_value) * (1 + _ROUNDING) + rounding_shift
 
 
 def epsilon_from_below(delta: float, *, mu: float) -> float:
@@ -78,28 +78,28 @@ def epsilon_from_below(delta: float, *, mu: float) -> float:
     True
     """
     target = require.open_probability(delta=delta)
-    return max(0.0, _root(target, require.positive(mu=mu)) * (1 - _ROUNDING) - _blur(target))
+    return max(0.0, _root(target, require.positive(mu=mu)) * (1 - _ROUNDING) - _epsilon_rounding(target))
 
 
 def _root(target: float, mu: float) -> float:
-    """Return epsilon with delta(epsilon) = target, to rounding; 0 if delta(0) is not above the target."""
+    """Return the epsilon with delta(epsilon) = target, up to rounding; 0 if delta(0) <= target."""
 
     def excess(eps: float) -> float:
         return _log_ratio(eps, mu=mu, target=target)
 
     if excess(0.0) <= 0:
         return 0.0
-    # delta(eps) <= Phi(mu/2 - eps/mu), so this end is past the root.
+    # delta(eps) <= Phi(mu/2 - eps/mu), so the root is below this end.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / target)) + 1e-12
     return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
 
 
 def _log_ratio(eps: float, *, mu: float, target: float) -> float:
-    """Return log(delta / target), or log((1 - target) / (1 - delta)) for a target above 1/2: each rises with delta.
+    """Return log(delta / target), or log((1 - target) / (1 - delta)) for a target above 1/2. Both increase in delta.
 
     With t = mu/2 - eps/mu, b = mu/2 + eps/mu and erfcx(x) = e^(x^2) erfc(x),
         1 - delta(eps) = Phi(-t) + e^eps Phi(-b) = e^(-t^2/2) (erfcx(t/sqrt 2) + erfcx(b/sqrt 2)) / 2,
-    a sum in which nothing cancels for delta near 1.
+    a sum of positive terms, which is accurate for delta near 1.
     """
     t, b = mu / 2 - eps / mu, mu / 2 + eps / mu
     if target > 0.5 and t > 0:
@@ -120,9 +120,9 @@ def noise_std(
 ) -> float:
     """Return the noise standard deviation that makes one Gaussian release (epsilon, delta)-DP.
 
-    Claim: "analytic" is the smallest one, sensitivity / mu with delta(epsilon; mu) = delta; "classical" is sensitivity
-    sqrt(2 ln(1.25/delta)) / epsilon, a theorem for epsilon < 1 only and rejected above it: at epsilon = 9 it gives
-    delta 1.7e-4 for a stated 1e-4.
+    Claim: "analytic" is the smallest such value, sensitivity / mu with delta(epsilon; mu) = delta. "classical" is
+    sensitivity sqrt(2 ln(1.25/delta)) / epsilon, a theorem only for epsilon < 1 and otherwise rejected: at epsilon = 9
+    it would give delta 1.7e-4 for a stated 1e-4.
     Source: Balle, Wang 2018, Algorithm 1; Dwork, Roth 2014, Theorem A.1. Units: those of `l2_sensitivity`.
     Adjacency: the one of the sensitivity. Direction of error: upwards, by 1e-12 relative (analytic).
     Errors: InvalidParameter for a number outside its domain, or epsilon >= 1 with "classical".
@@ -137,21 +137,21 @@ def noise_std(
     if calibration == "classical":
         if eps >= 1:
             raise InvalidParameter(
-                f"epsilon={eps} with calibration='classical': that theorem needs epsilon < 1. "
-                "Use calibration='analytic', which holds for every epsilon and needs less noise."
+                f"epsilon={eps} with calibration='classical': the classical theorem requires epsilon < 1. Use "
+                "calibration='analytic', which holds for every epsilon and needs less noise."
             )
         return sensitivity * math.sqrt(2 * math.log(1.25 / target)) / eps
     if calibration != "analytic":
         raise InvalidParameter(f"calibration={calibration!r}: must be 'analytic' or 'classical'.")
 
-    blur = _blur(target)
-    if eps < 2 * blur:  # delta(0) = erf(mu / sqrt 8), without rounding in logarithms
+    rounding_shift = _epsilon_rounding(target)
+    if eps < 2 * rounding_shift:  # delta(0) = erf(mu / sqrt 8) avoids rounding errors of logarithms
         half = scipy.special.erfinv(target) if target < 0.5 else scipy.special.erfcinv(1 - target)
         return sensitivity / (math.sqrt(8) * float(half)) * (1 + _ROUNDING)
-    surely = eps - blur
+    safe_epsilon = eps - rounding_shift
 
     def excess(log_mu: float) -> float:
-        return _log_ratio(surely, mu=math.exp(log_mu), target=target)
+        return _log_ratio(safe_epsilon, mu=math.exp(log_mu), target=target)
 
     low, high = -1.0, 1.0
     while excess(low) > 0:

@@ -1,10 +1,10 @@
-"""All neighbours of one fixed-size round, covered by finitely many pairs of profiles.
+"""Cover of all neighbouring pairs of one fixed-size round by finitely many pairs of profiles.
 
 Replace-one: it suffices to consider x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse (Lemma 4 of
-docs/theory.md), so at angles alpha at a, beta at b in [0, pi/2] with alpha + beta >= pi/2. A `Box` of such angles is
-below the corners of its largest distances and least angles (Lemma 5). Zero-out: x0 and the client's vector are on the
-circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of boxes and arcs are whole
-numbers of `UNIT`, so that halves fit without a gap.
+docs/theory.md). Its angles alpha at a and beta at b are in [0, pi/2] with alpha + beta >= pi/2. Profiles in a `Box` of
+such angles are at most the corner profiles at its largest distances and smallest angles (Lemma 5). Zero-out: x0 and the
+client's vector are on the circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of
+boxes and arcs are integer multiples of `UNIT`, so that their parts leave no gap.
 """
 
 import itertools
@@ -17,12 +17,14 @@ from accounting.arrays import Floats
 from accounting.gaussian import corner_profile
 
 RIGHT = 2**20
-"""A right angle, in units."""
+"""Right angle, in multiples of `UNIT`."""
 UNIT = math.pi / 2 / RIGHT
 _NARROWEST = RIGHT // 64
-"""Width below which arcs are not divided: a corner above 0.97 pi counts as that angle, which no division improves."""
+"""Width below which arcs are not divided. A corner angle above 0.97 pi is replaced by 0.97 pi, so dividing would not
+improve the bound.
+"""
 _UP = 1 + 1e-14
-"""Factor by which distances are rounded up."""
+"""Factor for rounding distances up."""
 
 Profiles = tuple[Floats, Floats]
 """Profiles H_gamma(P || Q) and H_gamma(Q || P) at losses >= 0."""
@@ -30,56 +32,60 @@ Profiles = tuple[Floats, Floats]
 
 @dataclass(kw_only=True, eq=False)
 class FixedSizeRound:
-    """One fixed-size round: its sampling probability q, s = 1/sigma, and the losses at which profiles are computed."""
+    """Fixed-size round with sampling probability q and s = 1/sigma, and the losses at which profiles are computed."""
 
     q: float
     s: float
     losses: Floats
-    _known: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
+    _corner_cache: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
 
     def corner(self, near: float, far: float, angle: int) -> Floats:
-        """Return a corner of distances in units of s, from above; each is computed once."""
+        """Return an upper bound on a corner profile, cached. near, far: distances in units of s; angle: in multiples of
+        `UNIT`.
+        """
         key = near, far, angle
-        if key not in self._known:
-            self._known[key] = corner_profile.upper(
+        if key not in self._corner_cache:
+            self._corner_cache[key] = corner_profile.upper(
                 self.losses,
                 sampling_probability=self.q,
                 near=near * self.s * _UP,
                 far=far * self.s * _UP,
                 angle=angle * UNIT,
             )
-        return self._known[key]
+        return self._corner_cache[key]
 
 
 class Configurations(Protocol):
-    """Part of the configurations, which can be halved."""
+    """Set of configurations of one round that can be divided into smaller sets."""
 
-    def profiles(self, of: FixedSizeRound) -> Profiles:
-        """Return profiles above those of every configuration in it, in both orders and at every loss."""
+    def profiles(self, sampled_round: FixedSizeRound) -> Profiles:
+        """Return upper bounds on the profiles of every configuration in the set, in both orders and at every loss."""
         ...
 
     def parts(self) -> Iterable[Self]:
-        """Return cells that cover it together; itself alone if dividing it would gain nothing."""
+        """Return sets that together cover this set; only the set itself if dividing it would not improve the bound."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """Triangles with alpha and beta between these bounds."""
+    """Set of triangles with angles alpha and beta between the given bounds, under replace-one."""
 
     alpha: tuple[int, int]
     beta: tuple[int, int]
 
-    def profiles(self, of: FixedSizeRound) -> Profiles:
-        """Return corners: D <= 2s sin(alpha + beta) at the least sum, |a - x0| = 2s sin(beta), |b - x0| = 2s
-        sin(alpha).
+    def profiles(self, sampled_round: FixedSizeRound) -> Profiles:
+        """Return corner profiles with D <= 2s sin(alpha + beta) at the smallest sum, |a - x0| = 2s sin(beta) and |b -
+        x0| = 2s sin(alpha).
         """
         (alpha, most_alpha), (beta, most_beta) = self.alpha, self.beta
         far = 2 * _sine(max(RIGHT, alpha + beta))
-        return of.corner(2 * _sine(most_beta), far, alpha), of.corner(2 * _sine(most_alpha), far, beta)
+        return sampled_round.corner(2 * _sine(most_beta), far, alpha), sampled_round.corner(
+            2 * _sine(most_alpha), far, beta
+        )
 
     def parts(self) -> Iterable["Box"]:
-        """Return quarters, without those of obtuse triangles."""
+        """Return the quarters of the box, without those that contain only obtuse triangles."""
         halves = [(low, (low + high) // 2, high) for low, high in (self.alpha, self.beta)]
         for alpha in (halves[0][:2], halves[0][1:]):
             for beta in (halves[1][:2], halves[1][1:]):
@@ -89,25 +95,25 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Arc:
-    """Angles theta under zero-out between the other client's vector and the one that counts or is zero.
+    """Interval of angles theta under zero-out, between another client's vector and the vector that is zeroed.
 
-    `restored`: the order of the neighbours in which the client's vector is zero first.
+    `restored`: True for the order of the neighbours in which the first has the zeroed vector.
     """
 
     theta: tuple[int, int]
     restored: bool
 
-    def profiles(self, of: FixedSizeRound) -> Profiles:
-        """Return corners: seen from a = C, x0 at 2s sin(theta/2), 0 at s, (pi - theta)/2 between; seen from 0, at s,
-        theta.
+    def profiles(self, sampled_round: FixedSizeRound) -> Profiles:
+        """Return corner profiles. At the client's vector the distances are 2s sin(theta/2) to x0 and s to 0, with angle
+        (pi - theta)/2. At 0 both distances are s, with angle theta.
         """
         least, most = self.theta
-        counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
-        zero = of.corner(1.0, 1.0, least)
+        counted = sampled_round.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
+        zero = sampled_round.corner(1.0, 1.0, least)
         return (zero, counted) if self.restored else (counted, zero)
 
     def parts(self) -> Iterable["Arc"]:
-        """Return halves; the arc itself if it is narrow."""
+        """Return the halves of the arc; only the arc itself if it is narrow."""
         least, most = self.theta
         if most - least <= _NARROWEST:
             return [self]
@@ -116,40 +122,60 @@ class Arc:
 
 
 def all_triangles() -> list[Configurations]:
-    """Return all configurations of replace-one."""
+    """Return boxes that cover all configurations under replace-one."""
     return list(Box(alpha=(0, RIGHT), beta=(0, RIGHT)).parts())
 
 
 def all_arcs(*, restored: bool) -> list[Configurations]:
-    """Return all configurations of zero-out in one order of the neighbours."""
+    """Return arcs that cover all configurations under zero-out, in one order of the neighbours."""
     bounds = range(0, 2 * RIGHT + 1, RIGHT // 8)
     return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
 
 
-def extremes(of: FixedSizeRound) -> list[Profiles]:
-    """Return replace-one's two directions, exactly: all others send -C u, the client C u or -C u, and the reverse."""
-    removed, added = _row(of, 2.0, 2.0), _row(of, 0.0, 2.0)
+def extremes(sampled_round: FixedSizeRound) -> list[Profiles]:
+    """Return the exact profiles of the extreme configuration under replace-one, and of its reverse: all other clients
+    send -C u, and the client sends C u or -C u.
+    """
+    removed, added = _collinear_profiles(sampled_round, 2.0, 2.0), _collinear_profiles(sampled_round, 0.0, 2.0)
     return [(removed, added), (added, removed)]
 
 
-def shown(of: FixedSizeRound, angles: Iterable[int]) -> list[Profiles]:
-    """Return lower profiles of zero-out: x0 opposite to the client's vector, and x0 at even angles theta from it."""
-    across = corner_profile.opposite(of.losses, sampling_probability=of.q, distance=of.s)
-    return [(_row(of, 2.0, 1.0), across), *(_arc(of, theta) for theta in angles)]
+def attained_profiles(sampled_round: FixedSizeRound, angles: Iterable[int]) -> list[Profiles]:
+    """Return lower bounds on the zero-out profile: for x0 opposite to the client's vector, and for x0 at the given
+    angles from it.
+    """
+    opposite_profile = corner_profile.opposite_corner(
+        sampled_round.losses, sampling_probability=sampled_round.q, distance=sampled_round.s
+    )
+    return [
+        (_collinear_profiles(sampled_round, 2.0, 1.0), opposite_profile),
+        *(_arc_profiles(sampled_round, theta) for theta in angles),
+    ]
 
 
-def _arc(of: FixedSizeRound, theta: int) -> Profiles:
-    return _lower_profile(of, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _lower_profile(of, 1.0, 1.0, theta)
-
-
-def _lower_profile(of: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
-    return corner_profile.lower(
-        of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s, angle=angle * UNIT
+def _arc_profiles(sampled_round: FixedSizeRound, theta: int) -> Profiles:
+    return _lower_profile(sampled_round, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _lower_profile(
+        sampled_round, 1.0, 1.0, theta
     )
 
 
-def _row(of: FixedSizeRound, near: float, far: float) -> Floats:
-    return corner_profile.in_a_row(of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s)
+def _lower_profile(sampled_round: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
+    return corner_profile.lower(
+        sampled_round.losses,
+        sampling_probability=sampled_round.q,
+        near=near * sampled_round.s,
+        far=far * sampled_round.s,
+        angle=angle * UNIT,
+    )
+
+
+def _collinear_profiles(sampled_round: FixedSizeRound, near: float, far: float) -> Floats:
+    return corner_profile.collinear_corner(
+        sampled_round.losses,
+        sampling_probability=sampled_round.q,
+        near=near * sampled_round.s,
+        far=far * sampled_round.s,
+    )
 
 
 def _sine(angle: float) -> float:

@@ -1,4 +1,4 @@
-"""Best half-line against three Gaussians in a row: the optimisation behind the sampled profiles."""
+"""Optimal half-line for a weighted sum of three collinear Gaussians, from which sampled profiles follow."""
 
 import math
 
@@ -8,14 +8,14 @@ import scipy
 from accounting.arrays import Floats
 
 
-def supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:
-    """Return sup over t of far Phi(t + s) - middle Phi(t) - near Phi(t - s), for weights given by their logarithms, s =
-    shift.
+def half_line_supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:
+    """Return sup over t of far Phi(t + s) - middle Phi(t) - near Phi(t - s), s = shift. The weights are given as
+    logarithms.
 
     Phi(t - s), Phi(t), Phi(t + s) are the masses that N(-s, 1), N(0, 1), N(s, 1) give to the half-line {x >= -t}. The
-    derivative over phi(t) e^(-s^2/2) is  far / x - middle e^(s^2/2) - near x  with x = e^(ts), which falls in x: its
-    one root is the maximum. Elementwise over arrays; never below 0 (t -> -infinity). Error: second order in the
-    rounding of the root, so that of the difference itself, about 1e-15 of its largest term.
+    derivative over phi(t) e^(-s^2/2) is far / x - middle e^(s^2/2) - near x with x = e^(ts). It decreases in x, so its
+    only root is the maximum. Elementwise over arrays; never below 0 (t -> -infinity). Error: about 1e-15 of the largest
+    term, because the error of the root enters only in second order.
     """
     log_b = log_middle + shift * shift / 2
     # near x^2 + b x = far  =>  x = 2 far / (b + sqrt(b^2 + 4 near far)), without cancellation or overflow.

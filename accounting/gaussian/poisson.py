@@ -1,7 +1,7 @@
-"""One round of a Poisson-sampled Gaussian: the profiles of its dominating pairs, in closed form.
+"""Closed-form profiles of the dominating pairs of one Poisson-sampled Gaussian round.
 
-With q the sampling probability and s = 1/sigma, one client adds N(s) with probability q to a sum that is N(0) without
-it. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
+With q the sampling probability and s = 1/sigma, the sum is N(0) without the client, and with it N(s) with probability
+q. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
 """
 
 import numpy as np
@@ -10,17 +10,17 @@ from numpy.typing import ArrayLike
 from accounting.arrays import Floats
 from accounting.gaussian import half_lines
 from accounting.gaussian.closed_form import privacy_profile
-from accounting.gaussian.fixed_size import symmetric
+from accounting.gaussian.fixed_size import symmetric_profile
 
 
 def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """Return H_gamma of (1-q) N(0) + q N(s) from N(0), gamma = e^epsilon.
+    """Return H_gamma((1-q) N(0) + q N(s) || N(0)), gamma = e^epsilon, exact up to rounding.
 
-    = q H_g(N(s) || N(0)), g = (gamma - 1 + q)/q, for gamma > 1 - q; else 1 - gamma. Exact to rounding.
+    It is q H_g(N(s) || N(0)), g = (gamma - 1 + q)/q, for gamma > 1 - q; else 1 - gamma.
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
     fallen = np.expm1(np.minimum(eps, 0.0))
-    with np.errstate(divide="ignore"):  # log 0 = -infinity, where gamma <= 1 - q
+    with np.errstate(divide="ignore"):  # log 0 = -infinity if gamma <= 1 - q
         below_one = np.log1p(np.maximum(fallen / q, -1.0))
     above_one = np.logaddexp(0.0, half_lines.log_expm1(np.maximum(eps, 0.0)) - np.log(q))
     inside = q * privacy_profile(np.where(eps > 0, above_one, below_one), mu=1 / noise_multiplier)
@@ -28,9 +28,9 @@ def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
 
 
 def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """Return H_gamma of N(0) from (1-q) N(0) + q N(s), gamma = e^epsilon.
+    """Return H_gamma(N(0) || (1-q) N(0) + q N(s)), gamma = e^epsilon, exact up to rounding.
 
-    = a H_(gamma q / a)(N(0) || N(s)) with a = 1 - gamma (1-q), for a > 0; else 0. Exact to rounding.
+    It is a H_(gamma q / a)(N(0) || N(s)) with a = 1 - gamma (1-q), for a > 0; else 0.
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
     a = -np.expm1(np.minimum(eps + half_lines.log_complement(q), 0.0))
@@ -40,14 +40,14 @@ def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_m
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """Return H_gamma of (1-q) N(0) + q N(s) from (1-q) N(0) + q N(-s), gamma = e^epsilon: replace-one.
+    """Return H_gamma((1-q) N(0) + q N(s) || (1-q) N(0) + q N(-s)), gamma = e^epsilon, exact up to rounding.
 
-    For gamma >= 1 the supremum over t of  -gamma q Phi(t-s) + (1-q)(1-gamma) Phi(t) + q Phi(t+s)  (docs/theory.md,
-    Theorem 3: no other values of the replaced client do better); below 1 by symmetry. Exact to rounding.
+    For gamma >= 1 it is the supremum over t of -gamma q Phi(t-s) + (1-q)(1-gamma) Phi(t) + q Phi(t+s); below 1 it
+    follows by symmetry. This is the worst pair under replace-one (docs/theory.md, Theorem 3).
     """
     q, eps = sampling_probability, np.asarray(epsilon, dtype=float)
     size = np.abs(eps)
     log_middle = half_lines.log_complement(q) + half_lines.log_expm1(size)
     log_far = np.full(eps.shape, np.log(q))
-    above_one = half_lines.supremum(np.log(q) + size, log_middle, log_far, 1 / noise_multiplier)
-    return symmetric(eps, above_one)
+    above_one = half_lines.half_line_supremum(np.log(q) + size, log_middle, log_far, 1 / noise_multiplier)
+    return symmetric_profile(eps, above_one)

@@ -1,11 +1,11 @@
-"""Renyi divergence of the Poisson-sampled Gaussian, for whole arrays of settings at once.
+"""Renyi divergence of the Poisson-sampled Gaussian, vectorised over settings.
 
 With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two
 distributions at x and Z standard normal,
 
     (alpha - 1) rho(alpha) = log(1 + E g),   g = (1 + u(Z))^alpha - 1 - alpha u(Z) >= 0   (E u = 0).
 
-This is the order (1-q) N(0) + q N(s) from N(0), the larger of the two (Mironov, Talwar, Zhang 2019).
+This is the divergence of (1-q) N(0) + q N(s) from N(0), the larger of the two orders (Mironov, Talwar, Zhang 2019).
 """
 
 import math
@@ -17,29 +17,29 @@ from numpy.typing import ArrayLike, NDArray
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
 
-# The trapezoid rule's error, e^-_DIGITS, and what is cut off at both ends of it.
+# The trapezoid rule has error e^-_DIGITS, and so have its truncated ends.
 _DIGITS = 36.0
-# Below this noise the rule would take too many nodes, and the sum of the leading terms is as good.
+# Below this noise the trapezoid rule would need too many nodes, and the sum of the leading terms is as accurate.
 _LEAST_NOISE = 0.02
-# A smaller sampling probability is counted as this: its square would not be a double.
+# A smaller sampling probability is replaced by this one, because its square would underflow.
 _LEAST_PROBABILITY = 1e-100
-# Covers all rounding: about 1e-12, as the tests show.
+# Covers all rounding errors, which are about 1e-12 (tests).
 _ROUNDING = 1 + 1e-10
 _NODES_AT_ONCE = 6_000
 
 
 def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplier: ArrayLike) -> Floats:
-    """Return rho(alpha) of one round in both orders of the neighbours; the three arguments broadcast.
+    """Return the Renyi divergence rho(alpha) of one round, the larger of both orders; the three arguments broadcast.
 
     Claim: for add-remove and zero-out neighbours, clip norm C, noise sigma C, the Renyi divergence of order alpha > 1
-    between the sums of a Poisson-sampled round is at most rho, and one pair attains it. q = 0: 0. q = 1: alpha / 2
-    sigma^2. Otherwise E g by the trapezoid rule. |1 + u(x + iy)| <= 1 + u(x) for |y| <= pi sigma, where the integrand
-    is analytic, so with spacing h the sum of (1 + u)^alpha is within 2 e^(y^2/2 - 2 pi y / h) of itself for every such
-    y: e^-36, with no series whose convergence depends on alpha. Subtracting 1 + alpha u node by node keeps the accuracy
-    relative for tiny rho. Noise below 0.02, where the strip is thin: the leading terms of the binomial series and its
-    remainder, (1 + t)^alpha <= sum_(k < alpha) C(alpha, k) t^k + t^alpha  for t >= 0, whose moments are in closed form:
-    exact at whole orders, and otherwise an upper bound (by 1e-5 at alpha = 1.01 and noise 0.02, falling fast with
-    both).
+    between the sums of a Poisson-sampled round is at most rho, and one pair attains rho. q = 0: 0. q = 1: alpha / 2
+    sigma^2. Otherwise rho follows from E g by the trapezoid rule. |1 + u(x + iy)| <= 1 + u(x) for |y| <= pi sigma,
+    where the integrand is analytic, so with spacing h the relative error for (1 + u)^alpha is at most 2 e^(y^2/2 - 2 pi
+    y / h) for every such y, here e^-36, for all alpha. Subtracting 1 + alpha u at each node keeps the error relative
+    for tiny rho. For noise below 0.02, where the strip is thin, E g is bounded by the leading terms of the binomial
+    series and its remainder, (1 + t)^alpha <= sum_(k < alpha) C(alpha, k) t^k + t^alpha for t >= 0, whose moments have
+    closed forms. That is exact at integer orders, and otherwise an upper bound (by 1e-5 at alpha = 1.01 and noise 0.02;
+    the excess decreases fast in alpha and with less noise).
     Direction of error: upper bound, 1e-10 (relative) above the exact value.
     """
     shape, a, q, sigma = flat_settings(orders, sampling_probability, noise_multiplier)
@@ -61,11 +61,11 @@ def _rho(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
 
 def _log_excess(a: Floats, q: Floats, sigma: Floats) -> Floats:
-    """Return log E g by the trapezoid rule, over one stretch of nodes or two: around 0, and around alpha s."""
-    y = np.minimum(math.pi * sigma, math.sqrt(2 * _DIGITS))  # further out the spacing would fall again
+    """Return log E g by the trapezoid rule, on one or two intervals of nodes: around 0 and around alpha s."""
+    y = np.minimum(math.pi * sigma, math.sqrt(2 * _DIGITS))  # for larger y the spacing would decrease again
     spacing = 2 * math.pi * y / (_DIGITS + y * y / 2)
-    # Since 1 + u <= 2 max(1 - q, q e^..), the part beyond `reach` of both 0 and alpha s is e^-_DIGITS of the integral.
-    # u^2, which is all of g for tiny q, peaks at 2 s.
+    # Since 1 + u <= 2 max(1 - q, q e^..), the part beyond `reach` around 0 and alpha s is e^-_DIGITS of the integral.
+    # For tiny q, g is about u^2, with its peak at 2 s.
     reach, near, far = np.sqrt(2 * (_DIGITS + a * math.log(2))), 2 / sigma, a / sigma
     apart = far - near > 2 * reach + 4 * spacing
     first = np.where(apart, near, np.maximum(near, far)) + 2 * reach
@@ -73,14 +73,16 @@ def _log_excess(a: Floats, q: Floats, sigma: Floats) -> Floats:
     second = begin[apart] + spacing[apart] * np.floor(far[apart] / spacing[apart])
     row = np.concatenate([np.arange(len(a)), np.flatnonzero(apart)])
     nodes = np.ceil(np.concatenate([first, 2 * reach[apart]]) / spacing[row]).astype(int) + 2
-    logs = _in_chunks(a[row], q[row], 1 / sigma[row], np.concatenate([begin, second]), spacing[row], nodes)
+    logs = _log_sums_in_chunks(a[row], q[row], 1 / sigma[row], np.concatenate([begin, second]), spacing[row], nodes)
     total = logs[: len(a)]
     total[apart] = np.logaddexp(total[apart], logs[len(a) :])
     return np.asarray(total + np.log(spacing / math.sqrt(2 * math.pi)))
 
 
-def _in_chunks(a: Floats, q: Floats, s: Floats, begin: Floats, spacing: Floats, nodes: NDArray[np.int64]) -> Floats:
-    """Return `_log_sum` of every row, rows with about as many nodes together."""
+def _log_sums_in_chunks(
+    a: Floats, q: Floats, s: Floats, begin: Floats, spacing: Floats, nodes: NDArray[np.int64]
+) -> Floats:
+    """Return `_log_sum` of every row; rows with similar numbers of nodes are processed together."""
     result = np.empty(len(a))
     by_nodes = np.argsort(nodes, kind="stable")
     at = 0
@@ -97,7 +99,7 @@ def _in_chunks(a: Floats, q: Floats, s: Floats, begin: Floats, spacing: Floats, 
 
 
 def _log_sum(a: Floats, q: Floats, s: Floats, x: Floats, counts: NDArray[np.bool_]) -> Floats:
-    """Return log of the sum over the counted nodes x of g e^(-x^2/2)."""
+    """Return the logarithm of the sum of g e^(-x^2/2) over the nodes x that `counts` selects."""
     y = s * x - s * s / 2
     u = q * np.expm1(np.minimum(y, 600.0))
     log_ratio = np.log1p(u)
@@ -120,7 +122,7 @@ def _log_sum(a: Floats, q: Floats, s: Floats, x: Floats, counts: NDArray[np.bool
 
 
 def _near_zero(a: Floats, u: Floats) -> Floats:
-    """Return g for alpha |u| < 0.03: the binomial series from k = 2 on, to 1e-12."""
+    """Return g for alpha |u| < 0.03, by the binomial series from k = 2 on, with relative error 1e-12."""
     tail: Floats | float = 1.0
     for k in (7, 6, 5, 4, 3):
         tail = 1 + (a - k + 1) / k * u * tail
@@ -128,9 +130,9 @@ def _near_zero(a: Floats, u: Floats) -> Floats:
 
 
 def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
-    """Return log of  sum_k C(alpha, k) (1-q)^(alpha-k) q^k e^(k(k-1)/2 sigma^2) + q^alpha e^(alpha(alpha-1)/2 sigma^2).
+    """Return log( sum_k C(alpha, k) (1-q)^(alpha-k) q^k e^(k(k-1)/2 sigma^2) + q^alpha e^(alpha(alpha-1)/2 sigma^2) ).
 
-    k is whole, 2 <= k < alpha. The terms k = 0, 1, which have no growing exponential, sum to less than 1.
+    k runs over the integers from 2 to below alpha. The terms k = 0 and k = 1 sum to less than 1.
     """
     half = 1 / (2 * sigma**2)
     result = a * np.log(q) + a * (a - 1) * half
@@ -147,7 +149,7 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
 def flat_settings(
     orders: ArrayLike, sampling_probability: ArrayLike, noise_multiplier: ArrayLike
 ) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
-    """Return the common broadcast shape of the three, and each of them in that shape, flattened.
+    """Return the broadcast shape of the three arguments, and each argument broadcast and flattened.
 
     Errors: InvalidParameter unless orders are finite and above 1, probabilities in [0, 1], noise from 1e-9 to 1e9.
     """

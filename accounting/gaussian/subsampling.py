@@ -1,6 +1,6 @@
-"""Amplification by subsampling of ANY mechanism with a known Renyi curve, at integer orders.
+"""Amplification by subsampling for ANY mechanism with a known Renyi curve, at integer orders.
 
-The Gaussian mechanism has tighter bounds (`compose.rdp`, `gaussian.fixed_size`). All sums run in logarithms.
+The Gaussian mechanism has tighter bounds (`compose.rdp`, `gaussian.fixed_size`). All sums are computed in logarithms.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import Sampling
 
 LARGEST_ORDER = 100_000
-"""Largest order: sums run over all orders up to it, in memory and minutes."""
+"""Largest order. Sums run over all orders up to it, which limits memory and time."""
 
 RenyiCurve = Callable[[Floats], Floats]
 
 
 def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
-    """Return `orders` as integers of at least 2. Errors: InvalidParameter, as these bounds hold at integer orders
-    only.
+    """Return `orders` as integers of at least 2. Errors: InvalidParameter for other orders, at which these bounds do
+    not hold.
     """
     try:
         given = np.atleast_1d(np.asarray(orders, dtype=float))
@@ -31,17 +31,18 @@ def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
     except (TypeError, ValueError):
         valid = False
     if not valid or np.any(given != np.floor(given)):
-        raise InvalidParameter(f"orders={orders!r}: must be whole numbers from 2 to {LARGEST_ORDER} for this bound.")
+        raise InvalidParameter(f"orders={orders!r}: must be integers from 2 to {LARGEST_ORDER} for this bound.")
     return given.astype(np.int64)
 
 
-def _base(curve: RenyiCurve, largest: int) -> Floats:
-    """Return the curve at orders 0..largest, with 0 at the orders 0 and 1."""
+def _base_values(curve: RenyiCurve, largest: int) -> Floats:
+    """Return the values of a curve at orders 0..largest, set to 0 at the orders 0 and 1."""
     orders = np.arange(2.0, largest + 1)
     values = np.asarray(curve(orders), dtype=float)
     if values.shape != orders.shape or not np.all(values >= 0):
         raise InvalidParameter(
-            f"curve gives shape {values.shape} for {orders.shape} orders: must be a divergence, at least 0, for each."
+            f"curve returned shape {values.shape} for {orders.shape} orders: must return a divergence of at least 0 "
+            "for each order."
         )
     return np.concatenate([[0.0, 0.0], values])
 
@@ -57,7 +58,7 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
         rho'(a) = 1/(a-1) log( (1-q)^(a-1) (1 + (a-1) q) + sum_{k=2..a} C(a,k) (1-q)^(a-k) q^k e^((k-1) rho(k)) )
     (Zhu, Wang 2019, Thm 6; Steinke 2022, Thm 11). `curve` maps an array of orders to such bounds.
     Adjacency: add-remove or zero-out. Orders: integers >= 2. Direction of error: upper bound.
-    With a one-directional curve the formula is NOT a bound.
+    With a curve for only one direction the formula is NOT a bound.
 
     >>> from accounting import subsampling
     >>> subsampling.poisson([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
@@ -67,17 +68,17 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
     whole = integer_orders(orders)
     if q == 0:
         return np.zeros(len(whole))
-    base = _base(curve, int(whole.max()))
+    base = _base_values(curve, int(whole.max()))
     if q == 1:
         return np.asarray(base[whole])
 
-    def one(order: int) -> float:
+    def amplified_at(order: int) -> float:
         k = np.arange(2.0, order + 1)
         terms = _log_binomial(order, k) + (order - k) * np.log1p(-q) + k * np.log(q) + (k - 1) * base[2 : order + 1]
         first = (order - 1) * np.log1p(-q) + np.log1p((order - 1) * q)
         return float(max(scipy.special.logsumexp(np.append(terms, first)), 0.0) / (order - 1))
 
-    return np.array([one(int(order)) for order in whole])
+    return np.array([amplified_at(int(order)) for order in whole])
 
 
 def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
@@ -96,7 +97,7 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     """
     q = require.probability(sampling_probability=sampling_probability)
     whole = integer_orders(orders)
-    base = _base(curve, int(whole.max()))
+    base = _base_values(curve, int(whole.max()))
     if q == 1:
         return np.asarray(base[whole])
     if q == 0:
@@ -110,20 +111,24 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
         smaller = min(np.log(4) + log_expm1, np.log(2) + rho)
         return float(2 * np.log(q) + _log_binomial(order, np.array(2.0)) + smaller)
 
-    def one(order: int) -> float:
+    def amplified_at(order: int) -> float:
         j = np.arange(3.0, order + 1)
         terms = j * np.log(q) + _log_binomial(order, j) + np.log(2) + (j - 1) * base[3 : order + 1]
-        amplified = float(scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1))
-        return min(amplified, float(base[order]))  # sampling never hurts (quasi-convexity)
+        amplified_curve = float(
+            scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1)
+        )
+        return min(amplified_curve, float(base[order]))  # sampling never increases the divergence (quasi-convexity)
 
-    return np.array([one(int(order)) for order in whole])
+    return np.array([amplified_at(int(order)) for order in whole])
 
 
-def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling: Sampling, *, largest: float) -> Floats:
-    """Return `poisson` or `fixed_size`, by the sampler, at whole orders from 2 to `largest`; infinite at the others.
+def amplified_curve(
+    orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling: Sampling, *, largest: float
+) -> Floats:
+    """Return the amplified curve for a sampling at integer orders from 2 to `largest`; infinity at other orders.
 
-    `curve`: of the release under `lemma_adjacency`. Direction of error: upper bound. Errors: UnsupportedMechanism for
-    replace-one under Poisson sampling.
+    `curve`: Renyi curve of the unsampled release under `lemma_adjacency`. Direction of error: upper bound. Errors:
+    UnsupportedMechanism for replace-one under Poisson sampling.
     """
     inside = (orders == np.round(orders)) & (orders >= 2) & (orders <= largest)
     result = np.full(len(orders), np.inf)
@@ -135,12 +140,16 @@ def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling:
 
 
 def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
-    """Return the neighbours of the sampling lemma's base curve: replace-one under fixed size, which covers zero-out."""
+    """Return the adjacency of the base curve that the sampling bound requires: replace-one under fixed size, which
+    covers zero-out.
+    """
     return Adjacency.REPLACE_ONE if sampling.name == "fixed" else adjacency
 
 
 def refuse_replacement_under_poisson(adjacency: Adjacency, sampling: Sampling, remedy: str) -> None:
-    """Raise UnsupportedMechanism if no Renyi bound is known; `remedy` begins the advice."""
+    """Raise UnsupportedMechanism for replace-one under Poisson sampling, for which no Renyi bound is implemented.
+    remedy: first words of the advice.
+    """
     if adjacency is Adjacency.REPLACE_ONE and sampling.name != "fixed":
         raise UnsupportedMechanism(
             "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "

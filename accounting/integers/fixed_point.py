@@ -1,7 +1,7 @@
-"""Fixed-point encoding of uploads: norm of a rounded vector, and bits of a sum.
+"""Fixed-point encoding of uploads: bounds on the norm of a rounded vector, and bits of the sum.
 
-A client scales its clipped vector, rounds it at random to whole numbers, unbiased, and draws again until the norm is at
-most the bound given here. `scaled_clip` is the norm of a clipped vector after the scaling: steps per clip norm.
+A client scales its clipped vector and rounds it to integers by unbiased random rounding. It repeats the rounding until
+the norm is at most the bound of this module. `scaled_clip` is the clip norm after scaling, in steps.
 """
 
 import math
@@ -12,19 +12,19 @@ from accounting.errors import InvalidParameter
 from accounting.mechanisms import NoisyIntegers
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS
-from accounting.roots import first_whole
+from accounting.roots import smallest_passing
 
 NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
 REDRAW = math.exp(-0.5)
-"""Default beta: largest probability that one rounding is too long (in practice far smaller)."""
+"""Default beta: largest probability that a rounded vector exceeds the bound (in practice far smaller)."""
 
-# Shares with this standard deviation, in steps, are as good as continuous ones.
-_GOOD_SHARE = 2.0
+# Shares with this standard deviation in steps have practically the epsilon of continuous noise.
+_SUFFICIENT_SHARE_STD = 2.0
 
 
 def padded_dimension(dimension: int, *, rotate: bool) -> int:
-    """Return the number of integers that a client sends for `dimension` coordinates: a rotation fills up to a power of
+    """Return the number of integers that a client sends for `dimension` coordinates; a rotation pads it to a power of
     two.
     """
     size = require.count(dimension=dimension)
@@ -32,13 +32,12 @@ def padded_dimension(dimension: int, *, rotate: bool) -> int:
 
 
 def rounded_l2_squared(scaled_clip: float, dimension: int) -> int:
-    """Return the largest squared L2 norm of an accepted rounded vector; a longer one is redrawn. Whole, so exact to
-    check.
+    """Return the largest squared L2 norm of an accepted rounded vector, an integer. A longer vector is redrawn.
 
-    floor of min{ S^2 + d/4 + sqrt(2 ln(1/REDRAW)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip (Kairouz, Liu,
-    Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays within the first
-    with probability at least 1 - REDRAW, and always within the second. Privacy rests on the check of every upload, not
-    on this claim.
+    It is the floor of min{ S^2 + d/4 + sqrt(2 ln(1/REDRAW)) (S + sqrt(d)/2), (S + sqrt d)^2 }, S = scaled_clip
+    (Kairouz, Liu, Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S is within
+    the first bound with probability at least 1 - REDRAW, and always within the second. Privacy relies on the check of
+    every upload, not on this claim.
     """
     clip, size = _integer_clip(scaled_clip), require.count(dimension=dimension)
     likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / REDRAW)) * (clip + math.sqrt(size) / 2)
@@ -46,7 +45,7 @@ def rounded_l2_squared(scaled_clip: float, dimension: int) -> int:
 
 
 def rounded_l2(scaled_clip: float, dimension: int) -> float:
-    """Return the L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
+    """Return the largest L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
     return math.nextafter(math.sqrt(rounded_l2_squared(scaled_clip, dimension)), math.inf)
 
 
@@ -57,18 +56,20 @@ def rounded_l1(l2: float, dimension: int) -> float:
 
 
 def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
-    """Return the least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
+    """Return the smallest integer `scaled_clip` at which rounding lengthens the bound by at most the fraction
+    `overhead`.
+    """
     size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
-    return first_whole(lambda scale: rounded_l2(scale, size) <= factor * scale)
+    return smallest_passing(lambda scale: rounded_l2(scale, size) <= factor * scale)
 
 
 def default_scale(dimension: int, uploads: int) -> int:
     """Return the default steps per clip norm.
 
-    Rounding then lengthens the bound by at most 1%, and noise shares of `uploads` clients have a standard deviation of
-    at least 2 steps for noise multipliers from 1/2.
+    With it rounding lengthens the bound by at most 1%. Noise shares of `uploads` clients have a standard deviation of
+    at least 2 steps for noise multipliers of at least 1/2.
     """
-    return max(least_scale(dimension), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
+    return max(least_scale(dimension), math.ceil(2 * _SUFFICIENT_SHARE_STD * math.sqrt(uploads)))
 
 
 def sized_noise(
@@ -82,7 +83,7 @@ def sized_noise(
 ) -> NoisyIntegers:
     """Return integer noise of variance at least (noise_multiplier scale)^2 on a sum of `dimension` rounded integers.
 
-    In equal shares whose variance is a whole number, for exact samplers.
+    The noise is in equal shares whose variance is an integer, as exact samplers require.
     """
     variance = (require.noise_multiplier(noise_multiplier) * scale) ** 2 / shares
     description: type[NoisyIntegers] = KINDS[law].description
@@ -105,21 +106,21 @@ def sum_bits(
     rotate: bool,
     wrap_probability: float = 1e-6,
 ) -> int:
-    """Return the least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
+    """Return the smallest b such that a sum modulo 2^b wraps around in a round with probability at most
+    `wrap_probability`.
 
-    Claim: for any vectors of norm at most `scaled_clip` (all equal is the worst), `uploads` of them, rounded, plus
-    noise of `noise_variance` in all, are within (-2^(b-1), 2^(b-1)) in all `dimension` coordinates with probability at
-    least 1 - wrap_probability. Chernoff's bound with the moment generating function exp(V l^2 / 2) for sums of discrete
-    Gaussians (Canonne, Kamath, Steinke 2020) or exp(V (cosh l - 1)) for Skellam; union over the coordinates. Not
-    rotated: uploads (scaled_clip + 1) is certain. rotate: after random signs and a Hadamard transform over `dimension`
-    coordinates (Hoeffding) a coordinate of the sum is subgaussian with variance (uploads scaled_clip)^2 / dimension,
-    for vectors chosen before the signs; rounding moves it by less than 1 for each upload. `dimension` counts the
-    integers sent: `padded_dimension`. Direction of error: bits never too few.
+    Claim: take the sum of `uploads` rounded vectors of norm at most `scaled_clip`, and noise of total variance
+    `noise_variance`. All its `dimension` coordinates are within (-2^(b-1), 2^(b-1)) with probability at least 1 -
+    wrap_probability. Equal vectors are the worst case. Chernoff's bound with the moment generating function exp(V l^2 /
+    2) for sums of discrete Gaussians (Canonne, Kamath, Steinke 2020) or exp(V (cosh l - 1)) for Skellam; union over the
+    coordinates. Without rotation uploads (scaled_clip + 1) bounds the sum of the vectors. rotate: after random signs
+    and a Hadamard transform over `dimension` coordinates (Hoeffding) a coordinate of the sum is subgaussian with
+    variance (uploads scaled_clip)^2 / dimension, for vectors chosen before the signs; rounding moves it by less than 1
+    for each upload. `dimension` is the number of integers sent, `padded_dimension`. Direction of error: upwards.
 
-    The bound is about accuracy alone, and no account may rest on it: clients who choose vectors after the signs are
-    public make a sum wrap around with certainty. That does not increase epsilon if the noise is added to the integers
-    and their sum is reduced after it (docs/theory.md, section 7); noise that is added after the reduction hides
-    nothing.
+    The bound concerns only accuracy, and no account may use it: clients who choose vectors after the signs are public
+    make a sum wrap around with certainty. That does not increase epsilon if the noise is added to the integers and
+    their sum is reduced after it (docs/theory.md, section 7); noise that is added after the reduction gives no privacy.
     """
     if law not in ("discrete-gaussian", "skellam"):
         raise InvalidParameter(f"law={law!r}: must be 'discrete-gaussian' or 'skellam'.")
@@ -129,22 +130,26 @@ def sum_bits(
 
     def fits(bits: int) -> bool:
         half = math.ldexp(1.0, bits - 1)
-        plain = _log_tail(law, half - count * (clip + 1), 0.0, variance)
+        without_rotation = _log_tail(law, half - count * (clip + 1), 0.0, variance)
         spread = (count * clip) ** 2 / size
-        return min(plain, _log_tail(law, half - count, spread, variance) if rotate else 0.0) <= allowed
+        return min(without_rotation, _log_tail(law, half - count, spread, variance) if rotate else 0.0) <= allowed
 
     return next(bits for bits in range(1, 1024) if fits(bits))
 
 
 def _integer_clip(scaled_clip: float) -> float:
-    """Return a scaled clip norm with integers that a double still holds."""
+    """Return a scaled clip norm whose integers are exact in a double. Errors: InvalidParameter above 2^53."""
     if require.positive(scaled_clip=scaled_clip) > 2**53:
-        raise InvalidParameter(f"scaled_clip={scaled_clip}: must be at most 2^53, the whole numbers of a double.")
+        raise InvalidParameter(
+            f"scaled_clip={scaled_clip}: must be at most 2^53, the largest range of exact integers in a double."
+        )
     return float(scaled_clip)
 
 
 def _log_tail(law: str, distance: float, gaussian_part: float, variance: float) -> float:
-    """Return Chernoff's bound of log Pr[X >= distance], X the sum of a `gaussian_part`-subgaussian and the noise."""
+    """Return Chernoff's bound on log Pr[X >= distance], X the sum of the noise and a subgaussian variable of variance
+    `gaussian_part`.
+    """
     if distance <= 0:
         return 0.0
     if gaussian_part + variance == 0:
@@ -154,7 +159,7 @@ def _log_tail(law: str, distance: float, gaussian_part: float, variance: float) 
     if variance == 0:
         return -(distance**2) / (2 * gaussian_part)
     low, high = 0.0, min(math.asinh(distance / variance), 700.0)
-    for _ in range(60):  # any l gives a bound; the best one solves l gaussian_part + V sinh l = distance
+    for _ in range(60):  # every l gives a bound; the best l solves l gaussian_part + V sinh l = distance
         middle = (low + high) / 2
         low, high = (
             (middle, high) if middle * gaussian_part + variance * math.sinh(middle) < distance else (low, middle)

@@ -1,7 +1,8 @@
-"""Skellam mechanism: integers plus the difference of two Poisson variables. Sums of shares are Skellam exactly.
+"""Account of the Skellam mechanism: integers plus the difference of two Poisson variables. Sums of shares are exactly
+Skellam.
 
-A shift by k integers is below a Gaussian shift of s k (docs/theory.md, section 7): with y(x) = -Phi^-1(Pr[X >= x]) for
-X of the Skellam distribution of variance V, s is the largest step y(x) - y(x - 1), nearly 1/sqrt(V).
+A shift by k integers is dominated by a Gaussian shift of s k (docs/theory.md, section 7). With y(x) = -Phi^-1(Pr[X >=
+x]) for X of the Skellam distribution of variance V, s is the largest step y(x) - y(x - 1), nearly 1/sqrt(V).
 """
 
 import math
@@ -17,18 +18,17 @@ from accounting.integers.fixed_point import rounded_l1
 from accounting.mechanisms.integers import Skellam
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
-from accounting.roots import first_whole
+from accounting.roots import smallest_passing
 
 
 def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     """Return the Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
-    At whole orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the largest L1 norm of an
-    integer vector of L2 norm D:
-        a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2,  3 D1 / 2V }          (Agarwal, Kairouz, Liu 2021, Thm 3.5)
-    Between them chords of (a - 1) times that, which is convex for every pair of distributions and 0 at a = 1.
-    Adjacency: the mechanism's; the distribution is symmetric, so both orders of the neighbours. Direction of error:
-    upper bound.
+    At integer orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the largest L1 norm of an
+    integer vector of L2 norm D: a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2, 3 D1 / 2V } (Agarwal, Kairouz, Liu
+    2021, Thm 3.5) Between integer orders the bound is given by chords of (a - 1) times the divergence, which is convex
+    and 0 at a = 1. Adjacency: the mechanism's, both orders of the neighbours, because the distribution is symmetric.
+    Direction of error: upper bound.
     """
     a = np.asarray(orders, dtype=float)
     below, variance = np.floor(a), mechanism.variance
@@ -36,29 +36,33 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     l1 = rounded_l1(l2, mechanism.dimension)
 
     def cumulant(whole: Floats) -> Floats:
-        beyond = np.minimum(((2 * whole - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
-        return (whole - 1) * (whole * l2**2 / (2 * variance) + beyond)
+        number_of_masses = np.minimum(((2 * whole - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+        return (whole - 1) * (whole * l2**2 / (2 * variance) + number_of_masses)
 
     share = a - below
     return np.asarray(((1 - share) * cumulant(below) + share * cumulant(below + 1)) / (a - 1))
 
 
 def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
-    """Return the generic bounds of `gaussian.subsampling`, at whole orders."""
+    """Return the Renyi divergence of a sampled round by the generic bounds of `gaussian.subsampling`, at integer
+    orders.
+    """
     base = replace(noise, adjacency=subsampling.lemma_adjacency(noise.adjacency, sampling))
 
     def curve(at: Floats) -> Floats:
         return renyi(at, base)
 
-    return subsampling.amplified(orders, curve, noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER)
+    return subsampling.amplified_curve(orders, curve, noise.adjacency, sampling, largest=subsampling.LARGEST_ORDER)
 
 
-def gaussian_above(noise: Skellam, in_clips: float, lost: float) -> float | None:
-    """Return mu of a Gaussian pair above one release (`integers.skellam`): nearly that of equal variance."""
-    return shift_above(noise.variance, in_clips * noise.l2_bound, lost)
+def dominating_mu(noise: Skellam, in_clips: float, lost: float) -> float | None:
+    """Return mu of a Gaussian pair that dominates one release: approximately that of Gaussian noise with this
+    variance.
+    """
+    return mu_of_shift(noise.variance, in_clips * noise.l2_bound, lost)
 
 
-ACCOUNT = Account(renyi=renyi, sampled=sampled, above=gaussian_above)
+ACCOUNT = Account(renyi=renyi, sampled=sampled, above=dominating_mu)
 
 
 _ROUNDING = 1 + 1e-12
@@ -69,26 +73,27 @@ _SMALLEST_VARIANCE = 1e-2
 _LARGEST_EXPONENT = 600.0
 
 
-def shift_above(variance: float, sensitivity: float, lost: float) -> float | None:
-    """Return mu of a Gaussian pair above shifts of integer vectors with independent Skellam noise of this variance.
+def mu_of_shift(variance: float, sensitivity: float, lost: float) -> float | None:
+    """Return mu of a Gaussian pair that dominates shifts of integer vectors under Skellam noise of this variance.
 
     Claim: for integer shifts k of L2 norm at most `sensitivity` and every gamma >= 0, H_gamma of X + k from X is at
-    most H_gamma of N(mu) from N(0) plus `lost`; the distribution is symmetric, so in both orders. mu = s sensitivity, s
-    the largest step of y up to the point where the distribution's tail, once for each coordinate that can move (at most
-    sensitivity^2), is `lost`. Direction of error: upwards. None if doubles do not reach that far.
+    most H_gamma of N(mu) from N(0) plus `lost`, in both orders, because the distribution is symmetric. mu = s
+    sensitivity, s the largest step of y up to a tail point. At that point the tail mass, summed over all coordinates
+    that can move (at most sensitivity^2), is `lost`. Direction of error: upwards. Returns None if the tail is out of
+    the range of doubles.
     """
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:
         return None
-    coarse = _rounded_down(variance)
-    far = _tail(coarse, math.log(lost / (sensitivity**2 + 1))) + math.floor(sensitivity * _ROUNDING) + 1
+    coarse = _variance_rounded_down(variance)
+    far = _tail_point(coarse, math.log(lost / (sensitivity**2 + 1))) + math.floor(sensitivity * _ROUNDING) + 1
     if _exponent(far, coarse) > _LARGEST_EXPONENT:
         return None
     return largest_step(coarse, far) * sensitivity * _ROUNDING
 
 
-def _rounded_down(variance: float) -> float:
-    """Return large variances rounded down to twelve bits, so that similar ones share a result; less noise is an upper
-    bound.
+def _variance_rounded_down(variance: float) -> float:
+    """Round a large variance down to twelve bits, so that similar variances share a cached result. Less noise gives an
+    upper bound.
     """
     if variance < _COARSE:
         return variance
@@ -97,26 +102,27 @@ def _rounded_down(variance: float) -> float:
 
 
 def _exponent(x: float, variance: float) -> float:
-    """Return V h(x / V), h(r) = r asinh r - sqrt(1 + r^2) + 1: Pr[X >= x] <= exp of minus this (Chernoff)."""
+    """Return Chernoff's exponent V h(x / V), h(r) = r asinh r - sqrt(1 + r^2) + 1: Pr[X >= x] <= exp(-V h(x / V))."""
     r = x / variance
     return variance * (r * math.asinh(r) - r * r / (1 + math.sqrt(1 + r * r)))
 
 
-def _tail(variance: float, log_mass: float) -> int:
-    """Return a whole x with Pr[X >= x] at most e^log_mass."""
-    return first_whole(lambda x: _exponent(x, variance) >= -log_mass)
+def _tail_point(variance: float, log_mass: float) -> int:
+    """Return an integer x with Pr[X >= x] at most e^log_mass."""
+    return smallest_passing(lambda x: _exponent(x, variance) >= -log_mass)
 
 
 @lru_cache(maxsize=256)
 def largest_step(variance: float, far: int) -> float:
-    """Return the largest y(x) - y(x - 1) for x from 2 - far to far, from above: x >= 1 suffice, as y(1 - x) = -y(x).
+    """Return an upper bound on the largest y(x) - y(x - 1) for x from 2 - far to far. As y(1 - x) = -y(x), x >= 1
+    suffices.
 
-    Rounding: masses are accurate to 1e-13 or 4e-16 V (Bessel functions), their sums to as many units as terms; a
-    relative error of a tail moves y by at most 1.26 of it.
+    Rounding errors are covered: masses are accurate to 1e-13 or 4e-16 V (Bessel functions), sums to one unit in the
+    last place per term. A relative error e of a tail changes y by at most 1.26 e.
     """
-    # I_(x+1)(V) / I_x(V) <= e^-asinh(x/V): what is left out of the tails up to `far` is below rounding.
-    beyond = far + 2 + math.ceil(45 / math.asinh(far / variance))
-    masses = _masses(np.arange(beyond + 1, dtype=float), variance)
+    # I_(x+1)(V) / I_x(V) <= e^-asinh(x/V), so the part omitted from the tails up to `far` is below rounding.
+    number_of_masses = far + 2 + math.ceil(45 / math.asinh(far / variance))
+    masses = _masses(np.arange(number_of_masses + 1, dtype=float), variance)
     tails = np.cumsum(masses[::-1])[::-1][: far + 1]
     tails[0] = (1 + masses[0]) / 2
     y = _quantiles(tails)
@@ -131,8 +137,8 @@ def _quantiles(tails: Floats) -> Floats:
 
 
 def _masses(x: Floats, variance: float) -> Floats:
-    """Return e^-V I_x(V) for x >= 0, by Debye's expansion (Olver 1974, ch. 10, section 7) if its fourth term is below
-    1e-16.
+    """Return the probabilities e^-V I_x(V) for x >= 0. For large V they use Debye's expansion (Olver 1974, ch. 10,
+    section 7), whose fourth term is below 1e-16.
     """
     if variance < _EXPANDED:
         from scipy.special import ive

@@ -1,6 +1,6 @@
-"""Ledgers: durable entries of releases, their hash chain, the ledger of a run and that of a project.
+"""Ledgers of runs and of projects: durable records of releases in a chain of hashes.
 
-What a ledger holds is imported when it is first used, so that files are read (`regular_file`) without numpy.
+Names are imported at their first use, so that `regular_file` works without numpy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Copies of a ledger with its head and keys: made while a run continues, restored only if no release is then missing.
+"""Backups of a ledger with its head and keys, made while a run continues and restored only if no release is missing.
 
-A ledger that is restored from an older copy lacks every release since, so its epsilon would be too small. `restore`
-therefore refuses a copy that is behind anything it can see, and otherwise requires the last head, or the operator's
-statement that nothing was released since.
+A ledger restored from an older copy would lack all later releases, so its epsilon would be too small. `restore`
+therefore rejects a copy that is older than the ledger or the head on disk. Otherwise it requires the last head, or the
+operator's statement that nothing was released after the copy.
 """
 
 from collections.abc import Iterator
@@ -17,27 +17,27 @@ from accounting.ledger import kept_head, regular_file
 from accounting.ledger.file import Ledger
 
 PATIENCE = 60.0
-"""Seconds to wait for a process that is writing."""
+"""Seconds to wait for another process that holds the lock."""
 _LARGEST = 1 << 33
 _KEYS = ("{}.key", "population.key")
-"""Names of files beside a ledger that hold the key of its population's fingerprint: of a project, of a run."""
+"""File names of the key for fingerprints of the population, beside the ledger of a project and of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copied:
-    """Copy of a ledger: its file, the number of its entries, and the hash of its last line."""
+class LedgerCopy:
+    """Result of a backup or a restore: path of the ledger, number of its entries, and hash of its last line."""
 
     path: Path
     entries: int
     head: str
 
 
-def backup(path: Path, folder: Path) -> Copied:
-    """Copy the ledger at `path`, its head and its keys to a folder, consistently while a run appends to it.
+def backup(path: Path, folder: Path) -> LedgerCopy:
+    """Copy the ledger at `path`, its head and its keys to a folder; the copy is consistent even while a run appends.
 
-    The head is read before the ledger, so that the copy has its line; a last line that is not yet whole is left out,
-    since its release waits for it. An earlier copy in the folder is replaced only if the new one continues it. Errors:
-    LedgerError.
+    The head is read before the ledger, so that the copy contains the head's line. An incomplete last line is left out,
+    because its release waits until the line is complete. An earlier copy in the folder is replaced only if the new copy
+    continues it. Errors: LedgerError.
     """
     head = kept_head.read(path)
     data = _whole_lines(path)
@@ -49,67 +49,67 @@ def backup(path: Path, folder: Path) -> Copied:
     if target.exists() and not data.startswith(earlier := _whole_lines(target)):
         raise LedgerError(
             f"{target}: holds {len(earlier):,} bytes that {path} does not begin with, so it is a copy of another "
-            "ledger, or lines of this one are gone. Name another folder."
+            f"ledger, or lines of {path} are missing. Use another folder."
         )
     for key in _keys_of(path):
         _write_file(folder / key.name, key.read_bytes(), mode=0o600)
     partial.replace(target)
     kept_head.write(target, copy.head)
-    return Copied(path=target, entries=len(copy.entries), head=copy.head)
+    return LedgerCopy(path=target, entries=len(copy.entries), head=copy.head)
 
 
-def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_since: bool = False) -> Copied:
-    """Put a copy back to `path`, with its head and its keys.
+def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_since: bool = False) -> LedgerCopy:
+    """Restore a copy to `path`, with its head and its keys.
 
-    last_head: the newest head that was published or signed; the copy must end with it
-    nothing_since: the operator's word that nothing was released after the copy, where there is no such head
+    last_head: the newest head that was published or signed; the copy must end with this head
+    nothing_since: the operator's statement that nothing was released after the copy, if there is no such head
 
-    Claim: the restored ledger has every line of the ledger and the head that are at `path` now, and ends with
-    `last_head`. Errors: LedgerError where it would not, or where neither is given.
+    Claim: the restored ledger contains every line of the ledger now at `path`, and the line of its head, and ends with
+    `last_head`. Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
     """
-    with _held(path):
+    with _lock_held(path):
         return _restored(copy, path, last_head, nothing_since)
 
 
-def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool) -> Copied:
+def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool) -> LedgerCopy:
     kept_head.check(found := Ledger.read(copy), kept_head.read(copy), needed=False)
     data = _whole_lines(copy)
     if path.exists() and not data.startswith(there := _whole_lines(path)):
         raise LedgerError(
-            f"{path}: has lines that {copy} does not have ({len(there):,} bytes against {len(data):,}). Restoring it "
-            "would forget what was released. Keep the file, or a newer copy."
+            f"{path}: has lines that {copy} does not have ({len(there):,} bytes against {len(data):,}). Restoring the "
+            "copy would omit releases. Keep the file, or restore a newer copy."
         )
     kept = kept_head.read(path)
     if kept is not None and found.entries_after(kept) is None:
         raise LedgerError(
-            f"{copy}: has no line of hash {kept[:12]}..., which {kept_head.path_of(path)} names as the last one: it is "
-            "older. Restoring it would forget what was released since. Restore a newer copy."
+            f"{copy}: has no line of hash {kept[:12]}..., which {kept_head.path_of(path)} names as the last line: the "
+            "copy is older. Restoring it would omit later releases. Restore a newer copy."
         )
     if last_head is not None and found.head != last_head:
         raise LedgerError(
             f"{copy}: ends with {found.head[:12]}..., not with the head given, {last_head[:12]}.... Restore the copy "
-            "that does; what was released since would be forgotten."
+            "that ends with this head; any other copy omits releases."
         )
     if last_head is None and not nothing_since and kept != found.head:
         raise LedgerError(
-            f"{copy}: nothing shows that it is the newest copy, and a release that it lacks would be forgotten. Give "
-            "the last head that was published (--head), or say that nothing was released since (--nothing-since). If "
-            "something was, treat the budget as spent."
+            f"{copy}: nothing shows that this is the newest copy, and an older copy omits releases. Give the last "
+            "published head (--head), or state that nothing was released after the copy (--nothing-since). If "
+            "something was released, treat the budget as spent."
         )
     for key in _keys_of(copy):
         name = f"{path.name}.key" if key.name == f"{copy.name}.key" else key.name
         if not (path.parent / name).exists():
             _write_file(path.parent / name, key.read_bytes(), mode=0o600)
-    kept_head.write(path, found.head)  # before the ledger: an interrupted restore is found, not taken for a whole one
+    kept_head.write(path, found.head)  # before the ledger, so that an interrupted restore is detected
     _write_file(path, data)
     if not found.header.about.get("head_kept"):
         kept_head.path_of(path).unlink()
-    return Copied(path=path, entries=len(found.entries), head=found.head)
+    return LedgerCopy(path=path, entries=len(found.entries), head=found.head)
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold the lock of the ledger's writers, where they have one: a release that is charged meanwhile would be lost."""
+def _lock_held(path: Path) -> Iterator[None]:
+    """Hold the writers' lock, if the ledger has one, so that no release is charged during the restore."""
     lock = path.with_name(f"{path.name}.lock")
     if not lock.exists():
         yield
@@ -119,7 +119,8 @@ def _held(path: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise LedgerError(
-            f"{lock}: another process has held the ledger for {PATIENCE:g} s. Nothing was restored; end that process."
+            f"{lock}: another process has held the ledger's lock for {PATIENCE:g} s. Nothing was restored; end that "
+            "process."
         ) from None
 
 
@@ -137,6 +138,6 @@ def _keys_of(path: Path) -> list[Path]:
 
 def _write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     try:
-        regular_file.put(path, data, mode=mode)
+        regular_file.replace_content(path, data, mode=mode)
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error}). Free space or name another folder.") from error

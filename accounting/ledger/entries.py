@@ -1,7 +1,7 @@
-"""Lines of a ledger: a header, then one entry for every round that released something or ended without a result.
+"""Lines of a ledger: a header, then one entry for every round that released a result or was aborted.
 
-Unit "client": a `Release`, about all clients of a round. Unit "record": a `LocalRelease`, the releases of each client
-of a round about its records.
+With unit "client" an entry is a `Release`, which covers all clients of a round. With unit "record" it is a
+`LocalRelease`, which has the releases of each client about its records.
 """
 
 import math
@@ -21,13 +21,13 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """First line of a ledger, which holds for the whole file.
+    """First line of a ledger, which applies to the whole file.
 
-    randomness: "simulated" (seeded, not for release) or "secure" (of the operating system).
-    population: fingerprint, under a secret key, of the clients and their data.
-    binding:    hashes of everything else the run consists of (configuration, start model), by name.
-    plan:       most that may be released, fixed before the first result (`ledger.planned`). Ledgers of 0.1 have none of
-    the three, ledgers of 0.2 have no plan.
+    randomness: "simulated" (seeded, not for release) or "secure" (from the operating system).
+    population: keyed fingerprint of the clients and their data.
+    binding: hashes of the other inputs of the run (configuration, initial model), by name.
+    plan: largest set of releases, fixed before the first result (`ledger.planned`). Ledgers of version 0.1 lack
+    population, binding and plan; ledgers of version 0.2 lack the plan.
 
     >>> from accounting import Header
     >>> Header(unit="client", clients=6000, randomness="secure").to_dict()["version"]
@@ -58,12 +58,12 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """One release. `mechanism` has adjacency, sampler and noise; the other fields say how it was carried out.
+    """One release to be charged. `mechanism` has adjacency, sampler and noise; the other fields record its execution.
 
     noise_std: standard deviation of the noise on the sum. noise_placement: "server" or "clients" (shares). detail:
-    anything else fixed beforehand (dimension, denominators, parts of a joint release). nonce: identifies the charge of
-    a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release. Units: clip_norm and
-    noise_std in those of the updates.
+    other properties fixed in advance (dimension, denominators, parts of a joint release). nonce: identifies one draw of
+    noise in the ledgers of the run and of the project; lines with equal nonces are one release. Units: clip_norm and
+    noise_std in the units of the updates.
 
     >>> from accounting import Gaussian, Release
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
@@ -90,16 +90,16 @@ class Release:
             "noise_std": self.noise_std,
             "noise_placement": self.noise_placement,
             "detail": dict(self.detail),
-            **_nonce_in(self.nonce),
+            **_nonce_field(self.nonce),
         }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRelease:
-    """Round of clients that train privately by themselves: their steps, none for clients missing in `steps`.
+    """Round in which each client trains with record-level privacy. Clients that are missing in `steps` made no step.
 
-    noise_std: standard deviation of the noise on the sum over a batch. Units: clip_norm and noise_std in those of the
-    gradients.
+    noise_std: standard deviation of the noise on the sum over a batch. Units: clip_norm and noise_std in the units of
+    the gradients.
 
     >>> from accounting import Gaussian, LocalRelease, Steps
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
@@ -130,12 +130,12 @@ class LocalRelease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aborted:
-    """Round that ended without a result: nothing of it was released, so epsilon does not grow.
+    """Round that ended without a result: nothing was released, so epsilon does not increase.
 
-    Sound if ending depends neither on the data nor on the drawn clients: too many clients dropped out of a number that
-    is fixed (`dpfed.methods.aborts` rejects everything else). reason: published; it has no counts, clients or steps.
-    nonce:
-    takes back the line of this nonce: its project was never charged for it, so nothing was released.
+    This is sound if the abort depends neither on the data nor on the drawn clients: too many of a fixed number of
+    clients dropped out (`dpfed.methods.aborts` rejects all other settings). reason: public text without counts, clients
+    or steps. nonce: revokes the release with this nonce. The project was never charged for that release, so it was not
+    made.
 
     >>> from accounting import Aborted
     >>> Aborted(round=3, reason="too few uploads").to_dict()
@@ -147,14 +147,14 @@ class Aborted:
     nonce: str | None = None
 
     def to_dict(self) -> dict[str, object]:
-        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_in(self.nonce)}
+        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_field(self.nonce)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Purchase:
-    """Releases of other kinds than a project's unit, bought together for `units` before the first of them.
+    """Releases that differ from a project's unit, bought together for `units` before the first of these releases.
 
-    round: the first round they are for. detail: the run and its population, as in the releases of a project.
+    round: first round of the purchased releases. detail: run name and population, as in the releases of a project.
 
     >>> from accounting import Gaussian
     >>> from accounting.ledger import Purchase
@@ -183,69 +183,70 @@ Entry = Release | LocalRelease | Aborted | Purchase
 
 
 def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[object]]:
-    """Return a plan as it is written: pairs of a mechanism and a count."""
+    """Return the JSON list of a plan: pairs of a mechanism and a count."""
     return [[mechanism.to_dict(), count] for mechanism, count in plan]
 
 
 def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
-    """Return the plan that `plan_to_list` wrote. InvalidParameter for anything else."""
+    """Return the plan of a list that `plan_to_list` wrote. Errors: InvalidParameter for any other object."""
     if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
-    parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
+    parts = tuple((_single_release(mechanism), require.count(count=count)) for mechanism, count in record)
     return Composed(parts=parts).parts
 
 
-def _nonce_in(nonce: str | None) -> dict[str, str]:
+def _nonce_field(nonce: str | None) -> dict[str, str]:
     return {} if nonce is None else {"nonce": nonce}
 
 
-def misplaced(header: Header, entry: Entry) -> str | None:
-    """Return the fault of an entry in a ledger of this header, or None."""
+def placement_error(header: Header, entry: Entry) -> str | None:
+    """Return an error text if an entry must not be in a ledger with this header, else None."""
     if isinstance(entry, Aborted):
         return None
     if isinstance(entry, Purchase):
-        return None if "project" in header.about else "a purchase has no place in the ledger of a run."
+        return None if "project" in header.about else "a purchase is not allowed in the ledger of a run."
     if isinstance(entry, LocalRelease) != (header.unit == "record"):
         kind = "local release" if isinstance(entry, LocalRelease) else "release of all clients"
-        return f"a {kind} has no place in a ledger of unit {header.unit!r}."
+        return f"a {kind} is not allowed in a ledger of unit {header.unit!r}."
     if isinstance(entry, LocalRelease):
         largest = max((max(part.clients, default=0) for part in entry.steps), default=0)
         if largest >= header.clients:
-            return f"client {largest} of {header.clients} clients, who count from 0."
+            return f"client {largest} of {header.clients} clients: client numbers start at 0."
     return None
 
 
 _ROUNDING = 1e-9
-"""Relative difference of two computations of one standard deviation."""
+"""Relative tolerance between two computations of one standard deviation."""
 
 
-def lacks_noise(entry: Entry) -> str | None:
-    """Return the fault of an entry that states less noise than it charges for, or None.
+def noise_error(entry: Entry) -> str | None:
+    """Return an error text if an entry states less noise than its mechanism is charged with, else None.
 
-    noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that
-    shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
-    (in the steps of `detail`, where it states them), the noise on the probabilities for Bernoulli samples.
+    noise_std must be at least `least_noise_std` of each mechanism, up to a relative 1e-9. For Gaussians that is z C (a
+    release that shares its noise multiplier with a count states more). For integers it is the standard deviation of the
+    sum of all shares in clip norms, with the step size of `detail` if given. For Bernoulli samples it is the noise on
+    the probabilities.
     """
     if isinstance(entry, Aborted | Purchase):
         return None
     charged = entry.steps if isinstance(entry, LocalRelease) else (entry,)
-    least = max((_least_noise_std(part.mechanism, entry) for part in charged), default=0.0)
+    least = max((_least_noise_std_of(part.mechanism, entry) for part in charged), default=0.0)
     if entry.noise_std >= least * (1 - _ROUNDING):
         return None
     return (
-        f"noise_std={entry.noise_std}: the mechanism that is charged has noise of standard deviation {upwards(least)} "
-        f"at clip_norm={entry.clip_norm}. State the noise that is added, and charge for no more than that."
+        f"noise_std={entry.noise_std}: the charged mechanism has noise of standard deviation {upwards(least)} at "
+        f"clip_norm={entry.clip_norm}. State the noise that is added, and charge a mechanism with no more noise."
     )
 
 
-def _least_noise_std(mechanism: SingleRelease, entry: Release | LocalRelease) -> float:
+def _least_noise_std_of(mechanism: SingleRelease, entry: Release | LocalRelease) -> float:
     steps = entry.detail.get("steps_per_unit")
     known = steps if isinstance(steps, int | float) and 0 < steps < math.inf else 0.0
     return unsampled(mechanism).least_noise_std(entry.clip_norm, known)
 
 
 def header_from(record: Mapping[str, Any]) -> Header:
-    """Return the header that `to_dict` wrote. Errors: InvalidParameter for anything else."""
+    """Return the header of a record that `to_dict` wrote. Errors: InvalidParameter for any other record."""
     match record:
         case {"unit": "client" | "record" as unit, "clients": clients, "randomness": str(where), "about": dict(about)}:
             return Header(
@@ -253,34 +254,34 @@ def header_from(record: Mapping[str, Any]) -> Header:
                 clients=require.count(clients=clients),
                 randomness=where,
                 about=about,
-                population=_text(population=record["population"]) if "population" in record else None,
-                binding=_texts(binding=record["binding"]) if "binding" in record else None,
-                plan=planned_from(_mapping(plan=record["plan"])) if "plan" in record else None,
+                population=_required_text(population=record["population"]) if "population" in record else None,
+                binding=_required_texts(binding=record["binding"]) if "binding" in record else None,
+                plan=planned_from(_required_object(plan=record["plan"])) if "plan" in record else None,
             )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
-class Entries:
-    """Reader of records, one by one.
+class EntryParser:
+    """Parser of the records of a ledger, in order.
 
-    A record equal to the one before up to round and nonce shares its parts: a million rounds of a run take the memory
-    of their numbers.
+    An entry that equals the previous entry except for round and nonce shares its objects, so that a million equal
+    rounds need little memory.
     """
 
     def __init__(self) -> None:
         self._before: tuple[Mapping[str, Any], Entry] | None = None
 
     def read(self, record: dict[str, object]) -> Entry:
-        """Return the entry that `to_dict` wrote. Errors: InvalidParameter for anything else."""
+        """Return the entry of a record that `to_dict` wrote. Errors: InvalidParameter for any other record."""
         round = require.count(0, round=record.pop("round", None))
-        nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
+        nonce = _required_text(nonce=record.pop("nonce")) if "nonce" in record else None
         if self._before is None or self._before[0] != record:
             try:
-                self._before = record, _entry_of_round_0(record)
+                self._before = record, _entry_with_round_0(record)
             except AccountingError:
                 raise
             except (KeyError, TypeError) as error:
-                raise InvalidParameter(f"not a release that this version knows ({error}).") from None
+                raise InvalidParameter(f"this version does not support the entry ({error}).") from None
         entry = replace(self._before[1], round=round)
         if nonce is None:
             return entry
@@ -289,50 +290,54 @@ class Entries:
         return replace(entry, nonce=nonce)
 
 
-def _entry_of_round_0(record: Mapping[str, Any]) -> Entry:
+def _entry_with_round_0(record: Mapping[str, Any]) -> Entry:
     if record["kind"] == "aborted":
-        return Aborted(round=0, reason=_text(reason=record["reason"]))
+        return Aborted(round=0, reason=_required_text(reason=record["reason"]))
     if record["kind"] == "purchase":
         units = require.count(units=record["units"])
-        return Purchase(round=0, units=units, plan=plan_from(record["plan"]), detail=_mapping(detail=record["detail"]))
+        return Purchase(
+            round=0, units=units, plan=plan_from(record["plan"]), detail=_required_object(detail=record["detail"])
+        )
     if record["kind"] not in ("release", "local-release"):
-        raise InvalidParameter("not a release that this version knows (kind).")
+        raise InvalidParameter("this version does not support the entry (kind).")
     common: Any = {
         "round": 0,
         "clip_norm": require.nonnegative(clip_norm=record["clip_norm"]),
         "noise_std": require.nonnegative(noise_std=record["noise_std"]),
-        "detail": _mapping(detail=record["detail"]),
+        "detail": _required_object(detail=record["detail"]),
     }
     if record["kind"] == "local-release":
         return LocalRelease(steps=tuple(_steps_from(part) for part in record["steps"]), **common)
-    placement = _text(noise_placement=record["noise_placement"])
-    return Release(mechanism=_single(record["mechanism"]), noise_placement=placement, **common)
+    placement = _required_text(noise_placement=record["noise_placement"])
+    return Release(mechanism=_single_release(record["mechanism"]), noise_placement=placement, **common)
 
 
 def _steps_from(record: Mapping[str, Any]) -> Steps:
-    return Steps(mechanism=_single(record["mechanism"]), count=record["count"], clients=tuple(record["clients"]))
+    return Steps(
+        mechanism=_single_release(record["mechanism"]), count=record["count"], clients=tuple(record["clients"])
+    )
 
 
-def _single(record: Mapping[str, Any]) -> SingleRelease:
+def _single_release(record: Mapping[str, Any]) -> SingleRelease:
     mechanism = mechanisms.from_dict(record)
     if isinstance(mechanism, Composed):
-        raise InvalidParameter("a composition is not one release.")
+        raise InvalidParameter("a composition was given where one release is needed.")
     return mechanism
 
 
-def _mapping(**named: object) -> dict[str, object]:
+def _required_object(**named: object) -> dict[str, object]:
     ((name, value),) = named.items()
     if not isinstance(value, dict):
         raise InvalidParameter(f"{name}: must be an object.")
     return value
 
 
-def _texts(**named: object) -> dict[str, str]:
+def _required_texts(**named: object) -> dict[str, str]:
     (name,) = named
-    return {key: _text(**{f"{name}.{key}": one}) for key, one in _mapping(**named).items()}
+    return {key: _required_text(**{f"{name}.{key}": one}) for key, one in _required_object(**named).items()}
 
 
-def _text(**named: object) -> str:
+def _required_text(**named: object) -> str:
     ((name, value),) = named.items()
     if not isinstance(value, str):
         raise InvalidParameter(f"{name}: must be text.")

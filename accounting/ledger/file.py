@@ -1,8 +1,8 @@
-"""Ledger of a run: its releases, one line each, on disk before they are published.
+"""Ledger of a run: one line for each release, on disk before the release is published.
 
-A JSON-lines file. The first line is a header (version, unit, origin of the randomness), every further line one entry
-(`ledger.entries`) with everything that a stated epsilon must name. The lines are chained by hashes
-(`ledger.hash_chain`), so an edited, missing or reordered line is found when the file is read.
+The file is in JSON-lines format. The first line is a header (version, unit, origin of the randomness). Every further
+line is one entry (`ledger.entries`) with everything that a stated epsilon depends on. The lines are chained by hashes
+(`ledger.hash_chain`), so reading the file detects an edited, missing or reordered line.
 """
 
 import itertools
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from accounting.caveats import of_delta
+from accounting.caveats import delta_note
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
-from accounting.compose.histories import Histories, worst
+from accounting.compose.histories import Histories, worst_composition
 from accounting.errors import (
     AccountingError,
     EditedLedger,
@@ -27,17 +27,17 @@ from accounting.ledger import regular_file
 from accounting.ledger.entries import (
     VERSION,
     Aborted,
-    Entries,
     Entry,
+    EntryParser,
     Header,
     LocalRelease,
     Purchase,
     Release,
     header_from,
-    lacks_noise,
-    misplaced,
+    noise_error,
+    placement_error,
 )
-from accounting.ledger.hash_chain import opened, sealed
+from accounting.ledger.hash_chain import chained_line, parsed_line
 from accounting.ledger.planned import budget_of_project, statement
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import Composed
@@ -45,16 +45,16 @@ from accounting.mechanisms import Composed
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Purchase", "Release"]
 
 _DIGEST = 32
-"""Bytes of a hash."""
+"""Length of a hash in bytes."""
 
 LONGEST_LINE = 2**26
-"""Most bytes of a line; a round of a million clients that train privately by themselves takes a tenth of it."""
+"""Largest length of a line in bytes. A round with record-level privacy of a million clients needs a tenth of it."""
 
 
 class Ledger:
-    """Open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind.
+    """Ledger file: `create` a new ledger, `read` a finished one, `resume` the ledger of an interrupted run.
 
-    One process writes; any number may read `so_far` meanwhile.
+    One process writes; any number of processes may read at the same time with `so_far`.
     Claim: every release is on disk before it is published, so `guarantee` covers everything published.
     Direction of error: epsilon upwards.
 
@@ -74,12 +74,12 @@ class Ledger:
     def __init__(self, path: Path, header: Header, chain: str, size: int) -> None:
         self.path, self.header = path, header
         self.entries: list[Entry] = []
-        self._chain, self._size, self._reader = chain, size, Entries()
+        self._chain, self._size, self._reader = chain, size, EntryParser()
         self._heads = bytearray.fromhex(chain)
 
     @property
     def standing(self) -> list[Entry]:
-        """Entries in order, without charges that were taken back and the lines that take them back."""
+        """Entries in order, without revoked charges and the lines that revoke them."""
         void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
         if not void:
             return self.entries
@@ -92,7 +92,7 @@ class Ledger:
 
     @property
     def shared_releases(self) -> list[Release]:
-        """Releases in order that are charged to all clients alike, unlike those of one client's own steps."""
+        """Releases in order that are charged to all clients; local steps of single clients are not included."""
         return [entry for entry in self.releases if isinstance(entry, Release)]
 
     @property
@@ -106,26 +106,29 @@ class Ledger:
         return self._heads[:_DIGEST].hex()
 
     def entries_after(self, head: str) -> int | None:
-        """Return the number of entries after the line of this hash, or None if no line has it.
+        """Return the number of entries after the line with this hash; None if no line has it.
 
-        None means that lines stored when it was the head are missing, or that the file is another one.
+        None means that lines up to this head are missing, or that the hash belongs to another ledger.
         """
-        wanted, place = _digest(head), len(self._heads)
-        while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
-            if place % len(wanted) == 0:
-                return (len(self._heads) - place) // len(wanted) - 1
+        digest_bytes, place = _digest(head), len(self._heads)
+        while (
+            digest_bytes is not None
+            and (place := self._heads.rfind(digest_bytes, 0, place + len(digest_bytes) - 1)) >= 0
+        ):
+            if place % len(digest_bytes) == 0:
+                return (len(self._heads) - place) // len(digest_bytes) - 1
         return None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
-        """Return the ledger of a new file with the header alone. Errors: LedgerError if the file exists."""
+        """Create a ledger file with only a header, and return the ledger. Errors: LedgerError if the file exists."""
         target = Path(path)
-        line, chain = sealed(header.to_dict(), "")
+        line, chain = chained_line(header.to_dict(), "")
         try:
             regular_file.create(target, line)
         except FileExistsError:
             raise LedgerError(
-                f"{target}: a ledger is already there. A new run needs a new folder; resume continues the old one."
+                f"{target}: the ledger already exists. A new run needs a new folder; resume continues the existing run."
             ) from None
         except OSError as error:
             raise LedgerError(f"{target}: the ledger cannot be written ({error}). Nothing was released.") from error
@@ -133,31 +136,32 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """Return the ledger in this file, every line checked. Errors: LedgerError and its kinds."""
+        """Read and verify all lines of a ledger file. Errors: LedgerError and its subclasses."""
         ledger, unfinished = cls._read(Path(path))
         if unfinished:
             raise TruncatedLedger(
                 f"{path}, line {len(ledger.entries) + 2}: the last line was not written to its end (a crash, or a full "
-                "disk). Its release was never published, since a release waits for its line: Ledger.resume drops it."
+                "disk). Its release was never published, because a release waits for its line. Ledger.resume removes "
+                "the incomplete line."
             )
         return ledger
 
     @classmethod
     def header_of(cls, path: str | os.PathLike[str]) -> Header:
-        """Return the first line alone, checked. Errors: LedgerError."""
+        """Read and verify only the header. Errors: LedgerError."""
         first = next(_lines(Path(path), 0), b"")
         if not first.endswith(b"\n"):
-            raise TruncatedLedger(f"{path}, line 1: not even a whole header was written, so nothing was released.")
+            raise TruncatedLedger(f"{path}, line 1: the header is incomplete, so nothing was released.")
         return _read_header(Path(path), first)[0]
 
     @classmethod
     def so_far(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """Return the ledger while another process may be writing: as `read`, without an unfinished last line."""
+        """Read a ledger that another process may be writing, without an incomplete last line. Errors: as `read`."""
         return cls._read(Path(path))[0]
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """Return the ledger for appending: as `read`, after cutting off an unfinished last line."""
+        """Read a ledger for appending, after removing an incomplete last line. Errors: as `read`."""
         ledger, unfinished = cls._read(Path(path))
         if unfinished:
             ledger._cut_unfinished_line()
@@ -165,21 +169,21 @@ class Ledger:
 
     @classmethod
     def _read(cls, path: Path) -> "tuple[Ledger, bool]":
-        """Return the ledger of the whole lines, and True if an unfinished line is after them."""
+        """Return the ledger of the complete lines, and True if an incomplete line follows."""
         lines = _lines(path, 0)
         first = next(lines, b"")
         if not first.endswith(b"\n"):
-            what = "not even a whole header was written" if first else "the file is empty"
-            raise TruncatedLedger(f"{path}, line 1: {what}, so nothing was released.")
+            fault = "the header is incomplete" if first else "the file is empty"
+            raise TruncatedLedger(f"{path}, line 1: {fault}, so nothing was released.")
         header, chain = _read_header(path, first)
         ledger = cls(path, header, chain, len(first))
         return ledger, ledger._take_lines(lines)
 
     def catch_up(self) -> list[Entry]:
-        """Take over the lines that another process has written since, and return them.
+        """Read and return the entries that another process has written since the last read.
 
-        The caller holds a lock that every writer holds: an unfinished last line is then one of a process that died, and
-        is cut off. Errors: EditedLedger, LedgerError.
+        The caller must hold the lock of all writers. So an incomplete last line is from a terminated process, and is
+        removed. Errors: EditedLedger, LedgerError.
         """
         before = len(self.entries)
         if self._take_lines(_lines(self.path, self._size)):
@@ -187,22 +191,24 @@ class Ledger:
         return self.entries[before:]
 
     def look(self) -> None:
-        """Take over the whole lines that others have written since, without a lock. Errors: LedgerError."""
+        """Read the complete lines that other processes have written since the last read, without a lock. Errors:
+        LedgerError.
+        """
         self._take_lines(_lines(self.path, self._size))
 
     def _take_lines(self, lines: Iterable[bytes]) -> bool:
-        """Take over the lines; return True if an unfinished line was left."""
+        """Append the entries of these lines to the ledger; return True if the last line is incomplete."""
         for line in lines:
             if not line.endswith(b"\n"):
                 return True
             number = len(self.entries) + 2
-            record, chain = opened(self.path, number, line, self._chain)
+            record, chain = parsed_line(self.path, number, line, self._chain)
             try:
                 entry = self._reader.read(record)
             except AccountingError as error:
                 raise EditedLedger(f"{self.path}, line {number}: {error}") from None
-            if wrong := misplaced(self.header, entry):
-                raise EditedLedger(f"{self.path}, line {number}: {wrong}")
+            if error_text := placement_error(self.header, entry):
+                raise EditedLedger(f"{self.path}, line {number}: {error_text}")
             self.entries.append(entry)
             self._chain, self._size = chain, self._size + len(line)
             self._heads += bytes.fromhex(chain)
@@ -210,27 +216,27 @@ class Ledger:
 
     def _cut_unfinished_line(self) -> None:
         try:
-            regular_file.cut(self.path, self._size)
+            regular_file.truncate_file(self.path, self._size)
         except OSError as error:
-            raise LedgerError(f"{self.path}: its unfinished last line cannot be cut off ({error}).") from error
+            raise LedgerError(f"{self.path}: its incomplete last line cannot be removed ({error}).") from error
 
     def record(self, entry: Entry) -> None:
-        """Append one line and force it to the disk. A release may be published only after this returns.
+        """Append one entry and flush it to disk. A release may be published only after this call returns.
 
-        Errors: LedgerError on failure (a full disk), with the file cut back to its previous state and nothing released,
-        and for an entry that states less noise than its mechanism charges.
+        Errors: LedgerError if writing fails (full disk), with the file restored to its previous state; LedgerError for
+        an entry that states less noise than its mechanism is charged with.
         """
         self.record_all([entry])
 
     def record_all(self, entries: Iterable[Entry]) -> None:
-        """Append many lines together, all or none, and force them to the disk. Errors: LedgerError."""
+        """Append several entries, either all or none, and flush them to disk. Errors: LedgerError."""
         new, lines, chain, heads = list(entries), [], self._chain, bytearray()
         if not new:
             return
         for entry in new:
-            if wrong := misplaced(self.header, entry) or lacks_noise(entry):
-                raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
-            line, chain = sealed(entry.to_dict(), chain)
+            if error_text := placement_error(self.header, entry) or noise_error(entry):
+                raise LedgerError(f"{self.path}, round {entry.round}: {error_text}")
+            line, chain = chained_line(entry.to_dict(), chain)
             lines.append(line)
             heads += bytes.fromhex(chain)
         data = b"".join(lines)
@@ -246,13 +252,15 @@ class Ledger:
         self._heads += heads
 
     def mechanism(self) -> Composed | None:
-        """Return everything released so far as one composition; None before the first release.
+        """Return the composition of all releases; None before the first release.
 
-        Errors: LedgerError for unit "record", where every client has its own (`histories`); UnsupportedMechanism for
-        releases without a joint account.
+        Errors: LedgerError for unit "record", where each client has a separate composition (`histories`);
+        UnsupportedMechanism for releases without a joint account.
         """
         if self.header.unit == "record":
-            raise LedgerError(f"{self.path}: unit 'record', every client has its own mechanism. Use histories().")
+            raise LedgerError(
+                f"{self.path}: unit is 'record', so each client has a separate mechanism. Use histories()."
+            )
         shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
         try:
             return Composed.of(shared) if shared else None
@@ -260,7 +268,7 @@ class Ledger:
             raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
     def histories(self) -> Histories:
-        """Return the releases of each client about its records so far."""
+        """Return the composition of releases of each client about its records."""
         histories = Histories()
         for release in self.releases:
             if isinstance(release, LocalRelease):
@@ -268,12 +276,12 @@ class Ledger:
         return histories
 
     def charged(self, delta: float, *, accountant: Accountant = "best") -> Composed | None:
-        """Return the mechanism of `if_fixed_in_advance`: everything released, for unit "record" by the worst client.
+        """Return the composition of all releases; for unit "record" that of the client with the largest epsilon.
 
-        Returns None before the first release.
+        This is the mechanism of `if_fixed_in_advance`. Returns None before the first release.
         """
         if self.header.unit == "record":
-            return worst(self.histories().distinct(), delta=delta, accountant=accountant)
+            return worst_composition(self.histories().distinct(), delta=delta, accountant=accountant)
         return self.mechanism()
 
     def guarantee(
@@ -284,12 +292,13 @@ class Ledger:
         units: int | None = None,
         with_lower_bound: bool = True,
     ) -> Guarantee:
-        """Return the guarantee at `delta` that may be stated, for any rule that ended the run.
+        """Return the guarantee at `delta` that holds for any stopping rule of the run.
 
-        Claim: an upper bound for what ran if every release was recorded. If all planned rounds were released: the
-        epsilon of the releases. If fewer were: the smaller of the plan's and the budget's, as in the header
-        (`ledger.planned`); a project's ledger has its budget. A ledger without a plan (version 0.2): the epsilon of the
-        releases, with the condition in the notes. Unit, `units`: as for `if_fixed_in_advance`.
+        Claim: epsilon is an upper bound for what ran if every release was recorded. If all planned rounds were
+        released, it is the epsilon of the releases. If fewer were released, it is the smaller of the plan's and the
+        budget's epsilon in the header (`ledger.planned`); a project's ledger has a budget. For a ledger without a plan
+        (version 0.2) it is the epsilon of the releases, with its condition in the notes. Unit and `units`: as for
+        `if_fixed_in_advance`.
         """
         lines = self.if_fixed_in_advance(delta, accountant=accountant, units=units, with_lower_bound=with_lower_bound)
         released = self.releases
@@ -316,14 +325,14 @@ class Ledger:
     ) -> Guarantee:
         """Return the guarantee at `delta` of the releases as recorded.
 
-        Claim: an upper bound for what ran if every release was recorded, and if number and kind of the releases were
-        fixed before the first result was seen.
+        Claim: epsilon is an upper bound for what ran if every release was recorded, and if number and kind of the
+        releases were fixed before the first result was seen.
 
-        Unit "record", claim: for any client and any record added to it or removed, everything this client ever sent is
-        (epsilon, delta)-indistinguishable: epsilon is that of the worst client's composition. The sampling
-        probabilities of records, the numbers of steps and the participants count as public.
+        Claim for unit "record": if one record of any client is added or removed, all messages of this client are
+        (epsilon, delta)-indistinguishable. Epsilon is the largest over clients. The sampling probabilities of records,
+        the numbers of steps and the participants count as public.
 
-        units: number of records, if they are the unit and a delta above 1/units is to be noted.
+        units: number of records for unit "record", so that a delta above 1/units gets a note.
         """
         record_level = self.header.unit == "record"
         units = units if record_level else self.header.clients
@@ -332,7 +341,7 @@ class Ledger:
             return Guarantee(
                 epsilon=0.0, delta=delta, unit=self.header.unit, adjacency="any", sampling="none", method="none",
                 lower_bound=0.0,
-                notes=("nothing was released", *of_delta(delta, units=units, unit=self.header.unit)),
+                notes=("nothing was released", *delta_note(delta, units=units, unit=self.header.unit)),
             )  # fmt: skip
         stated = guarantee(
             mechanism,
@@ -345,22 +354,27 @@ class Ledger:
         if not record_level:
             return stated
         steps = sum(count for _, count in mechanism.parts)
-        if sum(1 for _ in self.histories().distinct()) > 1:  # other clients may be worse at other deltas
+        if (
+            sum(1 for _ in self.histories().distinct()) > 1
+        ):  # at other deltas another client may have the largest epsilon
             stated = replace(stated, mechanism=None)
-        return replace(stated, notes=(*stated.notes, f"of the worst client, which took {steps} steps"))
+        return replace(
+            stated,
+            notes=(*stated.notes, f"epsilon is that of the client with the largest epsilon, which made {steps} steps"),
+        )
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
-    """Yield the lines from byte `start`, each with its end. Errors: LedgerError."""
+    """Yield the lines from byte `start`, each with its line end. Errors: LedgerError."""
     try:
         with open_input(path) as file:
             if file.seek(0, os.SEEK_END) < start:
-                raise EditedLedger(f"{path}: is shorter than it was when it was last read. Restore it from a copy.")
+                raise EditedLedger(f"{path}: the file is shorter than at the last read. Restore it from a copy.")
             file.seek(start)
             for number in itertools.count(1):
                 line = file.readline(LONGEST_LINE)
                 if len(line) == LONGEST_LINE:
-                    raise EditedLedger(f"{path}: a line {number} after byte {start} of more than {LONGEST_LINE} bytes.")
+                    raise EditedLedger(f"{path}: line {number} after byte {start} has more than {LONGEST_LINE} bytes.")
                 if not line:
                     return
                 yield line
@@ -369,7 +383,7 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
 
 
 def _digest(head: str) -> bytes | None:
-    """Return the bytes of a head; None for text that is no head."""
+    """Return the bytes of a hexadecimal hash; None for any other text."""
     try:
         digest = bytes.fromhex(head)
     except ValueError:
@@ -385,9 +399,9 @@ def _read_header(path: Path, line: bytes) -> tuple[Header, str]:
     if version != VERSION:
         raise LedgerVersionError(
             f"{path}: ledger version {version!r}; this package reads version {VERSION}. Use the package version that "
-            "wrote it."
+            "wrote the ledger."
         )
-    record, chain = opened(path, 1, line, "")
+    record, chain = parsed_line(path, 1, line, "")
     try:
         return header_from(record), chain
     except AccountingError as error:

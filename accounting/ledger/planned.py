@@ -1,9 +1,9 @@
-"""Plan of a run, fixed before its first result, and the epsilon that may be stated whatever its results were.
+"""Plan of a run, fixed before its first result, and the epsilon that holds for any stopping rule of the run.
 
-Claim: an analyst who ends a run by looking at its results may state the epsilon of the plan, or of a budget that was
-fixed before the first result. The epsilon of the releases made so far holds only if their number and kind were fixed in
-advance. Stated at an end chosen by looking at results, it fails with more than delta in all: 7.51 delta for 180 Poisson
-rounds of 100 of 6,000 clients at noise multiplier 1.4 (tests/accounting/ledger/test_planned.py).
+Claim: an analyst who stops a run because of its results may state the epsilon of the plan, or of a budget fixed before
+the first result. The epsilon of the releases so far holds only if their number and kind were fixed in advance. With a
+stopping rule that depends on results, that epsilon fails with a total probability above delta: 7.51 delta for 180
+Poisson rounds of 100 of 6,000 clients at noise multiplier 1.4 (tests/accounting/ledger/test_planned.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,25 @@ from typing import Any
 from accounting import mechanisms, require
 from accounting.caveats import caveats
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
-from accounting.compose.histories import worst
+from accounting.compose.histories import worst_composition
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease
 from accounting.rounding import upwards
 
-_AGAIN = "{} rounds were charged again: holds where what interrupted them does not depend on results"
-FIXED = "true where number and kind of the releases were fixed before the first result was seen"
+_CHARGED_AGAIN = "{} rounds were charged again: epsilon holds if the interruptions do not depend on results"
+FIXED = "true if number and kind of the releases were fixed before the first result was seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """Most that a run may release.
+    """Plan of a run: the largest set of releases, or a budget.
 
-    rounds:         planned rounds; None if only a budget was fixed
-    most:           all planned rounds as one composition, at most that they may be charged. Unit "record": one
-                    composition for each size of client. Empty: every round is like the first release
-    epsilon, delta: budget, which no round of the run may exceed; None without one
-    skips:          True if the caller may leave rounds out by choice, so that a round without a release is an early end
+    rounds: planned rounds; None if only a budget was fixed most: composition of all planned rounds, each at its largest
+    charge. Unit "record": one composition for each size of client. Empty: every round equals the first release epsilon,
+    delta: budget that the run must not exceed; None without a budget skips: True if the caller may skip rounds by
+    choice, so that a missing release counts as an early stop
 
-    Claim: the plan's epsilon, or the budget's, holds however the end of the run is chosen. Direction of error: upwards.
+    Claim: the plan's epsilon, and the budget's, hold for any stopping rule. Direction of error: upwards.
 
     >>> from accounting.ledger import Planned
     >>> Planned(epsilon=2.0, delta=1e-5).budget_at(1e-6) is None
@@ -54,12 +53,12 @@ class Planned:
         }
 
     def budget_at(self, delta: float) -> float | None:
-        """Return the epsilon of the budget at this delta; None if the budget is for a larger one."""
+        """Return the epsilon of the budget at this delta; None if the budget is for a larger delta."""
         return self.epsilon if self.delta is not None and delta >= self.delta else None
 
 
 def planned_from(record: Mapping[str, Any]) -> Planned:
-    """Return the plan that `to_dict` wrote. Errors: InvalidParameter for anything else."""
+    """Return the plan of a record that `to_dict` wrote. Errors: InvalidParameter for any other record."""
     most = record.get("most", [])
     if not isinstance(most, list) or not all(isinstance(one, Mapping) for one in most):
         raise InvalidParameter("plan.most: must be a list of compositions.")
@@ -92,74 +91,88 @@ def statement(
     accountant: Accountant,
     units: int | None,
 ) -> Guarantee:
-    """Return the guarantee that holds for any rule by which the run ended.
+    """Return the guarantee that holds for any stopping rule of the run.
 
-    lines:  that of the releases themselves, at least one
+    lines:  guarantee of the releases in the ledger, at least one
     rounds: the round of each release; `aborted`: rounds that ended without a result
-    first:  the first release to all clients, which stands for a planned round if the plan names none
+    first:  the first release of all clients, which describes every planned round if the plan has no composition
     units:  number of clients or records, for notes on a large epsilon
 
-    All planned rounds and no others were released: `lines`. Fewer: the smaller of the plan's and the budget's. Rounds
-    beyond the plan: the budget's. Direction of error: upwards, and never below `lines`.
+    If exactly the planned rounds were released, the result is `lines`. If fewer were released, it has the smaller of
+    the plan's and the budget's epsilon. If more were released, it has the budget's epsilon. Direction of error:
+    upwards, and never below `lines`.
     """
     if plan is None:
-        return _with_note(lines, f"of the releases in the ledger, which names no plan: {FIXED}")
-    beyond = plan.rounds is not None and max(rounds) >= plan.rounds
-    lost = set() if plan.skips else set(aborted) - set(rounds)
-    again = len(rounds) - len(set(rounds))
-    if not beyond and len(set(rounds)) + len(lost) == plan.rounds:
-        return _complete_run(lines, plan, again=again, lost=len(lost))
-    budget, whole = (
+        return _with_note(lines, f"epsilon is that of the releases in the ledger, which has no plan: {FIXED}")
+    exceeds_plan = plan.rounds is not None and max(rounds) >= plan.rounds
+    rounds_without_result = set() if plan.skips else set(aborted) - set(rounds)
+    repeated_charges = len(rounds) - len(set(rounds))
+    if not exceeds_plan and len(set(rounds)) + len(rounds_without_result) == plan.rounds:
+        return _complete_run(
+            lines, plan, repeated_charges=repeated_charges, rounds_without_result=len(rounds_without_result)
+        )
+    budget, planned_guarantee = (
         plan.budget_at(lines.delta),
-        None if beyond else _planned_guarantee(lines, plan, first, accountant, units),
+        None if exceeds_plan else _planned_guarantee(lines, plan, first, accountant, units),
     )
-    if whole is not None and (budget is None or whole.epsilon <= budget):
-        words = f"of all {plan.rounds} planned rounds, of which {_released_text(rounds)}"
-        stated = replace(whole, lower_bound=lines.lower_bound)
-        if len(rounds) > (plan.rounds or 0):  # the plan does not cover them all
-            stated = _with_note(replace(stated, mechanism=None), _AGAIN.format(again))
+    if planned_guarantee is not None and (budget is None or planned_guarantee.epsilon <= budget):
+        note = f"epsilon is that of all {plan.rounds} planned rounds, of which {_released_text(rounds)}"
+        stated = replace(planned_guarantee, lower_bound=lines.lower_bound)
+        if len(rounds) > (plan.rounds or 0):  # the plan does not cover all releases
+            stated = _with_note(replace(stated, mechanism=None), _CHARGED_AGAIN.format(repeated_charges))
     elif budget is not None:
-        words = f"of the budget, of whose rounds {_released_text(rounds)}"
+        note = f"epsilon is that of the budget, of whose rounds {_released_text(rounds)}"
         notes = caveats(epsilon=budget, delta=lines.delta, units=units, unit=lines.unit)
-        mechanism = None if whole is None else whole.mechanism
-        stated = replace(lines, epsilon=budget, mechanism=mechanism, notes=_joined(lines.notes, notes))
+        mechanism = None if planned_guarantee is None else planned_guarantee.mechanism
+        stated = replace(lines, epsilon=budget, mechanism=mechanism, notes=_distinct_notes(lines.notes, notes))
     else:
-        return _with_note(lines, f"of the releases in the ledger, for which no plan has an epsilon: {FIXED}")
-    words += (
-        f": it holds whatever the end was chosen by. If fixed in advance, they have epsilon {upwards(lines.epsilon)}"
-    )
-    return _with_note(replace(stated, epsilon=max(stated.epsilon, lines.epsilon)), words)
+        return _with_note(
+            lines, f"epsilon is that of the releases in the ledger, for which no plan has an epsilon: {FIXED}"
+        )
+    if_fixed = f"If the releases were fixed in advance, they have epsilon {upwards(lines.epsilon)}"
+    stated = replace(stated, epsilon=max(stated.epsilon, lines.epsilon))
+    return _with_note(stated, f"{note}: it holds for any stopping rule. {if_fixed}")
 
 
 def _planned_guarantee(
     lines: Guarantee, plan: Planned, first: SingleRelease | None, accountant: Accountant, units: int | None
 ) -> Guarantee | None:
-    """Return the guarantee of all planned rounds, with unit "record" for the worst client; None without an account."""
+    """Return the guarantee of all planned rounds, for unit "record" that of the client with the largest epsilon.
+    Returns None without an account.
+    """
     try:
-        most = plan.most[:1] if len(plan.most) < 2 else (worst(plan.most, delta=lines.delta, accountant=accountant),)
+        most = (
+            plan.most[:1]
+            if len(plan.most) < 2
+            else (worst_composition(plan.most, delta=lines.delta, accountant=accountant),)
+        )
         if not most and plan.rounds is not None and first is not None:
             most = (Composed(parts=((first, plan.rounds),)),)
         if not most or most[0] is None:
             return None
-        whole = guarantee(
+        planned_guarantee = guarantee(
             most[0], delta=lines.delta, accountant=accountant, unit=lines.unit, units=units, with_lower_bound=False
         )
-        return whole if len(plan.most) < 2 else replace(whole, mechanism=None)  # others may be worse at other deltas
+        return (
+            planned_guarantee if len(plan.most) < 2 else replace(planned_guarantee, mechanism=None)
+        )  # at other deltas another client may have the largest epsilon
     except UnsupportedMechanism:
         return None
 
 
-def _complete_run(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
-    """Return the guarantee of a run that did what was planned, with the conditions of its number."""
-    if again:
-        lines = _with_note(lines, _AGAIN.format(again))
-    if lost:
-        words = f"{lost} rounds ended without a result: holds where losses of clients do not depend on results"
-        lines = _with_note(lines, words)
+def _complete_run(lines: Guarantee, plan: Planned, *, repeated_charges: int, rounds_without_result: int) -> Guarantee:
+    """Return the guarantee of a run that released exactly the planned rounds, with notes on its conditions."""
+    if repeated_charges:
+        lines = _with_note(lines, _CHARGED_AGAIN.format(repeated_charges))
+    if rounds_without_result:
+        note = (
+            f"{rounds_without_result} rounds ended without a result: epsilon holds if dropouts do not depend on results"
+        )
+        lines = _with_note(lines, note)
     budget = plan.budget_at(lines.delta)
-    if budget is not None and not lost and lines.epsilon < 0.99 * budget:
-        words = f"if this run is prolonged because of its results, its epsilon is its budget, {upwards(budget)}"
-        lines = _with_note(lines, words)
+    if budget is not None and not rounds_without_result and lines.epsilon < 0.99 * budget:
+        note = f"if this run is prolonged because of its results, its epsilon is its budget, {upwards(budget)}"
+        lines = _with_note(lines, note)
     return lines
 
 
@@ -168,9 +181,9 @@ def _released_text(rounds: Sequence[int]) -> str:
     return "1 was released" if count == 1 else f"{count} were released"
 
 
-def _with_note(stated: Guarantee, words: str) -> Guarantee:
-    return replace(stated, notes=_joined(stated.notes, (words,)))
+def _with_note(stated: Guarantee, note: str) -> Guarantee:
+    return replace(stated, notes=_distinct_notes(stated.notes, (note,)))
 
 
-def _joined(notes: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+def _distinct_notes(notes: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*notes, *more]))

@@ -1,4 +1,4 @@
-"""One budget over several runs on the same clients: a ledger that all of them charge, also concurrently."""
+"""Ledger of a project: one budget for several runs on the same clients, which may charge it concurrently."""
 
 import os
 import time
@@ -16,50 +16,50 @@ from accounting.compose.running import Running
 from accounting.errors import AccountingError, BudgetSpent, LedgerError, UnsupportedMechanism
 from accounting.ledger import kept_head, population_key
 from accounting.ledger.file import Header, Ledger, Purchase, Release
-from accounting.ledger.hash_chain import sealed
-from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, words
-from accounting.ledger.unit_filter import Refused, UnitFilter
+from accounting.ledger.hash_chain import chained_line
+from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
+from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import SingleRelease
 from accounting.rounding import downwards, upwards
 
 PATIENCE = 60.0
-"""Seconds to wait for another process that is writing."""
+"""Seconds to wait for another process that holds the lock."""
 
-# A waiting process retries at the first interval; a process that released the lock pauses for the second. Without the
-# pause, a process that charges in a tight loop keeps all others out.
-_LOOK, _TURN = 0.002, 0.005
+# Seconds between two attempts to acquire the lock, and seconds of pause after its release. Without the
+# pause, a process that charges in a tight loop would block all other processes.
+_RETRY_SECONDS, _PAUSE_SECONDS = 0.002, 0.005
 
 _PLANNED = 1000
 
 CONDITION = (
-    "this project was begun by version 0.2 and its releases are not all of one kind: its epsilon holds if the list of "
+    "this project was created by version 0.2 and its releases are of several kinds: its epsilon holds if the list of "
     "all releases was fixed before the first result was seen"
 )
 
 
 class ProjectLedger:
-    """Project ledger at PATH, with PATH.lock, which every writer holds while it reads and writes.
+    """Project ledger at PATH. Every writer holds PATH.lock while it reads and writes.
 
-    Claim: all charges, by any process and for runs chosen by the results of others, are together within the project's
-    epsilon at its delta (`ledger.unit_filter`): a release is charged, on disk, before it is made, or rejected. The runs
-    must be on the same clients under the same adjacency; a line names its run and the fingerprint of its population, of
-    which a project has one. The unit of privacy is the client.
+    Claim: the composition of all charges is within the project's epsilon at its delta (`ledger.unit_filter`). This
+    includes charges by several processes, and runs chosen by the results of other runs. A release is either charged, on
+    disk, before it is made, or rejected. All runs must have the same clients and adjacency; a line names its run and
+    the fingerprint of the project's population. The unit of privacy is the client.
 
-    A project of version 0.2 with rounds of several kinds keeps the rule of 0.2, natural composition, which is right
-    only if its list of releases was fixed before the first result (`condition`).
+    A project of version 0.2 with rounds of several kinds is charged by composing its releases. That epsilon holds only
+    if the list of releases was fixed before the first result (`condition`).
 
-    PATH.head keeps the last hash that was written (`ledger.kept_head`), PATH.key the secret key under which the runs
-    fingerprint their population (`ledger.population_key`).
+    PATH.head stores the hash of the last line (`ledger.kept_head`). PATH.key stores the secret key for the fingerprints
+    of the population (`ledger.population_key`).
     """
 
     def __init__(self, ledger: Ledger, terms: Terms, pay: int | None = None) -> None:
         self.ledger, self.terms, self.pay = ledger, terms, pay
         self._lock = FileLock(f"{ledger.path}.lock")
         self._filter = UnitFilter(terms)
-        self._natural, self._run = False, 0
+        self._by_composition, self._composed_lines = False, 0
         self._running: Running | None = None
         self._lines: dict[tuple[str, int], Release] = {}
-        self._added = 0
+        self._lines_applied = 0
 
     @classmethod
     def create(
@@ -75,10 +75,10 @@ class ProjectLedger:
         unit: Plan | None = None,
         declared: Plan = (),
     ) -> "ProjectLedger":
-        """Return a new project. Errors: LedgerError if the file exists.
+        """Create a project. Errors: LedgerError if the file exists.
 
-        population: the fingerprint, under `key`, of the clients that all runs must have; without one the first charged
-        run defines it. `reserve`, `unit`, `declared`: see `Terms`.
+        population: fingerprint, under `key`, of the clients of all runs; None: that of the first charged run.
+        `reserve`, `unit`, `declared`: see `Terms`.
         """
         target = Path(path)
         terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
@@ -89,95 +89,95 @@ class ProjectLedger:
             about={"project": terms.to_dict(), "head_kept": True},
             population=population,
         )
-        with _held(FileLock(f"{target}.lock"), target):
-            if not target.exists():  # a crash in between leaves no project, and no project without its head
-                kept_head.write(target, sealed(header.to_dict(), "")[1])
+        with _lock_held(FileLock(f"{target}.lock"), target):
+            if not target.exists():  # a crash between the two writes leaves a head without a project, never the reverse
+                kept_head.write(target, chained_line(header.to_dict(), "")[1])
                 if key is not None:
                     population_key.write(_key_of(target), key)
             return cls(Ledger.create(target, header), terms)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, pay: int | None = None) -> "ProjectLedger":
-        """Return the project in this file. Reading it (`spent`) needs no lock. Errors: LedgerError if it is no project.
+        """Open the project in this file. Reading it (`spent`) needs no lock. Errors: LedgerError if the file is not a
+        project.
 
-        pay: the most units for which a run of another kind may be bought (`begin`).
+        pay: largest number of units for the purchase of a run that differs from the unit (`begin`).
         """
         target = Path(path)
         if not target.exists():
-            raise LedgerError(f"{target}: no project ledger is there. Make one with `dpfed ledger create`.")
-        kept = kept_head.read(target)
+            raise LedgerError(f"{target}: the project ledger does not exist. Create it with `dpfed ledger create`.")
+        stored_head = kept_head.read(target)
         ledger = Ledger.so_far(target)
         terms = ledger.header.about.get("project")
         if not isinstance(terms, Mapping) or not {"epsilon", "delta"} <= terms.keys():
             raise LedgerError(
-                f"{target}: the ledger of a single run, not of a project. Make one with `dpfed ledger create`."
+                f"{target}: this is the ledger of a single run, not of a project. Create a project with `dpfed ledger "
+                "create`."
             )
         try:
             project = cls(ledger, Terms.of(terms), None if pay is None else require.count(pay=pay))
         except AccountingError as error:
-            raise LedgerError(f"{target}: a project with impossible terms. {error}") from None
-        project._check_head(kept)
+            raise LedgerError(f"{target}: the terms of the project are invalid. {error}") from None
+        project._check_head(stored_head)
         return project
 
     @property
     def population(self) -> str | None:
-        """Fingerprint of the clients: of the header, or of the first charged run; None if there is neither."""
+        """Fingerprint of the clients, from the header or the first charged run; None if neither has one."""
         first = next(iter(self.ledger.entries), None)
         if self.ledger.header.population is None and isinstance(first, Release | Purchase):
             return _population_of(first)
         return self.ledger.header.population
 
     def key(self) -> bytes:
-        """Return the key under which runs fingerprint their population; a new one for the first of them. Errors:
-        LedgerError.
-        """
+        """Return the secret key for fingerprints of the population; the first call creates it. Errors: LedgerError."""
         path = _key_of(self.ledger.path)
-        with _held(self._lock, self.ledger.path):
-            self._look()
+        with _lock_held(self._lock, self.ledger.path):
+            self._read_new_lines()
             key = population_key.read(path)
             if key is None and self.population is not None:
                 raise LedgerError(
-                    f"{path}: is missing; without it the clients of a run cannot be compared with this project's. "
+                    f"{path}: the key is missing, so the clients of a run cannot be compared with this project's. "
                     "Restore it from a copy."
                 )
             if key is None:
-                key = population_key.fresh()
+                key = population_key.new_key()
                 population_key.write(path, key)
             return key
 
     def look(self) -> None:
-        """Take over the charges of other processes. Errors: LedgerError."""
-        kept = kept_head.read(self.ledger.path)
+        """Read the charges that other processes have written, without a lock. Errors: LedgerError."""
+        stored_head = kept_head.read(self.ledger.path)
         self.ledger.look()
-        self._check_head(kept)
+        self._check_head(stored_head)
 
     def require_population(self, population: str | None) -> None:
-        """Raise LedgerError unless a run on these clients may be charged."""
-        known = self.population
-        if population == known or (known is None and not self.ledger.entries):
+        """Raise LedgerError unless `population` is the fingerprint of this project's clients."""
+        known_population = self.population
+        if population == known_population or (known_population is None and not self.ledger.entries):
             return
-        if known is None:
+        if known_population is None:
             raise LedgerError(
-                f"{self.ledger.path}: was charged by runs of version 0.1, which do not say who their clients are, so "
-                "that one epsilon for them and this run may be about no client. Make a new project."
+                f"{self.ledger.path}: was charged by runs of version 0.1, which have no fingerprint of their clients, "
+                "so a joint epsilon with this run may be meaningless. Create a new project."
             )
         if population is None:
             raise LedgerError(
-                f"{self.ledger.path}: is for the clients of fingerprint {known[:12]}..., and this run does not say who "
-                "its clients are. Charge it to a project of its own."
+                f"{self.ledger.path}: is for the clients of fingerprint {known_population[:12]}..., and this run has "
+                "no fingerprint of its clients. Charge the run to a separate project."
             )
         raise LedgerError(
-            f"{self.ledger.path}: is for the clients of fingerprint {known[:12]}..., this run's are {population[:12]}"
-            "...: other data, or divided otherwise (data.partition_seed, data.partition and its keys, "
-            "federation.clients, samples set aside). One epsilon for both would be about nobody. Use the same clients, "
-            "or a project of its own."
+            f"{self.ledger.path}: is for the clients of fingerprint {known_population[:12]}..., this run's are "
+            f"{population[:12]}...: other data, or another partition (data.partition_seed, data.partition and its "
+            "keys, federation.clients, samples set aside). A joint epsilon would be meaningless. Use the same "
+            "clients, or a separate project."
         )
 
     def refusal(self, release: SingleRelease, *, run: str, number: int) -> str | None:
-        """Return the reason why round `number` of a run may not release this now; None if it may."""
-        with _held(self._lock, self.ledger.path):
+        """Return the reason for which round `number` of a run must not make this release now; None if it may."""
+        with _lock_held(self._lock, self.ledger.path):
             self._catch_up(release)
-            return self._refusal(release, run, number)
+            return self._refusal_reason(release, run, number)
 
     def begin(
         self,
@@ -187,29 +187,33 @@ class ProjectLedger:
         first: int = 0,
         population: str | None = None,
     ) -> str:
-        """Ensure that the project pays for a run before its first round, and return the payment as text.
+        """Buy the rounds of a run from the budget before its first round, if necessary; return a text about the
+        payment.
 
-        rounds: the releases of the run from round `first` on, each at its worst. Rounds that are neither outstanding
-        nor units are bought, all of them and at once, for at most `pay` units of this object. A run that has begun
-        before ends when it is not paid. Errors: BudgetSpent with the price if `pay` is too low or missing.
+        rounds: the releases of the run from round `first` on, each at its largest charge. Rounds that are neither
+        outstanding nor units are bought together, for at most `pay` units. A run that has begun before buys nothing; it
+        ends when a round is not covered. Errors: BudgetSpent with the price if `pay` is too low or missing.
         """
         if not rounds:
             return ""
-        with _held(self._lock, self.ledger.path):
+        with _lock_held(self._lock, self.ledger.path):
             self._catch_up(rounds[0])
             self.require_population(population)
-            if self._natural:
+            if self._by_composition:
                 return CONDITION
             try:
-                bought = self._filter.to_buy(rounds, run=run, pay=self.pay)
-            except Refused as why:
+                purchase = self._filter.required_purchase(rounds, run=run, pay=self.pay)
+            except RefusedRelease as why:
                 raise BudgetSpent(f"{self.ledger.path}: run {run}: {why}") from None
-            if bought is None:
+            if purchase is None:
                 return ""
-            plan, units = bought
-            who = {} if population is None else {"population": population}
-            self._write(Purchase(round=first, units=units, plan=plan, detail={"run": run, **who}))
-            return f"{self.ledger.path}: {units} units paid for {words(plan)}, {self._filter.left} are left."
+            plan, units = purchase
+            population_field = {} if population is None else {"population": population}
+            self._record_line(Purchase(round=first, units=units, plan=plan, detail={"run": run, **population_field}))
+            return (
+                f"{self.ledger.path}: {units} units paid for {plan_text(plan)}, {self._filter.remaining_units} units "
+                "are left."
+            )
 
     def charge(
         self,
@@ -221,66 +225,73 @@ class ProjectLedger:
         worst: SingleRelease | None = None,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """Append the release to the ledger, or raise BudgetSpent and leave everything unchanged.
+        """Append the release to the ledger, or raise BudgetSpent and leave the ledger unchanged.
 
-        run: name of the run in the line. population: the fingerprint of its clients. repeatable: True if an equal line
-        of this run and round stands for it (a simulated round that was interrupted and is repeated with the same noise
-        is one release).
-        worst: the worst possible release of the round, if the arrived noise decides; it is charged for any outcome.
-        first: called under the lock once the budget pays, before the line is written; it writes the line of the run's
-        ledger, or raises. Errors: LedgerError for other clients than the project's.
+        run: name of the run in the line. population: fingerprint of its clients. repeatable: True if an equal line of
+        this run and round already covers the release: a simulated round that was interrupted and is repeated with the
+        same noise is one release.
+        worst: the release with the largest charge, if the charge depends on the noise that arrives; it is charged for
+        any outcome. first: called under the lock after the budget check, before the line is written; it writes the line
+        of the run's ledger, or raises an error. Errors: LedgerError for clients other than the project's.
         """
-        who = {} if population is None else {"population": population}
-        costs = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
-        line = replace(release, detail={**release.detail, "run": run, **who, **costs})
-        with _held(self._lock, self.ledger.path):
+        population_field = {} if population is None else {"population": population}
+        charge_field = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
+        line = replace(release, detail={**release.detail, "run": run, **population_field, **charge_field})
+        with _lock_held(self._lock, self.ledger.path):
             self._catch_up(release.mechanism)
             self.require_population(population)
             if repeatable and self._lines.get((run, release.round)) == line:
                 return
-            if why := self._refusal(charged_as(line), run, release.round):
+            if why := self._refusal_reason(charged_as(line), run, release.round):
                 raise BudgetSpent(f"{self.ledger.path}: round {release.round} of run {run}: {why} It was not released.")
             first()
-            self._write(line)
+            self._record_line(line)
 
     def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
-        """Return epsilon of all charges, from the file alone, if they were fixed in advance.
+        """Return the guarantee of all charges in the file, which holds if the releases were fixed in advance.
 
-        If releases were chosen by looking at results, the budget is what may be stated.
+        If releases were chosen by looking at results, only the budget may be stated.
         """
         self.ledger.look()
         return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
     @property
     def condition(self) -> str | None:
-        """Condition of the project's number; None if it holds for any choice by looking at results."""
+        """Condition under which the project's epsilon holds; None if it holds for any choice of releases by looking at
+        results.
+        """
         self.ledger.look()
-        self._replay()
-        return CONDITION if self._natural else None
+        self._apply_new_lines()
+        return CONDITION if self._by_composition else None
 
     @property
     def units(self) -> tuple[int, int] | None:
-        """Units of the budget and the remaining ones; None before there is a unit, and under natural composition."""
+        """Pair (units of the budget, remaining units); None if the project has no unit yet, or is charged by
+        composition.
+        """
         if self.condition is not None or self._filter.unit is None:
             return None
         try:
-            return self._filter.currency.units, self._filter.left
-        except Refused:
+            return self._filter.currency.units, self._filter.remaining_units
+        except RefusedRelease:
             return 0, 0
 
     def price(self, plan: Plan) -> int:
-        """Return the units of a run that is bought whole now. Errors: BudgetSpent if the project has too few."""
+        """Return the price in units of buying this run as a whole. Errors: BudgetSpent if the project has too few
+        units.
+        """
         if self.condition is not None:
             raise BudgetSpent(f"{self.ledger.path}: has no prices: {self.condition}.")
         try:
             return self._filter.price(plan)
-        except Refused as why:
+        except RefusedRelease as why:
             raise BudgetSpent(f"{self.ledger.path}: {why}") from None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON of `dpfed ledger show`: terms, units used and left, and the releases of each run.
+        """Return the JSON object of `dpfed ledger show`: terms, used and remaining units, and number of releases of
+        each run.
 
-        spent_epsilon, left_epsilon: of the composition of all lines, right if the releases were fixed in advance.
+        spent_epsilon, left_epsilon: from the composition of all lines; they hold if the releases were fixed in advance.
         """
         stated = self.spent(with_lower_bound=False)
         runs: dict[str, int] = {}
@@ -294,7 +305,7 @@ class ProjectLedger:
             "population": self.population,
             "epsilon": self.terms.epsilon,
             "delta": self.terms.delta,
-            "unit": None if units is None or unit is None else words(unit),
+            "unit": None if units is None or unit is None else plan_text(unit),
             "units": None if units is None else units[0],
             "units_left": None if units is None else units[1],
             "spent_epsilon": stated.epsilon,
@@ -306,78 +317,80 @@ class ProjectLedger:
         }
 
     def _catch_up(self, mechanism: SingleRelease) -> None:
-        """Take over everything in the file, under the lock. Errors: UnsupportedMechanism for another adjacency."""
-        self._look()
-        self._replay()
+        """Read all lines of the file, under the lock. Errors: UnsupportedMechanism for another adjacency."""
+        self._read_new_lines()
+        self._apply_new_lines()
         first = next(iter(self.ledger.entries), None)
-        known = self.terms.unit or (first.plan if isinstance(first, Purchase) else None)
-        if known is None and isinstance(first, Release):
-            known = ((first.mechanism, 1),)
-        if known is not None and known[0][0].adjacency is not mechanism.adjacency:
+        project_unit = self.terms.unit or (first.plan if isinstance(first, Purchase) else None)
+        if project_unit is None and isinstance(first, Release):
+            project_unit = ((first.mechanism, 1),)
+        if project_unit is not None and project_unit[0][0].adjacency is not mechanism.adjacency:
             raise UnsupportedMechanism(
                 f"adjacency={str(mechanism.adjacency)!r} on {self.ledger.path}, which holds releases under "
-                f"{str(known[0][0].adjacency)!r}: a project has one adjacency. State this run under the same."
+                f"{str(project_unit[0][0].adjacency)!r}: a project has one adjacency. Use this adjacency for the run."
             )
 
-    def _refusal(self, release: SingleRelease, run: str, number: int) -> str | None:
-        if not self._natural:
+    def _refusal_reason(self, release: SingleRelease, run: str, number: int) -> str | None:
+        if not self._by_composition:
             return self._filter.refusal(release, run=run, number=number)
-        after = self._composed(release).epsilon(release)
+        after = self._running_composition(release).epsilon(release)
         if after <= self.terms.epsilon:
             return None
         return (
-            f"it would bring the project to epsilon {upwards(after)}, at most {downwards(self.terms.epsilon)} at delta "
-            f"{upwards(self.terms.delta)} may be spent."
+            f"it would bring the project to epsilon {upwards(after)}; allowed is {downwards(self.terms.epsilon)} at "
+            f"delta {upwards(self.terms.delta)}."
         )
 
-    def _composed(self, typical: SingleRelease) -> Running:
-        """Return the natural composition of all lines."""
+    def _running_composition(self, typical: SingleRelease) -> Running:
+        """Return the running composition of all lines."""
         if self._running is None:
             planned = max(_PLANNED, len(self.ledger.entries))
-            self._running, self._run = Running(delta=self.terms.delta, typical=typical, rounds=planned), 0
-        lines = [line.mechanism for line in self.ledger.releases[self._run :] if isinstance(line, Release)]
+            self._running, self._composed_lines = Running(delta=self.terms.delta, typical=typical, rounds=planned), 0
+        lines = [line.mechanism for line in self.ledger.releases[self._composed_lines :] if isinstance(line, Release)]
         for mechanism, alike in groupby(lines):
             self._running.add(mechanism, count=sum(1 for _ in alike))
-        self._run += len(lines)
+        self._composed_lines += len(lines)
         return self._running
 
-    def _write(self, line: Release | Purchase) -> None:
+    def _record_line(self, line: Release | Purchase) -> None:
         self.ledger.record(line)
-        self._replay()
+        self._apply_new_lines()
         kept_head.write(self.ledger.path, self.ledger.head)
 
-    def _look(self) -> None:
-        """Take over the charges of others, and cut off an unfinished line of one of them; under the lock."""
-        kept = kept_head.read(self.ledger.path)
+    def _read_new_lines(self) -> None:
+        """Read the charges of other processes, and remove an incomplete last line of theirs; under the lock."""
+        stored_head = kept_head.read(self.ledger.path)
         self.ledger.catch_up()
-        self._check_head(kept)
+        self._check_head(stored_head)
 
-    def _check_head(self, kept: str | None) -> None:
-        kept_head.check(self.ledger, kept, needed=bool(self.ledger.header.about.get("head_kept")))
+    def _check_head(self, stored_head: str | None) -> None:
+        kept_head.check(self.ledger, stored_head, needed=bool(self.ledger.header.about.get("head_kept")))
 
-    def _replay(self) -> None:
-        """Update the state by the lines. Errors: LedgerError for a line beyond the budget, which this package did not
-        write.
+    def _apply_new_lines(self) -> None:
+        """Update the state with the new lines. Errors: LedgerError for a line that exceeds the budget, which this
+        package did not write.
         """
-        for line in self.ledger.entries[self._added :]:
+        for line in self.ledger.entries[self._lines_applied :]:
             if not isinstance(line, Release | Purchase):
-                raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
+                raise LedgerError(
+                    f"{self.ledger.path}: has a line that is not a release, so it is not the ledger of a project."
+                )
             name = f"round {line.round} of run {line.detail.get('run')}"
             if _population_of(line) != self.population:
                 raise LedgerError(
-                    f"{self.ledger.path}: {name} was charged for other clients than the lines before. Different "
-                    "clients have no epsilon together; make a new project."
+                    f"{self.ledger.path}: {name} was charged for clients other than those of earlier lines. There is "
+                    "no joint epsilon for different clients; create a new project."
                 )
             try:
-                if not self._natural:
-                    self._filter.take(line)
-            except Refused as why:
+                if not self._by_composition:
+                    self._filter.apply_line(line)
+            except RefusedRelease as why:
                 if self.terms.reserve is not None or not isinstance(line, Release):
-                    raise LedgerError(f"{self.ledger.path}: {name} is in it, which was not paid for: {why}") from None
-                self._natural = True
+                    raise LedgerError(f"{self.ledger.path}: {name} was charged without payment: {why}") from None
+                self._by_composition = True
             if isinstance(line, Release):
                 self._lines[str(line.detail.get("run")), line.round] = line
-            self._added += 1
+            self._lines_applied += 1
 
 
 def _key_of(ledger: Path) -> Path:
@@ -390,13 +403,13 @@ def _population_of(line: Release | Purchase) -> str | None:
 
 
 @contextmanager
-def _held(lock: FileLock, path: Path) -> Iterator[None]:
-    """Yield with the lock held. Errors: LedgerError that names the possible holder."""
+def _lock_held(lock: FileLock, path: Path) -> Iterator[None]:
+    """Hold the lock inside the context. Errors: LedgerError if another process holds it too long."""
     try:
-        lock.acquire(timeout=PATIENCE, poll_interval=_LOOK)
+        lock.acquire(timeout=PATIENCE, poll_interval=_RETRY_SECONDS)
     except Timeout:
         raise LedgerError(
-            f"{path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end that "
+            f"{path}.lock: another process has held the lock for {PATIENCE:g} s. Nothing was charged; end that "
             "process or try again."
         ) from None
     except OSError as error:
@@ -405,4 +418,4 @@ def _held(lock: FileLock, path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        time.sleep(_TURN)
+        time.sleep(_PAUSE_SECONDS)

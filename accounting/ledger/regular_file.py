@@ -1,6 +1,7 @@
-"""Regular files in folders that others may have filled: opened without waiting, read up to a limit, written durably.
+"""Safe access to regular files in untrusted folders: opening never blocks, reading has a size limit, writing is
+durable.
 
-Durably: the bytes are on the disk when the call returns, or not in the file at all.
+Durable: when a call returns, all its bytes are on disk; if it fails, none of them are in the file.
 """
 
 import errno
@@ -13,21 +14,21 @@ from typing import BinaryIO
 from accounting.errors import LedgerError
 
 LARGEST_CONFIGURATION = 2**20
-"""Most bytes of a TOML file: a run's or an experiment's."""
+"""Largest size in bytes of a TOML file of a run or an experiment."""
 
 LARGEST_DOCUMENT = 2**26
-"""Most bytes of a file that is one JSON object: summary.json, sweep.json."""
+"""Largest size in bytes of a file with one JSON object: summary.json, sweep.json."""
 
 LARGEST_LINES = 2**31
-"""Most bytes of a JSON-lines file: metrics.jsonl, diagnostics.jsonl, canaries.jsonl."""
+"""Largest size in bytes of a JSON-lines file: metrics.jsonl, diagnostics.jsonl, canaries.jsonl."""
 
 LARGEST_ARRAYS = 2**36
-"""Most bytes of a safetensors file."""
+"""Largest size in bytes of a safetensors file."""
 
 DIGITS = re.compile(r"[0-9a-f]{64}")
-"""Hash of a line or a key, of 32 bytes."""
+"""Hash of a line, or a key, as 64 hexadecimal digits."""
 
-_KINDS = {
+_KIND_NAMES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -37,28 +38,28 @@ _KINDS = {
 
 
 def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> BinaryIO:
-    """Return the regular file at `path`, or at the end of its link, for reading.
+    """Open the regular file at `path` for reading; symbolic links are followed.
 
-    Never waits: a FIFO is opened without a writer, then rejected. Errors: OSError for anything but a regular file (a
-    FIFO would wait for a writer, a device never ends), and for more than `at_most` bytes.
+    The call never blocks, even on a FIFO without a writer. Errors: OSError for anything but a regular file (a FIFO
+    would wait for a writer, a device may be endless), and for more than `at_most` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         size = _require_regular(descriptor).st_size
         if at_most is not None and size > at_most:
-            raise OSError(errno.EFBIG, f"has {size:,} bytes, at most {at_most:,} are read")
+            raise OSError(errno.EFBIG, f"has {size:,} bytes; the limit is {at_most:,}")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def open_output(path: str | os.PathLike[str], how: int, *, mode: int = 0o666) -> int:
-    """Return the descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ...
+def open_output(path: str | os.PathLike[str], flags: int, *, mode: int = 0o666) -> int:
+    """Open or create the regular file at `path` for writing, and return its descriptor. `flags`: O_TRUNC, O_APPEND ...
 
-    Never waits. Errors: OSError, as `open_input`.
+    The call never blocks. Errors: OSError, as `open_input`.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | how, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, mode)
     try:
         _require_regular(descriptor)
     except OSError:
@@ -68,41 +69,41 @@ def open_output(path: str | os.PathLike[str], how: int, *, mode: int = 0o666) ->
 
 
 def _require_regular(descriptor: int) -> os.stat_result:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        raise OSError(errno.EINVAL, f"is {kind}, only regular files are used")
-    return found
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KIND_NAMES.get(stat.S_IFMT(status.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"is {kind}; only regular files are allowed")
+    return status
 
 
 def require_input(path: str | os.PathLike[str], *, at_most: int) -> None:
-    """Raise OSError unless `open_input` opens it: for libraries that open a file by its name."""
+    """Raise OSError unless `open_input` can open the file. This is a check before a library opens the file by name."""
     open_input(path, at_most=at_most).close()
 
 
 def read_input(path: str | os.PathLike[str], *, at_most: int) -> bytes:
-    """Return the whole of a regular file of up to `at_most` bytes. Errors: OSError."""
+    """Return the content of a regular file of at most `at_most` bytes. Errors: OSError."""
     with open_input(path, at_most=at_most) as file:
-        return file.read(os.fstat(file.fileno()).st_size)  # not more, should it grow
+        return file.read(os.fstat(file.fileno()).st_size)  # no more bytes if the file grows meanwhile
 
 
 def read_text(path: Path, *, at_most: int) -> str:
-    """Return the text of a regular file of up to `at_most` bytes. Errors: OSError, UnicodeDecodeError."""
+    """Return the UTF-8 text of a regular file of at most `at_most` bytes. Errors: OSError, UnicodeDecodeError."""
     return read_input(path, at_most=at_most).decode("utf-8")
 
 
 def create(path: Path, data: bytes) -> None:
-    """Create a new file of these bytes. Errors: FileExistsError, OSError."""
+    """Create a file with these bytes, durably. Errors: FileExistsError, OSError."""
     with open(path, "xb") as file:
         write_through(file.fileno(), data)
     sync_folder(path.parent)
 
 
 def append(path: Path, data: bytes, *, at: int) -> None:
-    """Append bytes after the first `at`, which must be the whole file. Errors: OSError, with the file as it was."""
+    """Append bytes to a file of exactly `at` bytes, durably. Errors: OSError, with the file unchanged."""
     with open(path, "ab") as file:
         if file.tell() != at:
-            raise OSError(f"it has {file.tell()} bytes, {at} were known: another process writes to it")
+            raise OSError(f"it has {file.tell()} bytes instead of {at}: another process writes to it")
         try:
             write_through(file.fileno(), data)
         except OSError:
@@ -110,10 +111,10 @@ def append(path: Path, data: bytes, *, at: int) -> None:
             raise
 
 
-def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of `path` by `content`, durably; until then it holds the old content. Errors: OSError.
+def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Replace the content of a file atomically and durably. Errors: OSError, with the old content unchanged.
 
-    Written to a file beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
+    The content is written to a temporary file, which is flushed to disk and renamed; then the folder is flushed.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -129,15 +130,15 @@ def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     sync_folder(path.parent)
 
 
-def cut(path: Path, size: int) -> None:
-    """Keep only the first `size` bytes. Errors: OSError."""
+def truncate_file(path: Path, size: int) -> None:
+    """Truncate a file to its first `size` bytes, durably. Errors: OSError."""
     with open(path, "r+b") as file:
         file.truncate(size)
         os.fsync(file.fileno())
 
 
 def write_through(descriptor: int, data: bytes) -> None:
-    """Write all of `data` and force it to the disk. Errors: OSError."""
+    """Write all of `data` and flush it to disk. Errors: OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -145,7 +146,7 @@ def write_through(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the list of a folder's files to the disk. Errors: OSError."""
+    """Flush the directory entries of a folder to disk. Errors: OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -154,7 +155,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_digits(path: Path, *, at_fault: str) -> str | None:
-    """Return the 64 hexadecimal digits that are all of a file; None if there is none. Errors: LedgerError."""
+    """Return the content of a file with 64 hexadecimal digits; None if it does not exist. at_fault: message for other
+    content. Errors: LedgerError.
+    """
     try:
         with open_input(path) as file:
             text = file.read(66).decode(errors="replace").strip()

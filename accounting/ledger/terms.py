@@ -1,4 +1,4 @@
-"""Terms of a project: its budget, its unit, and the releases planned before the first result."""
+"""Terms of a project: budget, unit, and releases declared before the first result."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from accounting.rounding import downwards
 Plan = tuple[tuple[SingleRelease, int], ...]
 
 RESERVE = 0.01
-"""Share of delta for runs of other kinds than the unit."""
+"""Default share of delta for runs that differ from the unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Budget of a project: (epsilon, delta) for any one of its clients, over all its runs.
+    """Budget (epsilon, delta) of each client over all runs of a project, with its unit.
 
-    reserve:  share of delta for runs of other kinds; None for a project made by version 0.2
-    unit:     one round, or an epoch or run of a schedule; None: the first charged release defines it
-    declared: releases planned before the first result, charged by the composition of all
+    reserve:  share of delta for runs that differ from the unit; None for a project of version 0.2
+    unit:     one round, or one epoch or run of a schedule; None: the first charged release defines the unit
+    declared: releases planned before the first result, which are charged as one composition
     """
 
     epsilon: float
@@ -59,13 +59,13 @@ class Terms:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Terms":
-        """Return the terms that `to_dict` wrote, or those of version 0.2. Errors: InvalidParameter for anything
-        else.
+        """Return the terms of a record that `to_dict`, or version 0.2, wrote. Errors: InvalidParameter for any other
+        record.
         """
-        known = {"epsilon", "delta"} | (
+        expected_keys = {"epsilon", "delta"} | (
             {"reserve", "unit", "declared"} & record.keys() if "reserve" in record else set()
         )
-        if record.keys() != known or ("reserve" in record and record["reserve"] is None):
+        if record.keys() != expected_keys or ("reserve" in record and record["reserve"] is None):
             raise InvalidParameter("terms: must be epsilon, delta and reserve, and may be unit and declared.")
         return cls(
             epsilon=record["epsilon"],
@@ -77,27 +77,27 @@ class Terms:
 
 
 def charged_as(line: Release) -> SingleRelease:
-    """Return the release that a line charges: the worst possible one if the charge depends on the outcome."""
+    """Return the release that a line charges: that with the largest charge if the charge depends on the outcome."""
     worst = line.detail.get("charged_as")
     if worst is None:
         return line.mechanism
     found = mechanisms.from_dict(worst)
     if isinstance(found, Composed):
-        raise LedgerError("charged_as: a composition is not one release.")
+        raise LedgerError("charged_as: a composition was given where one release is needed.")
     release: SingleRelease = found
     return release
 
 
-def words(plan: Plan) -> str:
-    """Return a plan as text for a reader: number of releases, sampling, noise."""
-    shown = [
+def plan_text(plan: Plan) -> str:
+    """Describe a plan for messages: number of releases, sampling, noise."""
+    described = [
         _release_text(release) if count == 1 else f"{count} rounds of {_release_text(release)}"
         for release, count in plan[:3]
     ]
-    return " and ".join([*shown, *(["others"] if len(plan) > 3 else [])])
+    return " and ".join([*described, *(["others"] if len(plan) > 3 else [])])
 
 
-def counted(plan: Plan) -> Counter[SingleRelease]:
+def release_counts(plan: Plan) -> Counter[SingleRelease]:
     counts: Counter[SingleRelease] = Counter()
     for release, count in plan:
         counts[release] += count
@@ -111,9 +111,9 @@ def _release_text(release: SingleRelease) -> str:
 
 
 def unit_of(release: SingleRelease) -> Plan | None:
-    """Return the unit of a project with this first release: one round, or one epoch of independent epochs.
+    """Return the unit that a first release defines: one round, or one epoch if epochs are independent.
 
-    Returns None for other schedules, for secret lanes, which epochs share, and for correlated noise.
+    Returns None for other schedules, for correlated noise, and for secret lanes, which are equal in all epochs.
     """
     schedule = schedule_of(release)
     if schedule is None:

@@ -1,4 +1,4 @@
-"""Releases as frozen descriptions: no numerics here."""
+"""Frozen descriptions of releases, samplings and schedules, without numerics."""
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel

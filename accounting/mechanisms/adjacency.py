@@ -10,8 +10,8 @@ class Adjacency(StrEnum):
     """Neighbouring datasets, for a sum of client vectors of L2 norm at most C.
 
     - add-remove: one client is added or removed. The sum moves by at most C.
-    - zero-out: one client's vector becomes zero, with everything else the client adds, such as its centred count of an
-      adaptive clip; the number of clients stays. The sum moves by at most C.
+    - zero-out: one client's vector becomes zero, and so does everything else the client adds, such as its centred count
+      for an adaptive clip. The number of clients does not change. The sum moves by at most C.
     - replace-one: one client's vector becomes any other. The sum moves by at most 2C.
 
     >>> Adjacency.REPLACE_ONE.sensitivity_in_clips
@@ -29,7 +29,9 @@ class Adjacency(StrEnum):
 
     @classmethod
     def of(cls, name: object) -> "Adjacency":
-        """Return the adjacency of this name. Errors: InvalidParameter for any other name, with a list of all."""
+        """Return the adjacency of this name. Errors: InvalidParameter for an unknown name; the message lists the known
+        ones.
+        """
         if isinstance(name, str) and name in list(cls):
             return cls(name)
         raise InvalidParameter(f"adjacency={reprlib.repr(name)}: must be one of {', '.join(cls)}.")

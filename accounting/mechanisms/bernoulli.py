@@ -1,11 +1,11 @@
 """Bernoulli uploads (masks, stochastic signs), as frozen descriptions.
 
-Accounts: `accounting.bernoulli`, `bernoulli.sums`. A client's probabilities theta lie in [floor, 1 - floor]^dimension
-and within `l2_clip` (L2) and `linf_clip` (each coordinate) of the public ones. Zero-out puts the public probabilities
-in their place, which moves theta by at most the clip; replace-one moves it by at most twice the clip. Sensitivities
-follow from clip and adjacency. With `clip_metric` "fisher" both clips are of (p - theta) / sqrt(theta (1 - theta)),
-theta the public probabilities of the round in [floor, 1 - floor]. `reference`: the public probability of all
-coordinates and rounds, where there is only one (1/2 for stochastic signs).
+Accounts: `accounting.bernoulli`, `bernoulli.sums`. A client's probabilities p lie in [floor, 1 - floor]^dimension,
+within L2 distance `l2_clip` of the public probabilities and within `linf_clip` of them on each coordinate. Zero-out
+replaces p by the public probabilities, which moves it by at most the clip; replace-one moves p by at most twice the
+clip. Sensitivities follow from clip and adjacency. With `clip_metric` "fisher" both clips bound (p - theta) /
+sqrt(theta (1 - theta)), theta the public probabilities of the round in [floor, 1 - floor]. `reference`: the public
+probability, if it is equal for all coordinates and rounds (1/2 for stochastic signs).
 """
 
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ CLIP_METRICS = ("euclidean", "fisher")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Coins:
+class _BernoulliUploads:
     dimension: int
     floor: float
     adjacency: Adjacency
@@ -45,13 +45,13 @@ class _Coins:
         object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
         require.one_of(CLIP_METRICS, clip_metric=self.clip_metric)
         if self.reference is not None:
-            inside = require.real("a number in [floor, 1 - floor]", reference=self.reference)
-            if not self.floor <= inside <= 1 - self.floor:
-                raise InvalidParameter(f"reference={inside}: must be in [{self.floor}, 1 - {self.floor}].")
+            checked_reference = require.real("a number in [floor, 1 - floor]", reference=self.reference)
+            if not self.floor <= checked_reference <= 1 - self.floor:
+                raise InvalidParameter(f"reference={checked_reference}: must be in [{self.floor}, 1 - {self.floor}].")
         if self.clip_metric == "fisher" and self.noise_std:
             raise UnsupportedMechanism(
-                f"clip_metric='fisher' with noise_std={self.noise_std}: that metric is for no noise. Use "
-                "clip_metric 'euclidean', or no noise."
+                f"clip_metric='fisher' with noise_std={self.noise_std}: the Fisher metric has no account with noise. "
+                "Use clip_metric 'euclidean', or no noise."
             )
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
@@ -60,22 +60,23 @@ class _Coins:
             )
 
     def sensitivity(self, clip: float | None) -> float | None:
-        """Return the distance of neighbours' probabilities, from the clip of one client's move."""
+        """Return the largest distance between the probabilities of neighbours, for a clip on one client's move."""
         return None if clip is None else clip * self.adjacency.sensitivity_in_clips
 
     def euclidean_sensitivity(self, clip: float | None) -> float | None:
-        """Return `sensitivity` in the Euclidean metric: of a Fisher clip at most half, attained at theta = 1/2."""
-        found = self.sensitivity(clip)
-        return found / 2 if found is not None and self.clip_metric == "fisher" else found
+        """Return `sensitivity` in the Euclidean metric. It is half the Fisher sensitivity, attained at theta = 1/2."""
+        distance = self.sensitivity(clip)
+        return distance / 2 if distance is not None and self.clip_metric == "fisher" else distance
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Return the standard deviation of the noise on the probabilities that is charged."""
+        """Return the standard deviation of the noise on the probabilities that the account assumes."""
         return self.noise_std
 
 
 @dataclass(frozen=True, kw_only=True)
-class BernoulliChannel(_Coins):
-    """Bernoulli upload of one client, seen by itself: samples of clip(theta + N(0, noise_std^2), floor, 1 - floor).
+class BernoulliChannel(_BernoulliUploads):
+    """Individually visible Bernoulli upload of one client: samples of clip(theta + N(0, noise_std^2), floor, 1 -
+    floor).
 
     Claim: its Renyi divergence is at most `bernoulli.channel_bound`; sampling does not amplify it.
     Source: docs/theory-bernoulli.md, Theorem 5. Units: clips and noise_std are probabilities; under clip_metric
@@ -95,29 +96,31 @@ class BernoulliChannel(_Coins):
 
     @property
     def overflow(self) -> float:
-        """Probability of a failure in a release that is charged to delta: 0."""
+        """Probability of a failure that is added to delta for each release: 0."""
         return 0.0
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Accept every sampling: each upload is seen by itself, so sampling hides nothing (`sums`)."""
+        """Accept every sampling. Each upload is individually visible, so sampling does not amplify privacy (`sums` is
+        False).
+        """
 
     def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BernoulliAggregate(_Coins):
-    """Sum of exactly `cohort` clients' Bernoulli uploads, the only thing that is seen.
+class BernoulliAggregate(_BernoulliUploads):
+    """Sum of exactly `cohort` clients' Bernoulli uploads; only the sum is visible.
 
-    An upload has samples of theta, or with `noise_std` of theta + N(0, noise_std^2) clipped to [floor, 1 - floor];
-    padding uploads are drawn alike from the public theta. `overflow`: the probability that a release draws more than
-    `cohort` clients, added to delta for every release. `others`: "near-reference" if every sample of the sum, padding
-    included, has its probability within the clip on each coordinate of the public one, which the other clients are
-    trusted to keep to; "anywhere" if only the floor holds for them.
-    Claim: its Renyi divergence is at most `bernoulli.sums.aggregate_bound`, its hockey-stick divergence, where a mu is
-    known, that of a Gaussian plus a part of delta. Source: docs/theory-bernoulli.md, Theorems 6 and 7. Units: as
+    An upload has samples with probabilities p, or with `noise_std` p + N(0, noise_std^2) clipped to [floor, 1 - floor].
+    Padding uploads are drawn in the same way from the public probabilities. `overflow`: the probability that a release
+    draws more than `cohort` clients, added to delta for every release. `others`: "near-reference" if every sample of
+    the sum, padding included, has a probability within the clip of the public probability on each coordinate. This
+    trusts the other clients to clip. "anywhere": their probabilities are only in [floor, 1 - floor]. Claim: its Renyi
+    divergence is at most `bernoulli.sums.aggregate_bound`. If a dominating mu is known, its hockey-stick divergence is
+    at most that of a mu-Gaussian plus a part of delta. Source: docs/theory-bernoulli.md, Theorems 6 and 7. Units: as
+    `BernoulliChannel`. Adjacency: zero-out or replace-one; zero-out alone under Poisson sampling. Errors: as
     `BernoulliChannel`.
-    Adjacency: zero-out or replace-one; zero-out alone under Poisson sampling. Errors: as `BernoulliChannel`.
 
     >>> from accounting import BernoulliAggregate
     >>> BernoulliAggregate(dimension=100, floor=0.1, adjacency="replace-one", l2_clip=0.5, cohort=30).sensitivity(0.5)
@@ -137,7 +140,7 @@ class BernoulliAggregate(_Coins):
         require.one_of(OTHERS, others=self.others)
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Reject a sampler under which the number of uploads, or the neighbours, would not be the accounted ones."""
+        """Reject a sampler whose number of uploads, or whose neighbours, the account does not cover."""
         if name in ("poisson", "capped-poisson") and self.adjacency is not Adjacency.ZERO_OUT:
             raise UnsupportedMechanism(
                 f"adjacency={str(self.adjacency)!r} with Poisson-sampled Bernoulli uploads: the server pads to a "
@@ -145,11 +148,12 @@ class BernoulliAggregate(_Coins):
             )
         if name == "capped-poisson" and cohort is not None and cohort > self.cohort:
             raise InvalidParameter(
-                f"cap={cohort} of the sampler, {self.cohort} uploads: a sum must hold at least as many."
+                f"cap={cohort} of the sampler, {self.cohort} uploads in a sum: a sum must hold at least `cap` uploads."
             )
         if name == "fixed" and cohort != self.cohort:
             raise InvalidParameter(
-                f"cohort={cohort} of the sampler, {self.cohort} of the sum: under fixed-size sampling they are one."
+                f"cohort={cohort} of the sampler, {self.cohort} of the sum: under fixed-size sampling the two must be "
+                "equal."
             )
 
     def to_dict(self) -> dict[str, object]:

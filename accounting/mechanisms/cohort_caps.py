@@ -1,13 +1,14 @@
-"""Caps of Poisson cohorts: the default cap, and the charge of earlier versions for sums of K uploads.
+"""Caps of Poisson cohorts: the default cap, and the delta that earlier versions charged for sums of K uploads.
 
-A user who counts the uploads of a sum, or sees the sum fail, must not learn how many clients were drawn. So such a sum
-has K uploads: if fewer clients are drawn, padding fills the sum up; if more are drawn, a uniformly random part of them
-is left out. The account is that of `CappedPoissonSampling`.
+A user who counts the uploads of a sum, or sees the sum fail, must not learn how many clients were drawn. So every sum
+has exactly K uploads. If fewer clients are drawn, padding uploads are added; if more are drawn, K of them are chosen
+uniformly at random. The account is that of `CappedPoissonSampling`.
 
-Up to version 0.3 the event "more than K are drawn" was added to delta instead, as ledgers of such runs state. With M
-the round without that limit, the round has at most delta(epsilon) + beta, beta = Pr[Bin(n, q) > K] (add-remove: n the
-larger number), and T adaptively composed rounds at most delta_T(epsilon) + T beta. Proof: (1 - zeta) h + zeta h' is at
-most h + zeta p (docs/theory.md, Theorem 9), and zeta p = (K / n) beta. Direction of error: upper bound.
+Up to version 0.3 the event "more than K are drawn" was added to delta instead, as ledgers of such runs state. If
+delta(epsilon) is the profile of a round without the cap, the capped round has at most delta(epsilon) + beta, beta =
+Pr[Bin(n, q) > K] (under add-remove n is the larger number of clients). T adaptively composed rounds have at most
+delta_T(epsilon) + T beta. Proof: (1 - zeta) h + zeta h' is at most h + zeta p (docs/theory.md, Theorem 9), and zeta p =
+(K / n) beta. Direction of error: upper bound.
 """
 
 from bisect import bisect_left
@@ -16,15 +17,15 @@ from collections.abc import Callable
 from accounting.mechanisms.adjacency import Adjacency
 
 LEFT_OUT_SHARE = 1e-4
-"""Largest share of delta that the probability to take part in a full round takes, under the default cap."""
+"""Largest probability that a client takes part in a full round under the default cap, as a share of delta."""
 OVERFLOW_SHARE = 1e-5
-"""Share of delta that the probability of a larger cohort took in a round, under the default of earlier versions."""
+"""Largest probability of a cohort above the default cap of earlier versions in one round, as a share of delta."""
 
 
 def default_cap(cohort: int, clients: int, *, delta: float) -> int:
-    """Return the smallest cap, from the expected cohort on, with (K / n) Pr[Bin(n, q) > K] at most 1e-4 delta.
+    """Return the smallest cap K from the expected cohort on with (K / n) Pr[Bin(n, q) > K] at most 1e-4 delta.
 
-    Full rounds then add at most 1e-4 delta per round to the account without a cap; the account of the cap adds less.
+    Full rounds then add at most 1e-4 delta per round to the account without a cap. The account with the cap adds less.
     """
     return _smallest_cap(cohort, clients, lambda cap, above: cap / clients * above <= LEFT_OUT_SHARE * delta)
 
@@ -35,15 +36,19 @@ def rarely_exceeded(cohort: int, clients: int, *, delta: float) -> int:
 
 
 def earlier_overflow(cap: int, probability: float, clients: int, adjacency: Adjacency) -> float:
-    """Return the probability that more than `cap` are drawn, as ledgers up to version 0.3 charge it in every round."""
+    """Return the probability that more than `cap` clients are drawn. Ledgers up to version 0.3 charge it in every
+    round.
+    """
     from scipy.special import bdtrc
 
-    most = clients + (adjacency is Adjacency.ADD_REMOVE)
-    return float(bdtrc(cap, most, probability)) if cap < most else 0.0
+    most_clients = clients + (adjacency is Adjacency.ADD_REMOVE)
+    return float(bdtrc(cap, most_clients, probability)) if cap < most_clients else 0.0
 
 
 def _smallest_cap(cohort: int, clients: int, suffices: Callable[[int, float], bool]) -> int:
-    """Return the smallest K from `cohort` to `clients` that suffices, given the probability of more than K."""
+    """Return the smallest K from `cohort` to `clients` that passes `suffices`(K, probability that more than K are
+    drawn).
+    """
     from scipy.special import bdtrc
 
     def enough(cap: int) -> bool:

@@ -1,8 +1,8 @@
-"""Releases as frozen descriptions: no numerics here.
+"""Frozen descriptions of releases and their compositions, without numerics.
 
-A description has everything that a stated epsilon must name: the noise relative to the clip norm, the adjacency (the
-sensitivity follows from it and is never asked for) and the sampler that ran. `compose.rdp` and `compose.pld` bound its
-epsilon.
+A description holds everything that a stated epsilon depends on: the noise relative to the clip norm, the adjacency,
+from which the sensitivity follows, and the sampler that ran. `compose.rdp` and `compose.pld` bound the epsilon of a
+description.
 """
 
 import reprlib
@@ -28,7 +28,7 @@ from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
-    """Release with a known account: everything under one adjacency."""
+    """Release or composition with a known account, under one adjacency."""
 
     @property
     def adjacency(self) -> Adjacency: ...
@@ -39,11 +39,11 @@ class Mechanism(Protocol):
 
 
 class Unsampled(Protocol):
-    """One release given its participants: a description of a kind in `mechanisms.kinds`."""
+    """One release for given participants, without sampling: one of the descriptions in `mechanisms.kinds`."""
 
     kind: ClassVar[str]
     sums: ClassVar[bool]
-    """True if it is a sum over a cohort, so that sampling can hide who is in it."""
+    """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
 
     @property
     def adjacency(self) -> Adjacency: ...
@@ -52,15 +52,15 @@ class Unsampled(Protocol):
 
     @property
     def overflow(self) -> float:
-        """Probability of a failure in a release that is charged to delta."""
+        """Probability of a failure that is added to delta for each release."""
         ...
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Return the standard deviation of the noise that is charged, in the units of `clip_norm`."""
+        """Return the standard deviation of the noise that the account assumes, in the units of `clip_norm`."""
         ...
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Reject a sampler under which the release would not be the accounted one. Errors: UnsupportedMechanism."""
+        """Raise UnsupportedMechanism for a sampler that the account of this release does not cover."""
         ...
 
     def to_dict(self) -> dict[str, object]: ...
@@ -68,16 +68,14 @@ class Unsampled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Subsampled:
-    """Release `mechanism` on a random cohort that stays secret, or in a public order (Cyclic).
+    """Release `mechanism` of a secret random cohort, or of a cohort in a public order (Cyclic).
 
-    A sum of Bernoulli uploads keeps its number of uploads: under Poisson sampling the server pads to K uploads, K the
-    cap, with samples of the public probabilities (zero-out); under fixed-size sampling K is the cohort. Integer noise
-    in shares
-    does the same: under Poisson sampling, clients that were not drawn send noise alone until there are K uploads. With
-    a schedule (`mechanisms.schedules`) this is one round of many that belong together: `count` equal ones in a
-    composition are its first `count` rounds.
-    Errors: InvalidParameter for anything but a release and a sampling; UnsupportedMechanism for a combination without
-    an account, such as fixed-size sampling under add-remove.
+    A sum of Bernoulli uploads has a fixed number K of uploads. Under Poisson sampling K is the cap, and the server pads
+    with samples of the public probabilities (zero-out); under fixed-size sampling K is the cohort. A sum with integer
+    noise in shares also has K uploads: under Poisson sampling, clients that were not drawn send noise alone until there
+    are K uploads. With a schedule (`mechanisms.schedules`) this is one round of the schedule: `count` equal releases in
+    a composition are the first `count` rounds of the schedule. Errors: InvalidParameter for anything but a release and
+    a sampling; UnsupportedMechanism for a combination without an account, such as fixed-size sampling under add-remove.
 
     >>> from accounting import Gaussian, PoissonSampling, Subsampled
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
@@ -94,22 +92,22 @@ class Subsampled:
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
                 "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation or a "
-                "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic). Uploads that are seen one by one have a "
-                "public order (Cyclic) or none."
+                "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic). Individually visible uploads have a "
+                "public order (Cyclic) or no sampling."
             )
         cohort = getattr(self.sampling, "cohort", cap_of(self.sampling))
         self.mechanism.check_sampling(self.sampling.name, cohort)
         if cap_of(self.sampling) is not None and self.mechanism.overflow:
             raise UnsupportedMechanism(
-                f"overflow={self.mechanism.overflow} with a cap: a cohort never exceeds it, and its account charges "
-                "for that. Use overflow=0."
+                f"overflow={self.mechanism.overflow} with a cap: a capped cohort never overflows, and the account of "
+                "the cap covers the clients left out. Use overflow=0."
             )
         if isinstance(self.sampling, Schedule):
             _check_schedule(self.mechanism, self.sampling)
         if self.sampling.name == "fixed" and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                "adjacency='add-remove' with fixed-size sampling: adding a client changes every client's chance to "
-                "be drawn, and no bound is implemented. Use adjacency 'replace-one' (the default for fixed-size "
+                "adjacency='add-remove' with fixed-size sampling: adding a client changes every client's sampling "
+                "probability, and no bound is implemented. Use adjacency 'replace-one' (the default for fixed-size "
                 "sampling) or 'zero-out', or Poisson sampling."
             )
 
@@ -126,20 +124,20 @@ class Subsampled:
 
 
 MOST_RUNS = 10_000
-"""Number of changes between kinds of releases above which a composition no longer keeps their order."""
+"""Largest number of runs of equal releases for which a composition stores their order."""
 
 SingleRelease = Unsampled | Subsampled
-"""One release, sampled or not: the part of a composition."""
+"""One release, sampled or unsampled: a part of a composition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """Adaptive composition: each part `count` times.
+    """Adaptive composition of releases: `parts` are pairs (release, count).
 
-    order: (index in `parts`, count in a row) for each run of equal releases; () if the parts ran one after the other as
-    listed, None if the order is unknown. All accounts but the adaptive one hold for every order.
-    Errors: InvalidParameter for an empty or malformed list; UnsupportedMechanism for two adjacencies, or two parts of
-    one schedule.
+    order: (index in `parts`, length) for each run of equal consecutive releases. () if the parts ran one after the
+    other as listed; None if the order is unknown. All accounts except the adaptive one hold for every order. Errors:
+    InvalidParameter for an empty or malformed list; UnsupportedMechanism for parts with different adjacencies, or two
+    parts of one schedule.
 
     >>> from accounting import Composed, Gaussian
     >>> noise = Gaussian(noise_multiplier=1.4, adjacency="add-remove")
@@ -151,9 +149,9 @@ class Composed:
     order: tuple[tuple[int, int], ...] | None = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(_part(part) for part in _sequence(self.parts)))
+        object.__setattr__(self, "parts", tuple(_checked_part(part) for part in _checked_sequence(self.parts)))
         if self.order is not None:
-            object.__setattr__(self, "order", _order(self.order, [count for _, count in self.parts]))
+            object.__setattr__(self, "order", _checked_order(self.order, [count for _, count in self.parts]))
         if not self.parts:
             raise InvalidParameter("parts=(): a composition needs at least one mechanism.")
         adjacencies = {part.adjacency for part, _ in self.parts}
@@ -166,11 +164,15 @@ class Composed:
 
     @classmethod
     def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
-        """Return the composition of a sequence of releases: equal ones counted together, their order kept."""
+        """Return the composition of a sequence of releases. Equal releases are counted together and the order is
+        stored.
+        """
         return cls._from_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
 
     def then(self, release: SingleRelease, count: int) -> "Composed":
-        """All this, and `count` releases more on the same clients; equal ones are counted together."""
+        """Return this composition followed by `count` releases on the same clients. Equal releases are counted
+        together.
+        """
         more = release, require.count(count=count)
         runs = in_order(self)
         if runs is not None:
@@ -182,7 +184,7 @@ class Composed:
         counts: Counter[SingleRelease] = Counter()
         places: dict[SingleRelease, int] = {}
         order: list[tuple[int, int]] = []
-        for mechanism, count in runs:  # a million equal ones in a row are hashed once
+        for mechanism, count in runs:  # a run of a million equal releases is hashed once
             counts[mechanism] += count
             place = places.setdefault(mechanism, len(places))
             if order and order[-1][0] == place:
@@ -219,15 +221,13 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
     True
     """
     if isinstance(sampling, CappedPoissonSampling) and not sampling.binds(mechanism.adjacency):
-        Subsampled(mechanism=mechanism, sampling=sampling)  # refuses what it would with a smaller cap
+        Subsampled(mechanism=mechanism, sampling=sampling)  # raises the errors of this combination with a binding cap
         sampling = PoissonSampling(probability=sampling.probability)
     elif isinstance(sampling, CappedPoissonSampling):
         return Subsampled(mechanism=mechanism, sampling=sampling)
     if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
         if sampling.name == "fixed":
-            Subsampled(
-                mechanism=mechanism, sampling=sampling
-            )  # raises an error for an adjacency that the mechanism does not have
+            Subsampled(mechanism=mechanism, sampling=sampling)  # raises an error for an invalid adjacency
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)
 
@@ -247,7 +247,8 @@ def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
 
 
 def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | None:
-    """Return the releases in the order in which they ran, equal ones in a row counted; None if that order is unknown.
+    """Return the releases in the order in which they ran, as pairs (release, length of the run of equal releases); None
+    if the order is unknown.
 
     >>> from accounting.mechanisms import Composed, Gaussian
     >>> one, two = (Gaussian(noise_multiplier=z, adjacency="zero-out") for z in (1.0, 2.0))
@@ -262,7 +263,7 @@ def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | No
 
 
 def unsampled(release: SingleRelease) -> Unsampled:
-    """Return the release given its participants: the inner mechanism of a sampled one.
+    """Return a release without its sampling: the inner mechanism of a sampled release.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
@@ -283,7 +284,7 @@ def sampling_of(release: SingleRelease) -> Sampling:
 
 
 def schedule_of(release: SingleRelease) -> Schedule | None:
-    """Return the schedule that a release is one round of; None if each round is drawn independently.
+    """Return the schedule of a release; None if each round is drawn independently.
 
     >>> from accounting.mechanisms import Cyclic, Gaussian, subsample
     >>> schedule_of(subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), Cyclic(period=10))).period
@@ -308,7 +309,7 @@ def gaussian_of(release: SingleRelease) -> Gaussian | None:
 def noise_of(release: SingleRelease) -> Gaussian | None:
     """Return the Gaussian noise of a release, whole or in shares; None if it has other noise.
 
-    For inspecting noise. Accounts use `gaussian_of`, because a sum in shares may overflow.
+    This is for inspecting noise. Accounts use `gaussian_of`, because a sum in shares may overflow.
 
     >>> from accounting import GaussianShares
     >>> noise_of(GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)).noise_multiplier
@@ -329,11 +330,11 @@ def with_whole_noise(mechanism: Mechanism) -> Mechanism:
     parts = parts_of(mechanism)
     if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
         return mechanism
-    replaced = tuple((_whole(part), count) for part, count in parts)
+    replaced = tuple((_with_whole_noise(part), count) for part, count in parts)
     return Composed(parts=replaced, order=mechanism.order if isinstance(mechanism, Composed) else ())
 
 
-def _whole(release: SingleRelease) -> SingleRelease:
+def _with_whole_noise(release: SingleRelease) -> SingleRelease:
     noise = unsampled(release)
     if not isinstance(noise, GaussianShares):
         return release
@@ -365,11 +366,11 @@ def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = N
 
 
 def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
-    """Reject combinations that the theorem on participation (`accounting.participation`) does not cover."""
+    """Raise UnsupportedMechanism for combinations that the theorem of `accounting.participation` does not cover."""
     if schedule.secret and mechanism.adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedMechanism(
-            f"adjacency='replace-one' with sampling={schedule.name!r}: no account of it is known. Use 'add-remove' or "
-            "'zero-out', or a public order (cyclic)."
+            f"adjacency='replace-one' with sampling={schedule.name!r}: no account of this combination is known. Use "
+            "'add-remove' or 'zero-out', or a public order (cyclic)."
         )
     if mechanism.sums and mechanism.kind not in ("gaussian", "discrete-gaussian"):
         raise UnsupportedMechanism(
@@ -378,8 +379,8 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
         )
     if noise_matrix(schedule) is not None and mechanism.kind != "gaussian":
         raise UnsupportedMechanism(
-            f"mechanism={mechanism.kind!r} with correlated noise: what is taken back is no whole number. Use Gaussian "
-            "noise."
+            f"mechanism={mechanism.kind!r} with correlated noise: the noise that is subtracted again is not an "
+            "integer. Use Gaussian noise."
         )
     if mechanism.overflow or getattr(mechanism, "shares", 1) > 1:
         raise UnsupportedMechanism(
@@ -389,11 +390,11 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
 
 
 def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
-    """Reject one schedule split into two parts.
+    """Raise UnsupportedMechanism if one schedule is split into two parts.
 
-    Each part is accounted from the first round on and independently of the others, while participation or noise in one
-    of them depends on the next. A public order is no exception: a client may take part in rounds 1 and 11, and these
-    two form a part.
+    Each part is accounted from its first round on and independently of the other parts. But participation and noise in
+    two parts of one schedule depend on each other. This includes public orders: a part may consist of rounds 1 and 11,
+    in both of which one client takes part.
     """
     known: set[str] = set()
     for part, _ in parts:
@@ -402,20 +403,20 @@ def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
             continue
         if schedule.stream in known:
             raise UnsupportedMechanism(
-                f"stream={schedule.stream!r} with sampling={schedule.name!r} in two parts: rounds of one schedule are "
-                "all alike, and schedules that are drawn apart have streams of different names; nothing else has an "
-                "account. Keep the release the same in all rounds, or give each schedule a stream of its own."
+                f"stream={schedule.stream!r} with sampling={schedule.name!r} in two parts: all rounds of one schedule "
+                "must have the same release, and independently drawn schedules must have different stream names. Use "
+                "one release in all rounds, or give each schedule its own stream name."
             )
         known.add(schedule.stream)
 
 
-def _sequence(parts: object) -> tuple[object, ...]:
+def _checked_sequence(parts: object) -> tuple[object, ...]:
     if not isinstance(parts, tuple | list):
         raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
     return tuple(parts)
 
 
-def _part(part: Any) -> tuple[SingleRelease, int]:
+def _checked_part(part: Any) -> tuple[SingleRelease, int]:
     match part:
         case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
             return mechanism, _checked_count(mechanism, count)
@@ -430,14 +431,14 @@ def _checked_count(mechanism: SingleRelease, count: int) -> int:
     last = None if schedule is None else schedule.ends_after
     if require.count(count=count) > (last or count):
         raise InvalidParameter(
-            f"count={count} of an allocation of {last} rounds: it ends with them. Plan more rounds, or give a further "
-            "allocation a stream of its own."
+            f"count={count} of an allocation of {last} rounds: the allocation ends after them. Plan more rounds, or "
+            "give a further allocation its own stream name."
         )
     return int(count)
 
 
-def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
-    """Return the runs that make up the parts. Errors: InvalidParameter."""
+def _checked_order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
+    """Return the validated runs, whose counts add up to `counts`. Errors: InvalidParameter."""
     try:
         runs = tuple((require.count(place=place + 1) - 1, require.count(count=count)) for place, count in order)
         sums = [sum(count for place, count in runs if place == k) for k in range(len(counts))] if runs else counts
@@ -452,5 +453,5 @@ def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _is_release(value: object) -> bool:
-    """Return True if this is an unsampled release of some kind."""
+    """Return True if this object is an unsampled release."""
     return hasattr(value, "least_noise_std") and not isinstance(value, type)

@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum of clipped vectors, whole or in shares on the uploads, as frozen descriptions."""
+"""Frozen descriptions of Gaussian noise on a sum of clipped vectors, as one draw or in shares on the uploads."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -29,18 +29,18 @@ class Gaussian:
     sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        # A Python float, never an int or a float32: dp-accounting misreads those inside composed events.
+        # A Python float: dp-accounting misreads an int or a float32 inside composed events.
         object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
 
     @property
     def mu(self) -> float:
-        """Sensitivity over noise standard deviation."""
+        """Parameter mu of Gaussian DP: sensitivity over noise standard deviation."""
         return self.adjacency.sensitivity_in_clips / self.noise_multiplier
 
     @property
     def overflow(self) -> float:
-        """Probability of a failure in a release that is charged to delta: 0."""
+        """Probability of a failure that is added to delta for each release: 0."""
         return 0.0
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
@@ -55,13 +55,12 @@ class Gaussian:
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
-    """Return several Gaussian releases about the same cohort in the same round as one Gaussian.
+    """Return the one Gaussian equivalent to several Gaussian releases of the same cohort in the same round.
 
-    Claim: the joint release is exactly one Gaussian of 1 / z^2 = sum 1 / z_i^2. Charging each part as a subsampled
-    release of its own would draw the cohort anew between the parts. Source: docs/theory.md, section 5 (squared shifts
-    add).
+    Claim: the joint release is exactly one Gaussian of 1 / z^2 = sum 1 / z_i^2. Charging each part as a separate
+    subsampled release would assume a new cohort for each part. Source: docs/theory.md, section 5 (squared shifts add).
     Units: each z_i is a noise standard deviation over that release's own norm bound. Adjacency: any, one for all parts.
-    Direction of error: none but rounding. Errors: InvalidParameter for an empty list or a value that is no multiplier.
+    Direction of error: none except rounding. Errors: InvalidParameter for an empty list or an invalid noise multiplier.
 
     >>> from accounting import simultaneous
     >>> round(simultaneous([2.0, 2.0], "add-remove").noise_multiplier, 4)
@@ -79,12 +78,11 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
 class GaussianShares:
     """Sum of at most `shares` vectors of norm at most C, each with noise N(0, (noise_multiplier C)^2 / shares).
 
-    Missing vectors are replaced by further draws of that noise.
-    Claim: the sum has the noise of `gaussian`, however many clients take part; `overflow`, the probability that a
-    release draws more than `shares` clients, is added to delta for every release.
-    Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`. Units: as `Gaussian`.
-    Adjacency: zero-out or replace-one. Errors: UnsupportedMechanism for add-remove, since one client added would add a
-    share; InvalidParameter for a number outside its domain.
+    Each missing vector is replaced by a draw of the same noise. Claim: the sum has the noise of `gaussian` for any
+    number of participants; `overflow`, the probability that a release draws more than `shares` clients, is added to
+    delta for every release. Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`.
+    Units: as `Gaussian`. Adjacency: zero-out or replace-one. Errors: UnsupportedMechanism for add-remove, because an
+    added client would add a share; InvalidParameter for a number outside its domain.
 
     >>> from accounting import GaussianShares
     >>> GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=100).gaussian.noise_multiplier
@@ -111,7 +109,7 @@ class GaussianShares:
 
     @property
     def gaussian(self) -> Gaussian:
-        """Noise of the sum as one draw."""
+        """Gaussian release with the same noise on the sum as one draw."""
         return Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
@@ -122,7 +120,8 @@ class GaussianShares:
         """Reject a sampler that may draw more clients than there are shares. Errors: UnsupportedMechanism."""
         if name in ("fixed", "capped-poisson") and cohort is not None and cohort > self.shares:
             raise UnsupportedMechanism(
-                f"cohort={cohort} of the sampler, noise in {self.shares} shares: must be at most as many."
+                f"cohort={cohort} of the sampler, noise in {self.shares} shares: the cohort must be at most the number "
+                "of shares."
             )
 
     def to_dict(self) -> dict[str, object]:

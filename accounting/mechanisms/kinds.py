@@ -1,7 +1,7 @@
-"""Kinds of releases: the description of each, the module of its account, and reading and writing of its dictionary.
+"""Registry of the kinds of releases: description class, module of the account, and construction from a dictionary.
 
-A new kind is a file with description and account, and an entry here. Modules of accounts are loaded when an account is
-requested, because they load the numerics.
+A new kind needs a file with its description, a file with its account, and an entry in `KINDS`. Modules of accounts load
+the numerics, so they are imported when an account is requested.
 """
 
 import reprlib
@@ -29,20 +29,19 @@ from accounting.mechanisms.schedules import SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Account of a kind of release for `accounting.compose`; None for unknown parts. All are upper bounds.
+    """Functions that bound one kind of release, for `accounting.compose`. All bounds are upper bounds; None: not
+    available.
 
-    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
-    sampled: (orders, release, sampling) -> those of a sampled round; infinite at orders without a bound
-    orders:  orders to compute, unsampled and sampled, if each order is a search; else None
-    twin:    (release, count) -> (Gaussian, closeness): each of `count` releases has distributions within
-             e^±closeness of post-processings of the Gaussian. So it has the Gaussian's privacy loss distribution, but
-             not its lower bound
-    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
-             apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`;
-             None if no such mu is known. Accounts that compare three vectors at once do not apply
-    words:   (release, closeness) -> remark on the twin for a reader, `closeness` that of the whole run
-    exact:   (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if
-             it can be computed
+    renyi: (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
+    sampled: (orders, release, sampling) -> Renyi divergences of a sampled round; infinite at orders without a bound
+    orders: (unsampled orders, sampled orders) to compute, if each order needs a search; else None twin: (release,
+    count) -> (Gaussian, closeness): each of `count` releases has distributions within e^±closeness of post-processings
+    of the Gaussian. So the privacy loss distribution of the Gaussian bounds the release; its lower bound does not hold
+    above: (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
+    apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`; None if no
+    such mu is known. Accounts that compare three vectors at once do not apply remark: (release, closeness) -> note on
+    the twin for a guarantee, `closeness` that of the whole run exact: (release, rounds, delta) -> epsilon by the exact
+    distribution; `exact_fits`: (release, rounds) -> True if it can be computed
     """
 
     renyi: Callable[[Floats, Any], Floats]
@@ -50,14 +49,14 @@ class Account:
     orders: tuple[Floats, Floats] | None = None
     twin: Callable[[Any, int], tuple[Any, float]] | None = None
     above: Callable[[Any, float, float], float | None] | None = None
-    words: Callable[[Any, float], str] | None = None
+    remark: Callable[[Any, float], str] | None = None
     exact: Callable[[Any, int, float], float] | None = None
     exact_fits: Callable[[Any, int], bool] = lambda release, rounds: False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Description of a kind, and the place of its `Account`: "module:NAME"."""
+    """Description class of a kind of release, and the location "module:NAME" of its `Account`."""
 
     description: type[Any]
     account: str
@@ -81,21 +80,21 @@ def account_of(release: SingleRelease) -> Account:
     kind = getattr(type(release), "kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise UnsupportedMechanism(f"{type(release).__name__}: no Renyi curve is implemented.")
-    return _account(kind)
+    return _loaded_account(kind)
 
 
 @cache
-def _account(kind: str) -> Account:
+def _loaded_account(kind: str) -> Account:
     module, name = KINDS[kind].account.split(":")
     found: Account = getattr(import_module(module), name)
     return found
 
 
-def _unknown(name: str, record: object) -> InvalidParameter:
-    return InvalidParameter(f"{name}={reprlib.repr(record)}: not a {name} that this version knows.")
+def _unknown_record_error(name: str, record: object) -> InvalidParameter:
+    return InvalidParameter(f"{name}={reprlib.repr(record)}: this version does not support this {name}.")
 
 
-def _sampling_from(record: object) -> Sampling:
+def _sampling_from_dict(record: object) -> Sampling:
     match record:
         case {"name": "poisson", "probability": probability, **rest} if not rest:
             return PoissonSampling(probability=probability)
@@ -110,11 +109,11 @@ def _sampling_from(record: object) -> Sampling:
             try:
                 return SCHEDULES[name](**fields)
             except TypeError:
-                raise _unknown("sampling", record) from None
-    raise _unknown("sampling", record)
+                raise _unknown_record_error("sampling", record) from None
+    raise _unknown_record_error("sampling", record)
 
 
-def _unsampled_from(record: object) -> Unsampled:
+def _unsampled_from_dict(record: object) -> Unsampled:
     match record:
         case {"kind": str(kind), **rest} if kind in KINDS:
             fields: Any = rest
@@ -122,19 +121,19 @@ def _unsampled_from(record: object) -> Unsampled:
                 made: Unsampled = KINDS[kind].description(**fields)
                 return made
             except TypeError:
-                raise _unknown("mechanism", record) from None
-    raise _unknown("mechanism", record)
+                raise _unknown_record_error("mechanism", record) from None
+    raise _unknown_record_error("mechanism", record)
 
 
-def _round_from(record: object) -> SingleRelease:
+def _single_release_from_dict(record: object) -> SingleRelease:
     match record:
         case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            return Subsampled(mechanism=_unsampled_from(inner), sampling=_sampling_from(sampling))
-    return _unsampled_from(record)
+            return Subsampled(mechanism=_unsampled_from_dict(inner), sampling=_sampling_from_dict(sampling))
+    return _unsampled_from_dict(record)
 
 
 def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
-    """Return the mechanism that `to_dict` wrote. Errors: InvalidParameter for any other record; nothing is guessed.
+    """Return the mechanism of a record that `to_dict` wrote. Errors: InvalidParameter for any other record.
 
     >>> from accounting.mechanisms import from_dict
     >>> from_dict({"kind": "gaussian", "noise_multiplier": 1.4, "adjacency": "add-remove"})
@@ -142,12 +141,12 @@ def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
     """
     match record:
         case {"kind": "composed", "parts": [*parts], **rest} if rest.keys() <= {"order"}:
-            return Composed(parts=tuple(_counted_from(part) for part in parts), order=rest.get("order", ()))
-    return _round_from(record)
+            return Composed(parts=tuple(_part_from_list(part) for part in parts), order=rest.get("order", ()))
+    return _single_release_from_dict(record)
 
 
-def _counted_from(record: Any) -> tuple[SingleRelease, int]:
+def _part_from_list(record: Any) -> tuple[SingleRelease, int]:
     match record:
         case [part, count]:
-            return _round_from(part), count
-    raise _unknown("mechanism", record)
+            return _single_release_from_dict(part), count
+    raise _unknown_record_error("mechanism", record)

@@ -1,4 +1,4 @@
-"""Samplings of a cohort, as frozen descriptions."""
+"""Frozen descriptions of samplings of a cohort."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.schedules import Schedule
 
 _ROUNDING = 1 + 1e-11
-"""Relative error of binomial tails, with room."""
+"""Factor above the relative error of binomial tails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,13 @@ class PoissonSampling:
 
 @dataclass(frozen=True, kw_only=True)
 class CappedPoissonSampling:
-    """Poisson sampling with a cap: of more than `cap` drawn clients a secret, uniformly random `cap` take part.
+    """Poisson sampling with a cap: if more than `cap` clients are drawn, `cap` of them take part, chosen secretly and
+    uniformly.
 
-    clients: n, all clients; the probability to be left out follows from it.
-    Claim: a round's hockey-stick divergence is at most (1 - zeta) h + zeta h', h without a cap, h' in a full round,
-    zeta the probability of a full round (`full_rounds`). Source: docs/theory.md, Theorem 9. Adjacency: any.
-    Errors: InvalidParameter for a probability outside [0, 1] or a count below 1.
+    clients: n, the number of all clients, which determines the probability that a drawn client is left out. Claim: a
+    round's hockey-stick divergence is at most (1 - zeta) h + zeta h'. h is the divergence without a cap, h' that of a
+    full round, and zeta the probability of a full round (`full_rounds`). Source: docs/theory.md, Theorem 9. Adjacency:
+    any. Errors: InvalidParameter for a probability outside [0, 1] or a count below 1.
 
     >>> from accounting import CappedPoissonSampling
     >>> CappedPoissonSampling(probability=0.1, cap=20, clients=100).binds("zero-out")
@@ -67,11 +68,11 @@ class CappedPoissonSampling:
         return self.cap < self.clients + (adjacency is Adjacency.ADD_REMOVE)
 
     def full_rounds(self, adjacency: Adjacency) -> tuple[tuple[float, float], ...]:
-        """Return (zeta, p) for every number of other clients of neighbours: n - 1, under add-remove also n.
+        """Return (zeta, p) for each possible number of other clients: n - 1, under add-remove also n.
 
-        zeta: the probability that at least `cap` others are drawn; p: the probability that the client takes part in
-        such a round, cap / (m + 1) Pr[Bin(m + 1, q) > cap] / zeta with m others. Direction of error: upwards, by
-        rounding.
+        zeta: the probability of a full round, in which at least `cap` other clients are drawn. p: the probability that
+        the client takes part in a full round, cap / (m + 1) Pr[Bin(m + 1, q) > cap] / zeta with m other clients.
+        Direction of error: upwards, by rounding.
         """
         from scipy.special import bdtrc
 
@@ -83,7 +84,7 @@ class CappedPoissonSampling:
             found.append((min(zeta * _ROUNDING, 1.0), min(p * _ROUNDING, self.probability)))
         return tuple(found)
 
-    def taking_part(self, adjacency: Adjacency) -> float:
+    def participation_probability(self, adjacency: Adjacency) -> float:
         """Return the probability that one client takes part in a round, rounded downwards."""
         zeta, p = self.full_rounds(adjacency)[-1]
         return ((1 - zeta) * self.probability + zeta * p) * (1 - 1e-9)
@@ -93,10 +94,10 @@ class CappedPoissonSampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CappedByPairs(CappedPoissonSampling):
-    """Capped rounds of noise that is below a Gaussian for every pair of neighbours, and only pairwise.
+class PairwiseCappedSampling(CappedPoissonSampling):
+    """Capped Poisson sampling for noise that is dominated by a Gaussian only for each single pair of neighbours.
 
-    full_noise_multiplier: of the Gaussian above the noise for cohorts in which one client replaces another.
+    full_noise_multiplier: noise multiplier of the dominating Gaussian for cohorts in which one client replaces another.
     """
 
     full_noise_multiplier: float
@@ -106,10 +107,10 @@ class CappedByPairs(CappedPoissonSampling):
 class FixedSizeSampling:
     """Uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round.
 
-    Claim: the sum moves by up to 2C also under zero-out, since another client takes the place; one round has the
-    profiles of docs/theory.md, many rounds the value of its game. Source: docs/theory.md, Theorems 1, 2 and 7; Wang,
-    Balle, Kasiviswanathan 2019. Adjacency: replace-one or zero-out; `Subsampled` rejects add-remove.
-    Errors: InvalidParameter for a cohort larger than the population.
+    Claim: the sum moves by up to 2C also under zero-out, because another client may take the zeroed client's place.
+    docs/theory.md has the privacy profiles of one round, and bounds many rounds by the value of a game. Source:
+    docs/theory.md, Theorems 1, 2 and 7; Wang, Balle, Kasiviswanathan 2019. Adjacency: replace-one or zero-out;
+    `Subsampled` rejects add-remove. Errors: InvalidParameter for a cohort larger than the population.
 
     >>> from accounting import FixedSizeSampling
     >>> FixedSizeSampling(cohort=100, clients=6000).probability
@@ -131,7 +132,7 @@ class FixedSizeSampling:
 
     @property
     def probability(self) -> float:
-        """Probability of one client to be drawn, cohort / clients."""
+        """Probability that one client is drawn, cohort / clients."""
         return self.cohort / self.clients
 
     def to_dict(self) -> dict[str, object]:
@@ -142,7 +143,7 @@ class FixedSizeSampling:
 class FullParticipation:
     """Full participation: every client takes part in every round.
 
-    Claim: a round is the release itself, without amplification. Adjacency: any.
+    Claim: a round has the guarantee of its release, without amplification. Adjacency: any.
 
     >>> from accounting import FullParticipation
     >>> FullParticipation().probability
@@ -153,7 +154,7 @@ class FullParticipation:
 
     @property
     def probability(self) -> float:
-        """Probability of one client to take part: 1."""
+        """Probability that one client takes part: 1."""
         return 1.0
 
     def to_dict(self) -> dict[str, object]:
@@ -161,7 +162,7 @@ class FullParticipation:
 
 
 Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullParticipation | Schedule
-"""Sampling of a round: drawn for each round alone, or a schedule over rounds."""
+"""Sampling of a round: an independent draw for each round, or a schedule over rounds."""
 
 
 def cap_of(sampling: Sampling) -> int | None:
@@ -172,7 +173,7 @@ def cap_of(sampling: Sampling) -> int | None:
 def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
     """Return the largest shift of one round's sum between neighbours, in clip norms.
 
-    The shift of the differing client; 2 under fixed-size sampling and in full rounds under a cap, also if that client
-    sends zeros, since another client takes part in its place.
+    It is 2 under fixed-size sampling and in full rounds under a cap, even if the differing client sends zeros, because
+    another client may take its place. Otherwise it is the adjacency's.
     """
     return 2.0 if isinstance(sampling, FixedSizeSampling | CappedPoissonSampling) else adjacency.sensitivity_in_clips

@@ -1,11 +1,11 @@
-"""Participation over many rounds, as frozen descriptions: participation in a round depends on the rounds before.
+"""Frozen descriptions of participation schedules, in which participation in a round depends on earlier rounds.
 
-Releases of one schedule are counted from its first round: `count` releases of equal schedules are its first `count`
-rounds, none left out and none twice. Schedules drawn independently have different `stream` names; so have two runs on
-the same clients, and a run that was interrupted and draws anew.
+In a composition `count` releases of equal schedules are the first `count` rounds of that schedule, each exactly once.
+Independently drawn schedules have different `stream` names. This includes two runs on the same clients, and an
+interrupted run that draws again.
 
-Clients must be drawn independently of each other. If the differing client moves the others (groups of exactly equal
-size), no account here holds.
+Clients must be drawn independently of each other. If the differing client changes the participation of other clients
+(as with groups of exactly equal size), no account of these schedules holds.
 """
 
 import math
@@ -19,19 +19,19 @@ from accounting.mechanisms.correlated import CorrelatedRounds
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBins:
-    """Epochs of `bins` rounds: each client takes part in exactly one round of each, uniform, drawn anew each epoch.
+    """Epochs of `bins` rounds. Each client takes part in exactly one uniformly drawn round of each epoch, independently
+    of other epochs.
 
     lanes: a client has a public lane 0 .. lanes - 1, a function of its id alone. Its round of an epoch is uniform among
-    those of its lane, t mod lanes, t counted from the start of the run; `lanes` divides `bins`.
-    coefficients: first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At
-    most `lanes` of them, so that no two columns of a lane overlap. (1.0,): independent noise.
-    secret_lanes: the lane is drawn instead, uniformly and secretly, for each client by itself, once for a run.
-    Claim: T rounds are dominated by ceil(T / lanes) rounds with bins / lanes bins and independent noise z / |c|; an
-    epoch of B bins is the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1 / noise multiplier.
-    Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1 and 5. Units: a participation's shift in clip
-    norms.
-    Adjacency: zero-out or add-remove; replace-one too if public lanes = bins.
-    Errors: InvalidParameter for lanes that do not divide the bins, or more coefficients than lanes.
+    the rounds t of its lane, t mod lanes, t counted from the start of the run. `lanes` divides `bins`. coefficients:
+    first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At most `lanes`
+    of them, so that no two columns of a lane overlap. (1.0,): independent noise. secret_lanes: the lane of each client
+    is drawn once for a run, uniformly, secretly and independently. Claim: T rounds are dominated by ceil(T / lanes)
+    rounds with bins / lanes bins and independent noise z / |c|, c the coefficients. An epoch of B bins is dominated by
+    the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1 / noise multiplier. Source: Chua et al. 2025;
+    docs/theory-participation.md, Theorems 1 and 5. Units: the shift of a participation is in clip norms. Adjacency:
+    zero-out or add-remove; replace-one too if public lanes = bins. Errors: InvalidParameter for lanes that do not
+    divide the bins, or more coefficients than lanes.
 
     >>> from accounting.mechanisms import BallsAndBins
     >>> BallsAndBins(bins=60).most_participations(180)
@@ -49,16 +49,18 @@ class BallsAndBins:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", require.count(bins=self.bins))
         object.__setattr__(self, "lanes", require.count(lanes=self.lanes))
-        require.stream(self.stream)
+        require.stream_name(self.stream)
         if self.bins % self.lanes:
             raise InvalidParameter(
-                f"lanes={self.lanes} of bins={self.bins}: lanes must divide the rounds of an epoch, so that each lane "
-                f"has equally many. Use a divisor of {self.bins}, such as {math.gcd(self.bins, self.lanes)}."
+                f"lanes={self.lanes} of bins={self.bins}: lanes must divide the rounds of an epoch, so that all lanes "
+                f"have equally many rounds. Use a divisor of {self.bins}, such as {math.gcd(self.bins, self.lanes)}."
             )
         if not isinstance(self.secret_lanes, bool):
-            raise InvalidParameter(f"secret_lanes={require.shown(self.secret_lanes)}: must be true or false.")
+            raise InvalidParameter(f"secret_lanes={require.short_repr(self.secret_lanes)}: must be true or false.")
         if self.secret_lanes and self.lanes == 1:
-            raise InvalidParameter("secret_lanes with lanes=1: there is one lane, so none to draw. Use more lanes.")
+            raise InvalidParameter(
+                "secret_lanes with lanes=1: there is only one lane, so no lane is drawn. Use more lanes."
+            )
         object.__setattr__(self, "coefficients", self.matrix.coefficients)
         if len(self.coefficients) > self.lanes:
             raise InvalidParameter(
@@ -68,12 +70,14 @@ class BallsAndBins:
 
     @property
     def secret(self) -> bool:
-        """True if a client's round is secret: its lane is, or has several rounds in an epoch."""
+        """True if a client's round is secret: its lane is secret, or has several rounds in an epoch."""
         return self.secret_lanes or self.secret_in_lane
 
     @property
     def secret_in_lane(self) -> bool:
-        """True if a client's round is secret from those who know its lane, as the deterministic account takes them."""
+        """True if a client's round is secret from an attacker who knows its lane, which the deterministic account
+        assumes.
+        """
         return self.lanes < self.bins
 
     @property
@@ -88,20 +92,22 @@ class BallsAndBins:
 
     @property
     def norm(self) -> float:
-        """Euclidean norm of the coefficients: shift by one participation, in clip norms over fresh noise."""
+        """Euclidean norm of the coefficients: the shift by one participation relative to the fresh noise, in clip
+        norms.
+        """
         return math.hypot(*self.coefficients)
 
     @property
-    def of_a_lane(self) -> "BallsAndBins":
-        """Schedule of the rounds of one lane, with independent noise that is smaller by `norm`."""
+    def lane_schedule(self) -> "BallsAndBins":
+        """Schedule of the rounds of one lane, for independent noise that is divided by `norm`."""
         return BallsAndBins(bins=self.bins // self.lanes, stream=self.stream)
 
     def lane_rounds(self, count: int) -> int:
-        """Return the most rounds that a lane has among the first `count` rounds."""
+        """Return the largest number of rounds of one lane among the first `count` rounds."""
         return -(-count // self.lanes)
 
     def most_participations(self, count: int) -> int:
-        """Return the most participations of one client in the first `count` rounds."""
+        """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.bins)
 
     def to_dict(self) -> dict[str, object]:
@@ -116,9 +122,9 @@ class BallsAndBins:
 
 
 def turns_follow_ids(schedule: object) -> bool:
-    """Return True if clients take turns in a public order of their ids, in lanes or one by one.
+    """Return True if the clients' ids determine a public order of participation, in lanes or client by client.
 
-    Then no client may change another one's id: under add-remove an id must not be a place in a list.
+    Then adding a client must not change the id of another client, so an id must not be a position in a list.
 
     >>> from accounting.mechanisms.schedules import Cyclic, turns_follow_ids
     >>> turns_follow_ids(Cyclic(period=3))
@@ -130,7 +136,7 @@ def turns_follow_ids(schedule: object) -> bool:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of a positive number, the smallest first."""
+    """Return the divisors of a positive number in increasing order."""
     low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
     return tuple(sorted({*low, *(number // one for one in low)}))
 
@@ -149,11 +155,13 @@ def noise_matrix(schedule: "Schedule") -> CorrelatedRounds | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Each client takes part in exactly `participations` of `rounds` rounds, a uniform subset; then the schedule ends.
+    """Schedule of `rounds` rounds in which each client takes part in a uniformly drawn subset of exactly
+    `participations` rounds.
 
-    Claim: it is dominated by `participations` independent blocks, each with one uniform participation; its first n
-    rounds by blocks with at most one. Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems 2 and 6.
-    Adjacency: zero-out or add-remove. Errors: InvalidParameter for more participations than rounds.
+    Claim: all rounds are dominated by `participations` independent blocks, each with one uniform participation. The
+    first n rounds are dominated by blocks with at most one participation. Source: Feldman, Shenfeld 2025;
+    docs/theory-participation.md, Theorems 2 and 6. Adjacency: zero-out or add-remove. Errors: InvalidParameter for more
+    participations than rounds.
 
     >>> from accounting.mechanisms import Allocation
     >>> Allocation(participations=3, rounds=180).most_participations(2)
@@ -169,7 +177,7 @@ class Allocation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require.count(rounds=self.rounds))
         object.__setattr__(self, "participations", require.count(participations=self.participations))
-        require.stream(self.stream)
+        require.stream_name(self.stream)
         if self.participations > self.rounds:
             raise InvalidParameter(
                 f"participations={self.participations} in rounds={self.rounds}: a client takes part at most once a "
@@ -178,7 +186,7 @@ class Allocation:
 
     @property
     def probability(self) -> float:
-        """Probability of one client to take part in a given round."""
+        """Probability that one client takes part in a given round."""
         return self.participations / self.rounds
 
     @property
@@ -187,7 +195,7 @@ class Allocation:
         return self.rounds
 
     def most_participations(self, count: int) -> int:
-        """Return the most participations of one client in the first `count` rounds."""
+        """Return the largest number of participations of one client in the first `count` rounds."""
         return min(count, self.participations)
 
     def to_dict(self) -> dict[str, object]:
@@ -196,13 +204,13 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation:
-    """Rests: after a participation a client skips `separation` - 1 rounds; then each round has an independent Bernoulli
-    sample.
+    """Schedule with rests: a client skips `separation` - 1 rounds after a participation. Then an independent Bernoulli
+    sample of each round decides whether it takes part.
 
-    `probability`: of a client to take part in a given round, equal in all rounds: the schedule starts stationary.
-    Claim: T rounds are dominated by independent blocks of `separation` rounds with at most one participation each.
-    Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove.
-    Errors: InvalidParameter for a probability of 0 or above 1 / separation.
+    `probability`: probability that a client takes part in a given round. It is equal in all rounds, because the
+    schedule starts stationary. Claim: T rounds are dominated by independent blocks of `separation` rounds with at most
+    one participation each. Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove. Errors:
+    InvalidParameter for a probability of 0 or above 1 / separation.
 
     >>> from accounting.mechanisms import MinSeparation
     >>> round(MinSeparation(separation=10, probability=0.05).coin, 4)
@@ -220,21 +228,21 @@ class MinSeparation:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
         rate = require.probability(sampling_probability=self.probability)
         object.__setattr__(self, "probability", rate)
-        require.stream(self.stream)
+        require.stream_name(self.stream)
         if not 0 < rate * self.separation <= 1 + 1e-12:
             raise InvalidParameter(
                 f"separation={self.separation} with probability={rate}: a client that takes part every "
-                f"{1 / rate if rate else float('inf'):g} rounds cannot rest that long. The separation must be at most "
-                "clients / cohort, and the probability above 0."
+                f"{1 / rate if rate else float('inf'):g} rounds cannot rest for {self.separation - 1} rounds. The "
+                "separation must be at most clients / cohort, and the probability above 0."
             )
 
     @property
     def coin(self) -> float:
-        """Probability to take part of a client that does not rest: p / (1 - p (separation - 1))."""
+        """Participation probability of a client that does not rest: p / (1 - p (separation - 1))."""
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
 
     def most_participations(self, count: int) -> int:
-        """Return the most participations of one client in the first `count` rounds."""
+        """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.separation)
 
     def to_dict(self) -> dict[str, object]:
@@ -262,7 +270,7 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period", require.count(period=self.period))
-        require.stream(self.stream)
+        require.stream_name(self.stream)
 
     @property
     def probability(self) -> float:
@@ -270,7 +278,7 @@ class Cyclic:
         return 1 / self.period
 
     def most_participations(self, count: int) -> int:
-        """Return the most participations of one client in the first `count` rounds."""
+        """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.period)
 
     def to_dict(self) -> dict[str, object]:
@@ -278,9 +286,9 @@ class Cyclic:
 
 
 Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | CorrelatedRounds
-"""Participation over many rounds."""
+"""Participation schedule over many rounds."""
 
 SCHEDULES: dict[str, type[Schedule]] = {
     one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, CorrelatedRounds)
 }
-"""Schedule of each name."""
+"""Class of each schedule by name."""

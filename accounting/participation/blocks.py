@@ -1,22 +1,24 @@
-"""Schedules as blocks of rounds: in each block a client takes part at most once, and blocks compose.
+"""Reduction of schedules to independent blocks of rounds, in each of which a client takes part at most once.
 
-A block is a list of (probability to take part, number of rounds). With Y_b = e^(s x_b - s^2/2) the likelihood ratio of
-a round in which the client takes part, that of the block is S = 1 - sum w_b + sum w_b Y_b. Claim: the composition of
-the blocks dominates the first `count` rounds of the schedule, in both orders. Direction of error: upper bound.
+A block is a list of (participation probability w, number of rounds). Let Y_b = e^(s x_b - s^2/2) be the likelihood
+ratio of a round in which the client takes part. The likelihood ratio of the block is S = 1 - sum w_b + sum w_b Y_b.
+Claim: the composition of the blocks dominates the first `count` rounds of the schedule, in both orders. Direction of
+error: upper bound.
 
-- balls-and-bins: one block an epoch, w = 1/B; exact, an epoch in progress included: of r released rounds w = 1/B each,
-  and with probability 1 - r/B the client's round is still to come. In lanes: of the B/L rounds of its lane, in the
-  first ceil(T/L) rounds of a lane; the columns of two of them do not overlap, so noise in bands has a shift of the
-  columns' norm in each (docs/theory-participation.md, Theorem 5).
-- allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
-  for any sizes, since its distribution is invariant under permutations of the rounds. Divergences are jointly convex,
-  so k blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent
-  Bernoulli(p_i) (`participations_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by
-  probability p_i each dominate.
-- min-separation: in B rounds in a row at most one participation. In the first ones each round has it with probability
-  p, exactly. Later, given everything published before, the client rests for some number of rounds or is free; the
-  block's distribution is a mixture over that, and the worst of its parts is the free client, since the others' blocks
-  are beginnings of that one's. So w_b = c (1 - c)^b, c the probability of a free client, in every later block.
+- balls-and-bins: one block per epoch with w = 1/B, which is exact. In an incomplete epoch with r released rounds each
+  has w = 1/B, and with probability 1 - r/B the client's round is not yet released. With L lanes a block has the B/L
+  rounds of one lane in an epoch, and a lane has the first ceil(T/L) rounds. Columns of two rounds of a lane do not
+  overlap, so under banded noise each round has a shift of the columns' norm (docs/theory-participation.md, Theorem 5).
+- allocation of k among T rounds: partition the rounds uniformly into k groups and draw one uniform round of each group.
+  The result is a uniform k-subset for any group sizes, because its distribution is invariant under permutations of the
+  rounds. Divergences are jointly convex, so k blocks of T/k rounds dominate. In the first n rounds the number of
+  participations is a sum of independent Bernoulli(p_i) (`participations_of_beginning`). They are dominated by blocks of
+  n_i rounds, sum n_i = n, each with one participation of probability p_i.
+- min-separation: B consecutive rounds have at most one participation. In the first block each round has it with
+  probability p, which is exact. Later, given everything published before, the client rests for some number of rounds or
+  is free, and the block's distribution is a mixture of these cases. The free client is the worst case, because the
+  blocks of resting clients are prefixes of its block. So w_b = c (1 - c)^b in every later block, c the participation
+  probability of a free client.
 
 The number of rounds must be fixed, or chosen independently of results.
 """
@@ -34,14 +36,20 @@ from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 _MOST_WEIGHTS, _EDGES = 150, 128
-"""Different weights of a block that all count as they are; edges to which weights of a block with more are moved."""
-_MOST_COINS = 24
-"""Most different blocks of an unfinished allocation; beyond it neighbouring ones count as the largest of them."""
+"""Largest number of distinct weights of a block without reduction, and number of grid edges to which weights are moved
+otherwise.
+"""
+_MOST_PROBABILITIES = 24
+"""Largest number of distinct blocks of an incomplete allocation. Further blocks are replaced by neighbouring blocks
+with larger probability.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnceInBlock:
-    """Rounds of which a client takes part in at most one: (weight, number of rounds), weights positive, sum <= 1."""
+    """Block of rounds in at most one of which a client takes part. weights: pairs (probability > 0, number of rounds),
+    total <= 1.
+    """
 
     weights: tuple[tuple[float, int], ...]
 
@@ -64,32 +72,33 @@ class OnceInBlock:
 
     @cached_property
     def with_few_weights(self) -> "OnceInBlock":
-        """A block with at most some hundred different weights, whose divergences are no smaller.
+        """Block with at most a few hundred distinct weights, whose divergences are at least as large.
 
-        Weights between two edges are moved to these edges, as many to each as keeps their sum, one to a rest between:
-        the vector of weights then majorises this one. Divergences are convex and symmetric in the weights at a fixed
-        sum, as the Y_b are independent and alike, so they do not fall (Schur). The squares of geometric weights grow by
-        at most 5e-4 of their sum, the variance of the loss likewise.
+        Weights between two grid edges are moved to these edges such that their sum is kept, with one remaining weight
+        in between. The new vector of weights majorises the old one. Divergences are convex and symmetric in the weights
+        at a fixed sum, because the Y_b are independent and identically distributed, so they do not decrease (Schur).
+        For geometric weights the sum of squares increases by at most 5e-4, and so does the variance of the loss.
         """
         if len(self.weights) <= _MOST_WEIGHTS:
             return self
-        once = np.repeat([weight for weight, _ in self.weights], [count for _, count in self.weights])
-        moved, rests = _at_edges(once, _EDGES)
-        again, last = _at_edges(np.array(rests), _EDGES // 8)
-        counted = Counter([*moved, *again, *last])
-        return OnceInBlock(weights=tuple(counted.items()))
+        each_weight = np.repeat([weight for weight, _ in self.weights], [count for _, count in self.weights])
+        moved, rests = _moved_to_grid_edges(each_weight, _EDGES)
+        moved_rests, last_rests = _moved_to_grid_edges(np.array(rests), _EDGES // 8)
+        block_counts = Counter([*moved, *moved_rests, *last_rests])
+        return OnceInBlock(weights=tuple(block_counts.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """Blocks that compose, with the number of each."""
+    """Independent blocks whose composition dominates a schedule: pairs (block, number of such blocks)."""
 
     repeated: tuple[tuple[OnceInBlock, int], ...]
 
 
-def _at_edges(weights: Floats, count: int) -> tuple[list[float], list[float]]:
-    """Return the weights at the ends of `count` cells, zeros left out, and one rest for each cell: in all the same
-    sum."""
+def _moved_to_grid_edges(weights: Floats, count: int) -> tuple[list[float], list[float]]:
+    """Return (weights moved to the ends of `count` cells, one remaining weight per cell), without zeros. The total is
+    kept.
+    """
     if not weights.size:
         return [], []
     edges = np.linspace(weights.min(), weights.max(), count + 1)
@@ -107,21 +116,26 @@ def _at_edges(weights: Floats, count: int) -> tuple[list[float], list[float]]:
     return moved, [rest for rest in rests if rest > 0]
 
 
-def blocks_of(schedule: Schedule, count: int) -> Blocks:
-    """Return the first `count` rounds as blocks. Errors: UnsupportedMechanism for a public order, which hides
-    nothing.
+def dominating_blocks(schedule: Schedule, count: int) -> Blocks:
+    """Return blocks that dominate the first `count` rounds of a schedule. Errors: UnsupportedMechanism for a public
+    order.
     """
     if isinstance(schedule, BallsAndBins):
-        bins, epochs, rest = schedule.of_a_lane.bins, *divmod(schedule.lane_rounds(count), schedule.of_a_lane.bins)
-        return _whole_and_rest(((1 / bins, bins),), epochs, ((1 / bins, rest),))
+        bins, epochs, rest = (
+            schedule.lane_schedule.bins,
+            *divmod(schedule.lane_rounds(count), schedule.lane_schedule.bins),
+        )
+        return _complete_and_incomplete_blocks(((1 / bins, bins),), epochs, ((1 / bins, rest),))
     if isinstance(schedule, Allocation):
-        return _allocation(schedule, count)
+        return _allocation_blocks(schedule, count)
     if isinstance(schedule, MinSeparation):
         return _blocks_with_rests(schedule, count)
-    raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so that nothing is hidden.")
+    raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so there is no amplification.")
 
 
-def _whole_and_rest(whole: Sequence[tuple[float, int]], count: int, rest: Sequence[tuple[float, int]]) -> Blocks:
+def _complete_and_incomplete_blocks(
+    whole: Sequence[tuple[float, int]], count: int, rest: Sequence[tuple[float, int]]
+) -> Blocks:
     repeated = [(OnceInBlock(weights=tuple(whole)), count)] if count else []
     rest = tuple((weight, rounds) for weight, rounds in rest if rounds)
     if rest:
@@ -130,46 +144,53 @@ def _whole_and_rest(whole: Sequence[tuple[float, int]], count: int, rest: Sequen
 
 
 def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
-    """Return an exact first block, a whole one or the incomplete one, and blocks of clients that may have rested."""
+    """Return an exact first block, complete or incomplete, followed by blocks of free clients. The better of the two
+    choices is returned.
+    """
     waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
     weights = tuple((float(weight), 1) for weight in waiting if weight > 0)
     choices = []
     for first in {min(count, schedule.separation), count % schedule.separation} - {0}:
         later = count - first
-        blocks = _whole_and_rest(weights, later // schedule.separation, weights[: later % schedule.separation])
-        exact = OnceInBlock(weights=((schedule.probability, first),)), 1
-        choices.append(Blocks(repeated=(exact, *blocks.repeated)))
+        blocks = _complete_and_incomplete_blocks(
+            weights, later // schedule.separation, weights[: later % schedule.separation]
+        )
+        exact_block = OnceInBlock(weights=((schedule.probability, first),)), 1
+        choices.append(Blocks(repeated=(exact_block, *blocks.repeated)))
     return min(choices, key=lambda one: sum(times * block.squares for block, times in one.repeated))
 
 
-def _allocation(schedule: Allocation, count: int) -> Blocks:
-    coins = _few_probabilities(participations_of_beginning(schedule.rounds, schedule.participations, count))
+def _allocation_blocks(schedule: Allocation, count: int) -> Blocks:
+    probabilities = _with_few_distinct(participations_of_beginning(schedule.rounds, schedule.participations, count))
     blocks = [
-        (OnceInBlock(weights=((float(coin / rounds), int(rounds)),)), 1)
-        for coin, rounds in zip(coins, _sizes(coins, count), strict=True)
+        (OnceInBlock(weights=((float(probability / rounds), int(rounds)),)), 1)
+        for probability, rounds in zip(probabilities, _block_sizes(probabilities, count), strict=True)
     ]
-    counted = Counter(block for block, _ in blocks)
-    return Blocks(repeated=tuple(counted.items()))
+    block_counts = Counter(block for block, _ in blocks)
+    return Blocks(repeated=tuple(block_counts.items()))
 
 
 def participations_of_beginning(rounds: int, participations: int, count: int) -> Floats:
-    """Return p_i, falling: the participations in the first `count` rounds are a sum of independent Bernoulli(p_i).
+    """Return decreasing p_i: the number of participations in the first `count` rounds is a sum of Bernoulli(p_i).
 
-    k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if n +
-    k <= T; otherwise n + k - T of them are 1 and the others those of T - k and T - n in place of k and n
-    (docs/theory-participation.md, Theorem 6). Rounded up by 1e-9.
+    For k participations in T rounds and the first n rounds, p_i = (1 + x_i) / 2 if n + k <= T. The x_i are the roots of
+    the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k). Otherwise n + k - T of the p_i are 1, and the remaining p_i
+    are those for T - k and T - n in place of k and n (docs/theory-participation.md, Theorem 6). The p_i are rounded up
+    by 1e-9.
     """
     total, k, n = rounds, participations, count
-    sure = max(n + k - total, 0)
-    if sure:
+    certain = max(n + k - total, 0)
+    if certain:
         k, n = total - k, total - n
-    coins = (1 + _jacobi_roots(min(n, k), total - n - k, abs(n - k))) / 2
-    found = np.concatenate([np.ones(sure), np.sort(coins)[::-1]])
+    probabilities = (1 + _jacobi_roots(min(n, k), total - n - k, abs(n - k))) / 2
+    found = np.concatenate([np.ones(certain), np.sort(probabilities)[::-1]])
     return np.asarray(np.minimum(found * (1 + 1e-9) + 1e-12, 1.0))
 
 
 def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
-    """Return the roots of P_degree^(a, b), as eigenvalues of the three-term recurrence (Golub, Welsch 1969)."""
+    """Return the roots of the Jacobi polynomial P_degree^(a, b), as eigenvalues of its recurrence (Golub, Welsch
+    1969).
+    """
     if not degree:
         return np.zeros(0)
     from scipy.linalg import eigh_tridiagonal
@@ -181,26 +202,28 @@ def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
     return np.asarray(eigh_tridiagonal(diagonal, np.sqrt(squares), eigvals_only=True))
 
 
-def _few_probabilities(coins: Floats) -> Floats:
-    """Return the falling probabilities with at most _MOST_COINS different ones: each the largest of its neighbours."""
-    different = np.unique(coins)
-    if len(different) <= _MOST_COINS:
-        return coins
-    groups = np.array_split(coins, _MOST_COINS)
+def _with_few_distinct(probabilities: Floats) -> Floats:
+    """Return decreasing probabilities with at most `_MOST_PROBABILITIES` distinct values, by raising each to the
+    largest of its group.
+    """
+    different = np.unique(probabilities)
+    if len(different) <= _MOST_PROBABILITIES:
+        return probabilities
+    groups = np.array_split(probabilities, _MOST_PROBABILITIES)
     return np.concatenate([np.full(len(group), group[0]) for group in groups])
 
 
-def _sizes(coins: Floats, count: int) -> Ints:
-    """Return numbers of rounds, at least 1, in proportion to the probabilities, `count` in all.
+def _block_sizes(probabilities: Floats, count: int) -> Ints:
+    """Return numbers of rounds in proportion to the probabilities, each at least 1, with sum `count`.
 
-    Equal, up to 1, for equal probabilities.
+    For equal probabilities they differ by at most 1.
     """
-    exact = coins / coins.sum() * count
-    sizes = np.maximum(np.floor(exact).astype(int), 1)
+    exact_sizes = probabilities / probabilities.sum() * count
+    sizes = np.maximum(np.floor(exact_sizes).astype(int), 1)
     while (missing := count - int(sizes.sum())) != 0:
         if missing > 0:
-            sizes[np.argsort(sizes - exact, kind="stable")[:missing]] += 1
+            sizes[np.argsort(sizes - exact_sizes, kind="stable")[:missing]] += 1
         else:
-            larger = np.where(sizes > 1, sizes - exact, -np.inf)
+            larger = np.where(sizes > 1, sizes - exact_sizes, -np.inf)
             sizes[np.argsort(-larger, kind="stable")[: min(-missing, int((sizes > 1).sum()))]] -= 1
     return np.asarray(sizes)

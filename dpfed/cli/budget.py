@@ -178,7 +178,7 @@ def budget(
                 f"--certificate {certificate} with --epsilon and --accountant {accountant}: the search for noise uses "
                 "--accountant best. Remove one."
             )
-        found_noise = certified_noise.kept_or_certified_noise(plan, epsilon=options.epsilon, rounds=rounds)
+        found_noise = certified_noise.cached_or_new_certified_noise(plan, epsilon=options.epsilon, rounds=rounds)
         answer, sampled = found_noise.budget, found_noise.certificate
     else:
         answer = solve_budget(
@@ -189,9 +189,9 @@ def budget(
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
-    found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
+    found = advice.advised_plans(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
     if certificate != "none" and sampled is None:
-        sampled = certificates.kept_or_certified(certificates.Claim.of(answer))
+        sampled = certificates.cached_or_new_certificate(certificates.Claim.of(answer))
     _show_answer(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
     if group != 1 and not json:
         show_group(answer, group)
@@ -201,7 +201,7 @@ def _show_answer(
     plan: Plan,
     answer: Budget,
     rows: list[Budget],
-    found: tuple[advice.Advised, ...],
+    found: tuple[advice.AdvisedPlan, ...],
     sampled: certificates.Certificate | None,
     *,
     plot: Path | None,
@@ -229,7 +229,7 @@ def _show_answer(
         console().print("note: --papers adds rows computed by formulas of papers")
     if sampled is not None:
         console().print(f"certificate: {sampled}")
-    for line in advice.words(found):
+    for line in advice.advice_lines(found):
         console().print(f"advice: {line}")
     if table:
         show_pairs(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from accounting.budget import Plan
-from accounting.caveats import of_delta
+from accounting.caveats import delta_note
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.rounding import upwards
@@ -46,6 +46,6 @@ def show_map(
     low, high = (upwards(end) for end in (found.epsilon.min(), found.epsilon.max()))
     console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
     console().print(f"for {sampler_text(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}")
-    for note in of_delta(plan.delta, units=plan.clients):
+    for note in delta_note(plan.delta, units=plan.clients):
         console().print(f"note: {note}")
     console().print(f"plot: {plot}")

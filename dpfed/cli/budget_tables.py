@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from accounting.budget import Budget, Plan
-from accounting.caveats import ALMOST_ANYTHING
+from accounting.caveats import EPSILON_NOTE_END
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
@@ -80,7 +80,7 @@ def show_group(answer: Budget, size: int) -> None:
     """Print epsilon for a group of `size` clients, and the largest advantage of membership tests of one client."""
     claim = profiles.profile(answer.mechanism)
     delta = answer.plan.delta
-    together = readings.epsilon_at(readings.of_group(claim, size), delta)
+    together = readings.epsilon_at(readings.group_profile(claim, size), delta)
     console().print(
         f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no "
         f"membership test has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"
@@ -131,11 +131,11 @@ def _accountant_table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
 
 def _notes_cell(row: Budget, said: tuple[str, ...]) -> str:
     """Return the notes of a row that no other column shows, shortened if epsilon is very large."""
-    large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
+    large = any(note.endswith(EPSILON_NOTE_END) for note in row.notes)
     notes = [
         note.removeprefix(_NO_GUARANTEE)
         for note in row.notes
         if note.startswith(_NO_GUARANTEE) or not (note in said or note.startswith(_SECOND))
-        if not note.endswith(ALMOST_ANYTHING)
+        if not note.endswith(EPSILON_NOTE_END)
     ]
-    return "; ".join([*notes, *([f"allows {ALMOST_ANYTHING}"] if large else [])])
+    return "; ".join([*notes, *([f"allows {EPSILON_NOTE_END}"] if large else [])])

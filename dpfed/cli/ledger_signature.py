@@ -65,8 +65,10 @@ def generate_key_pair(path: Path) -> Path:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        regular_file.put(path, private, mode=0o600)
-        regular_file.put(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+        regular_file.replace_content(path, private, mode=0o600)
+        regular_file.replace_content(
+            public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        )
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
     return public
@@ -81,7 +83,7 @@ def sign(ledger: Ledger, key: Path) -> Path:
     head, target = SignedHead.of_ledger(ledger), signature_path(ledger.path)
     content = {**vars(head), "signature": private.sign(head.signed_bytes()).hex()}
     try:
-        regular_file.put(target, (json.dumps(content, indent=2) + "\n").encode())
+        regular_file.replace_content(target, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
         raise LedgerError(f"{target}: cannot be written ({error.strerror}).") from None
     return target

@@ -84,7 +84,7 @@ class Config(Table):
         """Largest number of clients of a round: federation.cohort_cap, or its default if sums have a fixed number of
         uploads."""
         given, privacy = self.federation.cohort_cap, self.privacy
-        if given is not None or privacy is None or not self.has_fixed_uploads:
+        if given is not None or privacy is None or not self.sums_have_fixed_size:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
         chosen = (
@@ -93,7 +93,7 @@ class Config(Table):
         return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
-    def has_fixed_uploads(self) -> bool:
+    def sums_have_fixed_size(self) -> bool:
         """True if every sum of a private run with Poisson sampling has the same number of uploads."""
         table = self.privacy
         if self.federation.sampling != "poisson":
@@ -218,7 +218,7 @@ def parse_written_config(tables: Mapping[str, Any], *, source: str) -> Config:
         config = config.with_delta(float(federation.clients) ** -1.1)
     if federation.sampling != "poisson":
         return config.with_cap(None)  # runs without Poisson sampling ignored privacy.slots
-    if config.has_fixed_uploads and federation.cohort_cap is None and config.privacy is not None:
+    if config.sums_have_fixed_size and federation.cohort_cap is None and config.privacy is not None:
         delta = config.privacy.delta or default_delta(federation.clients)
         config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
     return config

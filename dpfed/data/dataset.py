@@ -236,8 +236,8 @@ def check_classes(classes: object, *, where: str) -> int:
     """Return the declared number of classes. Raise DataError naming `where` it is declared if a run cannot have it."""
     if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
-            f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
-            "how many labels there can be."
+            f"{where}: classes={require.short_repr(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. "
+            "Declare how many labels there can be."
         )
     return classes
 

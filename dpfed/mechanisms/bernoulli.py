@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accounting import budget
 from accounting.bernoulli import debias
-from accounting.budget.coin_clip import widest
+from accounting.budget.coin_clip import widest_clip
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BernoulliAggregate,
@@ -191,7 +191,7 @@ class PrivateCoins(Private):
         assert table.epsilon is not None
         clip = budget.largest_clip(
             lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), rounds),)),
-            widest=widest(edge, size, table.clip_metric),
+            widest=widest_clip(edge, size, table.clip_metric),
             epsilon=table.epsilon,
             delta=delta,
             accountant=table.accountant,

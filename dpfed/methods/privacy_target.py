@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from accounting.budget import NoiseSchedule
-from accounting.budget.certificates import run_of as sampled_run
+from accounting.budget.certificates import sampled_run as sampled_run
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons

@@ -10,7 +10,7 @@ import numpy as np
 from accounting.budget import calibrate
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant
-from accounting.compose.histories import epsilon_of_worst
+from accounting.compose.histories import largest_epsilon
 from accounting.ledger import Planned
 from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
 from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
@@ -135,7 +135,7 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
     def epsilon_of_worst_client(z: float) -> float:
         noise = noise_of_step(table, z, local.course.size)
         runs = (Composed(parts=((step_release(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
-        return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
+        return largest_epsilon(runs, delta=delta, accountant=table.accountant)
 
     return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accounting.budget import BallsAndBins, BandedNoise, Plan
-from accounting.budget.lanes import searched
+from accounting.budget.lanes import search_lanes
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from accounting.mechanisms.schedules import divisors
@@ -141,7 +141,7 @@ def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
             delta=table.delta or default_delta(federation.clients),
             adjacency=table.adjacency,
         )
-        found = searched(plan, epsilon=table.epsilon, rounds=federation.rounds, stated_by=table.accountant).plan
+        found = search_lanes(plan, epsilon=table.epsilon, rounds=federation.rounds, stated_by=table.accountant).plan
     except AccountingError as error:
         raise ConfigError(f"federation.lanes='search': {error}") from None
     assert isinstance(found.sampling, BallsAndBins)

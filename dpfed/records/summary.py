@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from accounting.budget.noise_schedule import checked
+from accounting.budget.noise_schedule import checked_factors
 from accounting.compose.readings import Readings
 from accounting.errors import InvalidParameter
 from accounting.ledger.regular_file import LARGEST_DOCUMENT
@@ -174,7 +174,7 @@ class Summary:
         if lacking:
             raise InvalidRecord(f"{where}: has an epsilon and no {lacking[0]!r}.")
         try:
-            checked((1.0,) if found.noise_schedule is None else found.noise_schedule)
+            checked_factors((1.0,) if found.noise_schedule is None else found.noise_schedule)
         except InvalidParameter as error:
             raise InvalidRecord(f"{where}: {error}") from None
         rates = found.tpr_at_fpr or {}

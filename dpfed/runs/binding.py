@@ -103,7 +103,7 @@ def new_population_key(experiment: Experiment, project: ProjectLedger | None) ->
     if project is not None:
         return project.key()
     simulated = experiment.method.randomness.name == "simulated"
-    return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
+    return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.new_key()
 
 
 def population_fingerprint(experiment: Experiment, key: bytes) -> str:

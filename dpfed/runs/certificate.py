@@ -40,6 +40,6 @@ def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certifi
     if claim is None:
         return None
     try:
-        return certificates.kept_or_certified(claim, samples=certificates.SAMPLES)
+        return certificates.cached_or_new_certificate(claim, samples=certificates.SAMPLES)
     except CalibrationError:
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from accounting.ledger.regular_file import open_output, put, write_through
+from accounting.ledger.regular_file import open_output, write_through
+from accounting.ledger.regular_file import replace_content as put
 
 __all__ = ["append", "put"]
 

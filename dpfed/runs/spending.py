@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.caveats import no_round_fits
+from accounting.caveats import no_round_fits_message
 from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
@@ -162,7 +162,7 @@ class RecordSpending:
 
 def over_budget_text(privacy_target: AnyTarget, after: float) -> str:
     """Return the error text for a budget that the first round would exceed; `after` is epsilon after this round."""
-    return no_round_fits(
+    return no_round_fits_message(
         f"{privacy_target.table}.epsilon",
         allowed=privacy_target.budget or 0.0,
         after=after,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from accounting.roots import brentq, crossing, first_whole
+from accounting.roots import brentq, crossing_bracket, smallest_passing
 
 FUNCTIONS = (
     (lambda x: x**3 - 2 * x - 5, 1.0, 4.0),
@@ -62,14 +62,14 @@ def test_a_root_that_cannot_be_found_is_an_error():
 
 @pytest.mark.parametrize("first", [1, 2, 3, 4, 5, 7, 8, 100, 1_000_003])
 def test_the_first_whole_number_that_is_enough(first):
-    assert first_whole(lambda count: count >= first) == first
+    assert smallest_passing(lambda count: count >= first) == first
 
 
 @pytest.mark.parametrize("at", [1e-9, 0.3, 1.0, 77.0])
 def test_a_crossing_is_between_the_two_points(at):
-    below, above = crossing(lambda x: x >= at, 1e-3, rtol=1e-9, limit=1e3)
+    below, above = crossing_bracket(lambda x: x >= at, 1e-3, rtol=1e-9, limit=1e3)
     assert below < at <= above <= below * (1 + 2e-9)
 
 
 def test_a_crossing_beyond_the_limit_is_infinite():
-    assert crossing(lambda x: x >= 1e4, 1.0, rtol=1e-9, limit=1e3) == (512.0, math.inf)
+    assert crossing_bracket(lambda x: x >= 1e4, 1.0, rtol=1e-9, limit=1e3) == (512.0, math.inf)

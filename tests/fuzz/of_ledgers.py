@@ -11,7 +11,7 @@ from fuzz.parser import Parser, folder, written
 
 from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonSampling, Release, Steps, Subsampled
 from accounting.ledger import kept_head, population_key
-from accounting.ledger.hash_chain import sealed as sealed_line
+from accounting.ledger.hash_chain import chained_line as sealed_line
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from accounting.arrays import Floats, Ints
-from accounting.roots import crossing
+from accounting.roots import crossing_bracket
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.score_distribution import HONEST, Deviation
 from dpfed.audit.statistics.whole_scores import WholeScores
@@ -267,4 +267,4 @@ def shown_epsilon(delta_at: Callable[[float], float], target: float) -> float:
     def enough(epsilon: float) -> bool:
         return delta_at(epsilon) <= target
 
-    return 0.0 if enough(0.0) else crossing(enough, 1.0, rtol=1e-9, limit=1e4)[0]
+    return 0.0 if enough(0.0) else crossing_bracket(enough, 1.0, rtol=1e-9, limit=1e4)[0]

@@ -80,7 +80,7 @@ def _delta_of_move(claim: Claim, factor: float) -> float | None:
         return None
     chance = sampling.probability
     if isinstance(sampling, CappedPoissonSampling):
-        chance = sampling.taking_part(claim.adjacency)
+        chance = sampling.participation_probability(claim.adjacency)
     steps = math.floor(factor * claim.integers.sensitivity)
     return integer_epsilon(noise_law, steps, delta=claim.delta, taking_part=chance)
 

@@ -12,7 +12,7 @@ import torch
 from accounting.arrays import Floats
 from accounting.compose import profiles
 from accounting.factorisation import column
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.ledger import Release
 from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Cyclic, Schedule, gaussian_of, schedule_of
 from accounting.rounding import downwards, upwards
@@ -113,7 +113,7 @@ class Stream:
             return float(np.logaddexp.reduce(np.logaddexp.reduce(in_lane, axis=1).sum(axis=0)))
         if isinstance(schedule, BallsAndBins):
             logs = self._likelihood_ratio(schedule, y, 1 / noise.noise_multiplier, every=schedule.lanes)
-            bins = schedule.of_a_lane.bins
+            bins = schedule.lane_schedule.bins
             logs = np.append(logs, np.zeros(-len(logs) % bins))
             return float(np.logaddexp.reduce(logs.reshape(-1, bins).sum(axis=0)))
         if schedule.secret:
@@ -139,7 +139,7 @@ class Stream:
         noise = gaussian_of(self._charged.mechanism)
         assert noise is not None
         if not self.schedule.secret:
-            mu = squares(self.schedule, self.rounds) ** 0.5 * noise.mu
+            mu = squared_sensitivity(self.schedule, self.rounds) ** 0.5 * noise.mu
             return claimed_gaussian(mu, trials=trials // 2, alpha=alpha)
         return Thresholds(values=(float(np.median(self.scores(1, pilot))),), origin="a pilot")
 

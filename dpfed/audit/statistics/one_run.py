@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betainc, ndtr, ndtri
 
 from accounting import require
-from accounting.roots import crossing
+from accounting.roots import crossing_bracket
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.error_counts import checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile
@@ -144,4 +144,4 @@ def _largest_rejected(rejected: Callable[[float], bool]) -> float:
     """Return the largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
     if not rejected(0.0):
         return 0.0
-    return crossing(lambda x: not rejected(x), 1.0, rtol=_TOLERANCE, limit=1e6)[0]
+    return crossing_bracket(lambda x: not rejected(x), 1.0, rtol=_TOLERANCE, limit=1e6)[0]

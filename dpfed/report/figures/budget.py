@@ -139,7 +139,7 @@ def _draw_tradeoff(axes: Axes, claim: Profile) -> None:
 
 def _draw_groups(axes: Axes, claim: Profile, delta: float) -> None:
     sizes = np.arange(1, _MOST_TOGETHER + 1)
-    found = np.array([readings.epsilon_at(readings.of_group(claim, int(size)), delta) for size in sizes])
+    found = np.array([readings.epsilon_at(readings.group_profile(claim, int(size)), delta) for size in sizes])
     known = found <= _LARGEST
     axes.plot(sizes[known], found[known], marker="o", markersize=4)
     if not known.all():

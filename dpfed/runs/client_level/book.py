@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import LARGEST_LINES, read_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
@@ -79,7 +79,7 @@ class LoopBook:
             ):  # an earlier process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
-                kept_head.write(path, sealed(header.to_dict(), "")[1])
+                kept_head.write(path, chained_line(header.to_dict(), "")[1])
                 return cls(Ledger.create(path, header), lock)
             kept = kept_head.read(path)
             ledger = Ledger.resume(path)
@@ -142,7 +142,7 @@ def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None)
     file = path.with_name(f"{path.name}.key")
     key = population_key.read(file)
     if key is None or not path.exists():
-        key = population_key.fresh() if new is None else new
+        key = population_key.new_key() if new is None else new
         population_key.write(file, key)
     return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()
 

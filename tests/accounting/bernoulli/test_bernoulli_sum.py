@@ -205,7 +205,7 @@ def test_noise_before_the_coins_is_counted_to_the_safe_side(monkeypatch, c, sigm
 
     alone = Bound(rdp=np.array([9.0]), by=("floor",))
     monkeypatch.setattr(bernoulli_sum, "channel_bound", lambda *_, **__: alone)
-    monkeypatch.setattr(bernoulli_sum, "_majorant", majorant)
+    monkeypatch.setattr(bernoulli_sum, "_majorant_bound", majorant)
     aggregate_bound([2.0], cohort=3, dimension=7, c=c, noise_std=sigma, l2_sensitivity=0.1)
     with mpmath.workdps(40):
         ends = mpmath.mpf(c), 1 - mpmath.mpf(c)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.bernoulli.majorant import supremum
+from accounting.bernoulli.majorant import certified_supremum
 
 
 def evaluate(problem, low, high):
@@ -21,7 +21,7 @@ def linear(problem, low, high):
 
 def search(function, tolerance, problems=3, **limits):
     low, high = np.zeros((problems, 2)), np.ones((problems, 2))
-    return supremum(
+    return certified_supremum(
         function, low, high, problem=np.arange(problems), tolerance=np.full(problems, tolerance),
         widths=lambda a, b: b - a, **limits,
     )  # fmt: skip
@@ -54,7 +54,7 @@ def test_problems_do_not_mix():
     def shifted(problem, low, high):
         return high[:, 0] + 10.0 * problem, low[:, 0] + 10.0 * problem
 
-    found = supremum(
+    found = certified_supremum(
         shifted, np.array([[0.0], [0.5], [0.0]]), np.array([[0.5], [1.0], [2.0]]), problem=np.array([0, 0, 1]),
         tolerance=np.array([1e-6, 0.5]), widths=lambda a, b: b - a,
     )  # fmt: skip

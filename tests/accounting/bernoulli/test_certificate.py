@@ -13,7 +13,7 @@ from reference.coin_sums import corners, hockey_stick, losses, product_law, sum_
 
 from accounting import Adjacency, Plan, PoissonSampling, budget
 from accounting.bernoulli import certificate
-from accounting.bernoulli.accounts import gaussian_above
+from accounting.bernoulli.accounts import dominating_mu
 from accounting.bernoulli.certificate import Path, path_of
 from accounting.bernoulli.growth import growth_of
 from accounting.bernoulli.windows import Coordinates, windows
@@ -59,7 +59,7 @@ def neighbours(rng, release, in_clips):
 
 def largest_excess(release, in_clips, lost, seed, trials):
     """The largest of H - (W + lost), and of H over W, over random neighbours; both orders, every likelihood ratio."""
-    mu = gaussian_above(release, in_clips, lost)
+    mu = dominating_mu(release, in_clips, lost)
     rng, excess, ratio = np.random.default_rng(seed), -math.inf, 0.0
     for _ in range(trials):
         others, one, other = neighbours(rng, release, in_clips)
@@ -107,7 +107,7 @@ def test_exact_products_of_sums_stay_below(fields, in_clips):
 def test_a_channel_is_a_sum_of_one():
     """Its own coins lie near the reference, whatever others do."""
     release = BernoulliChannel(dimension=2, floor=0.3, adjacency="zero-out", l2_clip=0.02, linf_clip=0.015)
-    mu = gaussian_above(release, 1, 1e-9)
+    mu = dominating_mu(release, 1, 1e-9)
     p, q = product_law([[0.3], [0.3]]), product_law([[0.314], [0.314]])
     for first, second in ((p, q), (q, p)):
         gammas = losses(first, second)
@@ -117,7 +117,7 @@ def test_a_channel_is_a_sum_of_one():
 def test_a_window_too_small_is_refuted():
     """Planted: coins anywhere that are charged as if near the reference."""
     near = coins(dimension=2, cohort=60, others="near-reference", linf_clip=0.04, l2_clip=0.056, floor=0.3)
-    mu = gaussian_above(near, 1, 1e-9)
+    mu = dominating_mu(near, 1, 1e-9)
     theta = 0.5
     excess = []
     for at in (theta, 0.02):  # 0.02: below the window and the floor, as clients who do not clip might send
@@ -300,7 +300,7 @@ def test_the_fixed_size_account_of_coins_is_that_of_one_pair():
     round at once, as an adaptive one of Gaussian noise does, may be taken for it."""
     plan = golden(sampling="fixed", others="near-reference")
     release = plan.round()
-    mu = gaussian_above(release.mechanism, 2, 1e-9)
+    mu = dominating_mu(release.mechanism, 2, 1e-9)
     twin = Gaussian(noise_multiplier=2 / mu, adjacency=Adjacency.REPLACE_ONE)
     pair = Composed(parts=((Subsampled(mechanism=twin, sampling=release.sampling), 40),))
     assert budget.epsilon(plan, rounds=40) >= pld.epsilon(pair, delta=plan.delta) * (1 - 1e-3)
@@ -309,7 +309,7 @@ def test_the_fixed_size_account_of_coins_is_that_of_one_pair():
 def test_poisson_padded_sums_stay_below_for_two_adaptive_rounds():
     """K slots filled with coins of the reference; the second round's neighbours depend on what the first one shows."""
     release, q, lost = coins(dimension=1, cohort=8, others="near-reference", floor=0.2), 0.2, 1e-9
-    twin = Gaussian(noise_multiplier=1 / gaussian_above(release, 1, lost), adjacency="zero-out")
+    twin = Gaussian(noise_multiplier=1 / dominating_mu(release, 1, lost), adjacency="zero-out")
     round_ = Subsampled(mechanism=twin, sampling=PoissonSampling(probability=q))
     bound = pld.distribution(Composed(parts=((round_, 2),)), 1e-4)
     theta, move = np.full(8, 0.2), 0.06

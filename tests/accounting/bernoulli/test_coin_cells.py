@@ -6,8 +6,8 @@ from reference import coin_majorant, poisson_binomial
 
 from accounting.bernoulli import cells as coin_cells
 from accounting.bernoulli.cells import _Cells
-from accounting.bernoulli.majorant import above_chord
-from accounting.bernoulli.sum_distributions import SumLaws
+from accounting.bernoulli.majorant import supremum_above_chord
+from accounting.bernoulli.sum_distributions import SumDivergences
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -63,7 +63,7 @@ def no_maximum(self, alpha, p0, p1, step):
     return near / 3 + far / 6
 
 
-def capped(self, a0, a1, t, steepest, beyond=0.0, original=_Cells._step):
+def capped(self, a0, a1, t, steepest, beyond=0.0, original=_Cells._largest_step):
     return original(self, a0, a1, t, steepest, 0.0)
 
 
@@ -80,9 +80,9 @@ def one_side(self, problem, low, high, original=_Cells.bound):
 
 
 FAULTS = {
-    "no maximum in the weight": (_Cells, "_weight", no_maximum),
+    "no maximum in the weight": (_Cells, "_second_order_weight", no_maximum),
     "the slope of g forgotten": (_Cells, "_slope", half),
-    "chords capped at the top": (_Cells, "_step", capped),
+    "chords capped at the top": (_Cells, "_largest_step", capped),
     "too much noise assumed": (coin_cells, "clipped_mean", noisier),
     "one direction over bases below 1/2 only": (_Cells, "bound", one_side),
 }
@@ -108,7 +108,7 @@ def test_boxes_of_sums(cohort, c):
     t1 = t0 + (1 - 2 * c - t0) * 10 ** rng.uniform(-2, 0, count)
     direction = rng.integers(0, 2, count)
     low, high = np.stack([j0 - 0.5, direction, t0], axis=1), np.stack([j1 + 0.5, direction, t1], axis=1)
-    upper, attained = SumLaws(cohort, c, alpha)._evaluate(problem, low, high, slope)
+    upper, attained = SumDivergences(cohort, c, alpha)._evaluate(problem, low, high, slope)
     for row in range(count):
         for share in (0.0, 0.3, rng.random(), 1.0):
             j, t = int(rng.integers(j0[row], j1[row] + 1)), t0[row] + share * (t1[row] - t0[row])
@@ -130,7 +130,7 @@ def test_above_chord_against_a_grid():
     share = np.linspace(0, 1, 2001)[:, None]
     t, f = t0 + share * (t1 - t0), f0 + share * (f1 - f0)
     grid = (np.log1p(f) / (alpha - 1) - slope * t * t).max(axis=0)
-    found = above_chord(alpha, slope, t0, t1, f0, f1)
+    found = supremum_above_chord(alpha, slope, t0, t1, f0, f1)
     assert np.all(found >= grid - 1e-12 * np.abs(grid))
     assert found == pytest.approx(grid, rel=1e-4, abs=1e-3)
 
@@ -183,7 +183,7 @@ def test_how_much_the_mean_bends_downwards(sigma, high):
     theta = np.linspace(c, high, 400)
     g = [coin_majorant.mean(theta + shift, c, sigma) for shift in (-h, 0, h)]
     largest = np.max(2 * g[1] - g[0] - g[2]) / h**2
-    found = _Cells(np.array([2.0]), np.array([1.0]), c, sigma)._bend(np.array([high]))[0]
+    found = _Cells(np.array([2.0]), np.array([1.0]), c, sigma)._largest_curvature(np.array([high]))[0]
     assert found >= largest * (1 - 1e-4) - 1e-5
     assert found <= largest * 1.01 + 1e-5 or sigma > 0.05 or high < 0.8
 
@@ -230,11 +230,11 @@ def test_the_second_order_bound_is_the_largest_over_its_moves():
     cells, low, high = random_cells(0.1, 0.3)
     alpha, slope, t0, t1 = cells.alpha, cells.slope, low[:, 1], np.maximum(high[:, 1], low[:, 1])
     p, step, steepest = np.full(len(t0), 0.4), np.full(len(t0), 0.2), np.full(len(t0), 0.8)
-    w = alpha * (alpha - 1) * cells._weight(alpha, p, p, step) * steepest**2
+    w = alpha * (alpha - 1) * cells._second_order_weight(alpha, p, p, step) * steepest**2
     square = (t0 + np.linspace(0, 1, 2001)[:, None] * (t1 - t0)) ** 2
     values = np.log1p(w * square) / (alpha - 1) - slope * square
     assert len(np.unique(np.argmax(values, axis=0))) > 30
     largest = values.max(axis=0)
-    found = cells._second_order(alpha, slope, p, p, step, steepest, t0, t1)
+    found = cells._second_order_bound(alpha, slope, p, p, step, steepest, t0, t1)
     assert np.all(found >= largest - 1e-12 * np.abs(largest))
     assert found == pytest.approx(largest, rel=1e-4, abs=1e-5)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.bernoulli.sum_distributions import Laws
+from accounting.bernoulli.sum_distributions import DistributionCache
 
 BOXES = [(0, 0), (699, 699), (350, 350), (0, 200), (500, 699)]
 
@@ -24,7 +24,7 @@ def only_window(laws, j0, j1):
 
 @pytest.mark.parametrize("c", [0.02, 0.1, 0.45])
 def test_windows_hold_all_the_mass(c):
-    laws = Laws(700, c)
+    laws = DistributionCache(700, c)
     j0, j1 = np.array(BOXES).T
     index = laws.index(j0, j1)
     for row, box in zip(index, BOXES, strict=True):
@@ -35,13 +35,13 @@ def test_windows_hold_all_the_mass(c):
 
 
 def test_windows_leave_out_what_underflows():
-    laws = Laws(700, 0.02)
+    laws = DistributionCache(700, 0.02)
     assert laws.window(laws.index(np.array([0]), np.array([0])))[0].shape[1] < 350
     assert laws.window(laws.index(np.array([699]), np.array([699])))[0].shape[1] < 350
 
 
 def test_laws_are_made_once():
-    laws = Laws(9, 0.2)
+    laws = DistributionCache(9, 0.2)
     first = laws.index(np.array([0, 3, 0]), np.array([2, 3, 2]))
     assert np.array_equal(first, laws.index(np.array([0, 3, 0]), np.array([2, 3, 2])))
     assert len(laws.mass) == 2
@@ -56,20 +56,20 @@ def test_small_laws_equal_enumeration(j0, j1):
         others = np.convolve(others, [1 - p, p])
     expected = np.convolve(others, [1 - c, c])
     moved = np.convolve(others, [-1.0, 1.0])
-    mass, tilt = (part[0] for part in only_window(Laws(cohort, c), j0, j1))
+    mass, tilt = (part[0] for part in only_window(DistributionCache(cohort, c), j0, j1))
     assert mass == pytest.approx(expected, rel=1e-12, abs=0)
     assert mass * tilt == pytest.approx(moved, rel=1e-11, abs=1e-15)
 
 
 def test_memory_grows_with_the_root_of_the_cohort():
-    small, large = Laws(10_000, 0.1), Laws(1_000_000, 0.1)
+    small, large = DistributionCache(10_000, 0.1), DistributionCache(1_000_000, 0.1)
     for laws in (small, large):
         laws.index(np.array([0, laws.cohort - 1]), np.array([0, laws.cohort - 1]))
     assert large.mass.shape[1] < 11 * small.mass.shape[1] < 11 * 2_500
 
 
 def test_new_laws_may_be_wider_than_those_held():
-    laws = Laws(700, 0.1)
+    laws = DistributionCache(700, 0.1)
     first = laws.index(np.array([0]), np.array([600]))
     narrow = laws.window(first)
     wide = laws.index(np.array([0, 0, 300]), np.array([0, 600, 300]))

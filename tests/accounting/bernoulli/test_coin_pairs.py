@@ -102,7 +102,7 @@ def test_best_takes_the_exact_law_where_it_is_smaller():
     ],
 )
 def test_exact_refuses_what_it_has_no_law_for(mechanism):
-    with pytest.raises(UnsupportedMechanism, match="single Bernoulli uploads"):
+    with pytest.raises(UnsupportedMechanism, match="individually visible Bernoulli uploads"):
         accountant.epsilon(mechanism, delta=1e-5, accountant="exact")
 
 

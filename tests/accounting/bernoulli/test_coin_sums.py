@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference import poisson_binomial
 
-from accounting.bernoulli.sum_distributions import SumLaws, _moments
+from accounting.bernoulli.sum_distributions import SumDivergences, _moments
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -87,7 +87,7 @@ def test_the_weight_holds_for_laws_skewed_to_either_side(alpha, direction, skew)
 def test_sampled_is_the_larger_end_and_direction(cohort, c):
     """All other coins at one end or all at the other, either world first: multiplied out."""
     alpha, t = np.array([1.5, 4.0, 30.0]), (1 - 2 * c) * np.array([0.05, 0.5, 1.0])
-    found = SumLaws(cohort, c, alpha).sampled(t)
+    found = SumDivergences(cohort, c, alpha).sampled(t)
     for i, order in enumerate(alpha):
         for k, move in enumerate(t):
             pairs = [([end] * (cohort - 1) + [c], [end] * (cohort - 1) + [c + move]) for end in (c, 1 - c)]
@@ -121,5 +121,5 @@ def test_a_slope_above_half_the_information_leaves_nothing_of_small_moves(cohort
             low, high = (np.tile([[j + side, direction, t]], (3, 1)) for side, t in ((-0.5, 0.0), (0.5, 1e-5)))
             for share, nothing in ((1.02, True), (0.98, False)):
                 slope = share * alpha / 2 * information
-                upper, _ = SumLaws(cohort, c, alpha)._evaluate(np.arange(3), low, high, slope)
+                upper, _ = SumDivergences(cohort, c, alpha)._evaluate(np.arange(3), low, high, slope)
                 assert np.all((upper <= slope * 1e-14) == nothing)

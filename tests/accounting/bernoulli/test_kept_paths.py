@@ -29,7 +29,7 @@ def asked(answer=FOUND, **question):
         return answer
 
     given = {"at": AT, "zeta": 1e-9, "squared_norm": 4.0, **question}
-    return kept_paths.kept(given["at"], given["zeta"], given["squared_norm"], compute), len(calls)
+    return kept_paths.cached_path(given["at"], given["zeta"], given["squared_norm"], compute), len(calls)
 
 
 def test_the_second_time_it_is_read_and_equal_to_the_last_bit(folder):
@@ -73,7 +73,7 @@ def test_every_part_of_the_question_counts(question):
 
 def test_other_code_answers_anew(monkeypatch):
     asked()
-    monkeypatch.setattr(kept_paths, "_code", lambda: "other")
+    monkeypatch.setattr(kept_paths, "_code_hash", lambda: "other")
     assert asked()[1] == 1
 
 

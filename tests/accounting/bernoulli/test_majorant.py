@@ -31,7 +31,7 @@ def test_the_bound_is_the_hull(step):
         return np.maximum((phi - slope[:, None] * t * t).max(axis=1), 0.0)
 
     hull = np.array([hull_at(t * t, row, step) for row in phi])
-    found = majorant.bound(step, t, phi, certified, ((1e-5, 9),))
+    found = majorant.majorant_bound(step, t, phi, certified, ((1e-5, 9),))
     assert np.all(found >= hull * (1 - 1e-12))
     assert np.all(found <= hull * (1 + 2e-5))
 
@@ -47,6 +47,6 @@ def test_above_a_chord_the_best_move_is_found(straight):
     f1, at_best = f0 + rise * length, f0 + rise * (best - t0)
     slope = rise / (1 + at_best) / (alpha - 1) / (2 * best)
     value = np.log1p(at_best) / (alpha - 1) - slope * best**2
-    found = majorant.above_chord(alpha, slope, t0, t0 + length, f0, f1)
+    found = majorant.supremum_above_chord(alpha, slope, t0, t0 + length, f0, f1)
     assert found == pytest.approx(value, rel=1e-9, abs=1e-12)
     assert np.all(found >= value - 1e-15 * np.abs(value))

@@ -120,9 +120,9 @@ def test_plateaus_with_a_quick_cost_nearly_equal(steps, target, off, ends):
 
     if min(heights[-1], off * heights[-1]) > target:
         with pytest.raises(CalibrationError, match="not met by any noise"):
-            calibrate.certified(cost, lambda x: off * cost(x), target, name="noise")
+            calibrate.certified_smallest(cost, lambda x: off * cost(x), target, name="noise")
     elif heights[-1] <= target and off * heights[-1] <= target:
-        x = calibrate.certified(cost, lambda x: off * cost(x), target, name="noise")
+        x = calibrate.certified_smallest(cost, lambda x: off * cost(x), target, name="noise")
         first = next(i for i in range(len(heights)) if heights[i] <= target)
         assert cost(x) <= target
         assert first <= x <= first * (1 + 2 * calibrate.TOLERANCE)
@@ -136,7 +136,7 @@ def test_power_laws_with_a_quick_cost_nearly_equal(threshold, power, off):
         calls.append(x)
         return (threshold / x) ** power
 
-    x = calibrate.certified(cost, lambda x: off * (threshold / x) ** power, 1.0, name="noise")
+    x = calibrate.certified_smallest(cost, lambda x: off * (threshold / x) ** power, 1.0, name="noise")
     assert cost(x) <= 1.0
     assert threshold <= x * (1 + 1e-12)
     assert x <= threshold * (1 + 2 * calibrate.TOLERANCE)

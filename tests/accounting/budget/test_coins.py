@@ -129,7 +129,7 @@ def test_what_was_released_before_comes_on_top(plan):
     [
         ({"cohort": 51}, InvalidParameter, "cohort=51"),
         ({"sampling": "some"}, InvalidParameter, "sampling='some'"),
-        ({"mechanism": "bernoulli-channel"}, UnsupportedMechanism, "sampling hides nothing"),
+        ({"mechanism": "bernoulli-channel"}, UnsupportedMechanism, "sampling does not amplify"),
         ({"mechanism": "coins"}, InvalidParameter, "mechanism='coins'"),
         ({"delta": 0.0}, InvalidParameter, "delta=0.0"),
         ({"clip_norm": None}, InvalidParameter, "at least one bound"),

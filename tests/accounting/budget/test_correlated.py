@@ -49,7 +49,7 @@ def test_sampled_groups_are_the_table_of_the_theorem(epsilon, bands, z, error):
     norm = math.sqrt(sum(c * c for c in square_root(bands)))
     assert found.noise_multiplier / norm == pytest.approx(z, abs=4e-3)
     assert found.to_dict()["prefix_error_in_clips"] == pytest.approx(error, abs=0.02)
-    assert any("a plan only" in note for note in found.notes)
+    assert any("only for planning" in note for note in found.notes)
 
 
 def test_fewer_participations_need_less():
@@ -208,9 +208,9 @@ def test_lanes_follow_from_bands_and_bands_from_lanes(given, lanes, bands):
 )
 def test_what_is_advised_at_the_golden_plan(epsilon, best):
     """The theorem's table, with matrices that are optimised."""
-    found = advice.choices(Plan(clients=6000, cohort=100), epsilon=epsilon, rounds=180)
+    found = advice.advised_plans(Plan(clients=6000, cohort=100), epsilon=epsilon, rounds=180)
     assert str(found[0]).startswith(best)
-    assert best in advice.words(found)[0]
+    assert best in advice.advice_lines(found)[0]
     for one in found:
         spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=180)
         assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-6)
@@ -219,11 +219,11 @@ def test_what_is_advised_at_the_golden_plan(epsilon, best):
 @pytest.mark.parametrize("fields", [{"sampling": "fixed"}, {"cohort": 6000}, {"adjacency": "replace-one"}])
 def test_there_is_nothing_to_advise_on(fields):
     plan = Plan(**{"clients": 6000, "cohort": 100, **fields})
-    assert advice.words(advice.choices(plan, epsilon=2.0, rounds=180)) == ()
+    assert advice.advice_lines(advice.advised_plans(plan, epsilon=2.0, rounds=180)) == ()
 
 
 def test_advice_on_a_small_plan():
-    found = advice.choices(Plan(clients=60, cohort=20, delta=1e-3), epsilon=3.0, rounds=6)
+    found = advice.advised_plans(Plan(clients=60, cohort=20, delta=1e-3), epsilon=3.0, rounds=6)
     assert [one.error for one in found] == sorted(one.error for one in found)
     assert {one.plan.sampling.name for one in found} == {"poisson", "balls-and-bins", "cyclic"}
     for one in found:

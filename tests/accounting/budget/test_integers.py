@@ -82,7 +82,7 @@ def test_a_secure_sum_under_poisson_is_filled_up_whoever_adds_the_noise(law):
         plan = planned(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
         assert plan.cohort_cap is None
     notes = "\n".join(secure.notes(1.4, 3))
-    assert "send zeros until 150 uploads are together; if more are drawn, some are left out by lot" in notes
+    assert "send zeros to fill a sum of 150 uploads; if more clients are drawn, a random part is left out" in notes
 
 
 @LAWS
@@ -149,7 +149,7 @@ def test_json_and_notes(law):
     assert (record["dimension"], record["shares"], record["bits_per_coordinate"]) == (1_600_000, 158, 17)
     assert record["scale"] < record["l2_bound"] < 1.0101 * record["scale"]
     notes = "\n".join(record["notes"])
-    for words in ("17 bits", "2,097,152", "1.00%", "158 uploads", "left out by lot"):
+    for words in ("17 bits", "2,097,152", "1.00%", "158 uploads", "a random part is left out"):
         assert words in notes
     assert ("tau" in notes) == (law == "discrete-gaussian")
 

@@ -73,7 +73,7 @@ def test_one_pass_is_the_default(records, batch, steps):
         ({"adjacency": "replace-one"}, "adjacency='replace-one' with unit='record'"),
         ({"adjacency": "zero-out"}, "adjacency='zero-out' with unit='record'"),
         ({"mechanism": "skellam", "dimension": 9}, "mechanism='skellam'"),
-        ({"noise_schedule": (1.0, 0.5)}, "the same in all rounds"),
+        ({"noise_schedule": (1.0, 0.5)}, "equal noise in all rounds"),
         ({"records": None}, "records is missing"),
         ({"unit": "user"}, "unit='user': must be one of client, record"),
         ({"unit": "client", "cohort": 3}, "records=143 with sampling='poisson': is for unit 'record'"),

@@ -68,7 +68,7 @@ def test_a_comparison_has_the_same_cohort_by_schedules():
         ({"sampling": "min-separation"}, "separation is missing"),
         ({"sampling": "poisson", "participations": 3}, "participations=3"),
         ({"sampling": "cyclic", "separation": 3}, "separation=3"),
-        ({"sampling": "min-separation", "separation": 61}, "rest that long"),
+        ({"sampling": "min-separation", "separation": 61}, "cannot rest for"),
         ({"sampling": "balls-and-bins", "adjacency": "replace-one"}, "replace-one"),
         ({"sampling": "balls-and-bins", "mechanism": "distributed-gaussian", "adjacency": "zero-out"}, "cohort size"),
         ({"sampling": "balls-and-bins", "mechanism": "discrete-gaussian", "dimension": 9}, "placement"),

@@ -120,7 +120,7 @@ def test_enumeration_notices_an_account_that_is_too_small():
     grid = StateGrid(spacing=0.02, states=300, reach=400)
     of = FixedSizeRound(q=0.5, s=1.0, losses=grid.losses(np.arange(401)))
     (removed, added), _ = extremes(of)
-    one_way = Kernels.of([adaptive_program.dominating(np.arange(401), added, removed, grid)], grid)
+    one_way = Kernels.of([adaptive_program.dominating_kernel(np.arange(401), added, removed, grid)], grid)
     values = Values.before(grid, upper=True).after(one_way, one_way)
     p, q = enumerated([1], 2, 1.0, lambda history: ([-1.0], 1.0, -1.0), [-math.inf, *np.linspace(-4, 4, 60), math.inf])
     assert np.maximum(p - math.exp(1.0) * q, 0).sum() > values.forth[50] * 1.01

@@ -23,7 +23,7 @@ def rounds_of(q, z, count, adjacency="add-remove"):
 
 def central(rounds, order):
     with decimal.localcontext(prec=400, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
-        return float(central_moments._central(central_moments._raw_moments(rounds), order))
+        return float(central_moments._central_moment(central_moments._raw_moments(rounds), order))
 
 
 @pytest.mark.parametrize("order", [2, 4, 8])

@@ -84,7 +84,7 @@ def test_the_search_finds_the_least_of_every_length(length, least, left, right):
     orders = np.linspace(1.5, 9.0, length)
     values = np.where(np.arange(length) < least, left, right) * np.abs(np.arange(length) - least)
     beyond = np.append(values, np.inf)
-    found = grid._least(lambda index: beyond[np.minimum(index, length)], cells=1, length=len(orders))
+    found = grid._fibonacci_minimum(lambda index: beyond[np.minimum(index, length)], cells=1, length=len(orders))
     assert found[0] == values.min()
 
 

@@ -22,7 +22,7 @@ from accounting import (
 )
 from accounting.compose import rdp
 from accounting.compose.accountant import epsilon
-from accounting.compose.histories import epsilon_of_worst, worst
+from accounting.compose.histories import largest_epsilon, worst_composition
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 
 DELTA = 1e-4
@@ -67,8 +67,8 @@ def test_participation_alone_and_size_alone_can_make_the_worst_client():
     often, few = Histories(), Histories()
     often.add([Steps(mechanism=SMALL, count=1, clients=(0,)), Steps(mechanism=LARGE, count=200, clients=(1,))])
     few.add([Steps(mechanism=SMALL, count=30, clients=(0,)), Steps(mechanism=LARGE, count=30, clients=(1,))])
-    assert worst(often.distinct(), delta=DELTA) == Composed(parts=((LARGE, 200),))
-    assert worst(few.distinct(), delta=DELTA) == Composed(parts=((SMALL, 30),))
+    assert worst_composition(often.distinct(), delta=DELTA) == Composed(parts=((LARGE, 200),))
+    assert worst_composition(few.distinct(), delta=DELTA) == Composed(parts=((SMALL, 30),))
 
 
 def test_clients_are_not_added_up():
@@ -187,8 +187,8 @@ def test_clients_are_different_whole_numbers(clients):
 def test_the_worst_client_is_the_one_with_the_larger_epsilon():
     little, much = Composed(parts=((step(1, 9.0), 3),)), Composed(parts=((step(1, 2.0), 3),))
     for order in ([little, much], [much, little]):
-        assert worst(order, delta=DELTA) is much
-        assert epsilon_of_worst(order, delta=DELTA) == epsilon(much, delta=DELTA)
+        assert worst_composition(order, delta=DELTA) is much
+        assert largest_epsilon(order, delta=DELTA) == epsilon(much, delta=DELTA)
 
 
 def test_the_worst_client_is_found_by_the_accountant_asked_for():

@@ -139,8 +139,8 @@ def test_what_a_transform_rounds_upwards_is_no_loss():
 
 def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
     law = LossDistribution(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
-    assert lower_bound._shown_epsilon(law, 0.05) == 1.0
-    assert 0 < lower_bound._shown_epsilon(law, 0.15) < 1.0
+    assert lower_bound._epsilon_of_distribution(law, 0.05) == 1.0
+    assert 0 < lower_bound._epsilon_of_distribution(law, 0.15) < 1.0
 
 
 def test_all_kinds_of_rounds_of_a_composition_count():
@@ -153,7 +153,7 @@ def test_all_kinds_of_rounds_of_a_composition_count():
 
 def test_a_delta_above_all_mass_shows_nothing():
     law = LossDistribution(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
-    assert lower_bound._shown_epsilon(law, 0.95) == 0.0
+    assert lower_bound._epsilon_of_distribution(law, 0.95) == 0.0
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
@@ -196,8 +196,8 @@ def test_groups_that_round_upwards_are_noticed(monkeypatch):
         rounded, place = merged(law, offset, interval)
         return rounded, place + 0.5
 
-    merged = quantised._merged
-    monkeypatch.setattr(quantised, "_merged", upwards)
+    merged = quantised._with_merged_cells
+    monkeypatch.setattr(quantised, "_with_merged_cells", upwards)
     assert of_shifts(1e-3, 10**6, 1e-5, 1e-5) > smallest_epsilon(1e-5, mu=1.0)
 
 

@@ -166,7 +166,7 @@ def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
     ):
         assert 0 < float(profile(loss_grid.largest_loss(mechanism), **setting)) <= 1e-19
         for spacing in (0.01, 2.0):
-            assert all(law.infinite <= 1e-19 for law in pld._orders(mechanism, spacing))
+            assert all(law.infinite <= 1e-19 for law in pld._distributions_of_orders(mechanism, spacing))
 
 
 @pytest.mark.parametrize("spacing", [0.002, 0.02, 0.2, 1.0])

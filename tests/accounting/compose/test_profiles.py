@@ -205,7 +205,7 @@ FELT = [(1, 0.3), (40, 0.3), (400, 0.5), (3000, 0.6)]  # coordinates, variance i
 
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("dimension", "variance"), FELT)
-@pytest.mark.parametrize("account", [profiles._analytic, profiles._pld], ids=["analytic", "pld"])
+@pytest.mark.parametrize("account", [profiles._analytic_curve, profiles._pld_curve], ids=["analytic", "pld"])
 def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimension, variance, account):
     """e^c delta(epsilon - 2c) with epsilon - 2c < 0, against 40 digits, and above the exact law of the integers."""
     noise = DiscreteGaussian(
@@ -241,8 +241,8 @@ def test_a_chord_beyond_its_knots_would_be_below_the_curve():
         slope = (values[1] - values[0]) / math.expm1(knots[1])
         assert values[0] + slope * math.expm1(epsilon) < gaussian_profile(epsilon, mu) * (1 - 1e-6)
         with pytest.raises(AssertionError):
-            profiles._chords(np.array([epsilon]), knots, values)
-    whole = profiles.Profile(above_zero=lambda eps: profiles._chords(eps, knots, values), method="test")
+            profiles._interpolated_by_chords(np.array([epsilon]), knots, values)
+    whole = profiles.Profile(above_zero=lambda eps: profiles._interpolated_by_chords(eps, knots, values), method="test")
     assert np.all(whole(-knots) >= [gaussian_profile(-one, mu) * (1 - 1e-12) for one in knots])
 
 

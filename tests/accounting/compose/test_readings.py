@@ -46,7 +46,7 @@ def test_attackers_of_a_gaussian():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_groups_are_above_the_exact_group(size):
     exact = guarantee(Gaussian(noise_multiplier=1 / (size * MU), adjacency=Adjacency.ADD_REMOVE), delta=1e-5).epsilon
-    found = readings.epsilon_at(readings.of_group(profile(PLAIN), size), 1e-5)
+    found = readings.epsilon_at(readings.group_profile(profile(PLAIN), size), 1e-5)
     assert exact * (1 - 1e-6) <= found <= exact * (1 + 1e-6 if size == 1 else 1.6)
 
 

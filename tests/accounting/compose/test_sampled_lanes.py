@@ -13,11 +13,11 @@ from scipy.stats import chi2
 
 from accounting import Composed, Gaussian, Plan, budget, guarantee
 from accounting.budget import certificates
-from accounting.budget.certified_noise import certified_noise, kept_or_certified_noise
+from accounting.budget.certified_noise import cached_or_new_certified_noise, certified_noise
 from accounting.compose import accountant, lower_bound
 from accounting.compose.profiles import profile
 from accounting.compose.sampled_lanes import LanesUnderNoise
-from accounting.compose.sampled_weights import CHUNK, sums_of, weights_at
+from accounting.compose.sampled_weights import CHUNK, sampled_sums, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.factorisation import square_root
 from accounting.ledger.terms import Terms, unit_of
@@ -147,7 +147,7 @@ def exact(epsilon, z, c=(1.0, 0.7)):
 def test_against_quadrature(epsilon):
     """Five standard errors (false alarm 6e-7 each), and the deterministic account is above."""
     one, truth = exact(epsilon, 0.9)
-    sums = sums_of(one, generator(), 200_000, epsilon, (0.8, 0.8))
+    sums = sampled_sums(one, generator(), 200_000, epsilon, (0.8, 0.8))
     for total, square, true in zip(sums.first, sums.squares, truth, strict=True):
         assert abs(total / sums.count - true) < 5 * math.sqrt(square) / sums.count + 1e-7
     noise = Subsampled(mechanism=Gaussian(noise_multiplier=0.9, adjacency="zero-out"), sampling=one.schedule)
@@ -160,7 +160,7 @@ def test_bounds_cover_the_truth():
     one, truth = exact(0.6, 0.9)
     largest, below, means = one.largest_weights(0.6, (0.8, 0.8)), 0, 0
     for seed in range(400):
-        sums = sums_of(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
+        sums = sampled_sums(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
         below += any(bound < true for bound, true in zip(sums.bounds(largest, 0.2), truth, strict=True))
         means += any(total / sums.count < true for total, true in zip(sums.first, truth, strict=True))
     assert below <= 0.1 * 400
@@ -171,7 +171,7 @@ def test_patterns_have_one_lane_and_one_round_an_epoch():
     """Chi-square of all patterns, false alarm 1e-6; planted: a lane drawn anew for each epoch."""
     one = run(4, 2, 2, 8)
     draws = generator()
-    drawn = np.concatenate([one._patterns(draws) for _ in range(4)], axis=1)
+    drawn = np.concatenate([one._sampled_participations(draws) for _ in range(4)], axis=1)
     rounds = np.nonzero(drawn.T)[1].reshape(-1, 2)
     assert np.all(rounds // 4 == [0, 1])
     assert np.all(rounds[:, 0] % 2 == rounds[:, 1] % 2)
@@ -210,7 +210,7 @@ def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
     one, epsilon, tilts = LanesUnderNoise(**LANES), 2.0, (0.8, 1.0)
     if name == ANEW:  # columns of two epochs overlap, which shows at a larger epsilon
         one, epsilon, tilts = replace(one, schedule=secret(4, 2, c=(1.0, 1.0))), 4.0, (1.2, 1.0)
-    bounds = sums_of(one, generator(), 1_000_000, epsilon, tilts).bounds(one.largest_weights(epsilon, tilts), 1e-6)
+    bounds = sampled_sums(one, generator(), 1_000_000, epsilon, tilts).bounds(one.largest_weights(epsilon, tilts), 1e-6)
     sets = FAULTS.get(name, patterns(4, 2, 8))
     flagged = any(
         mean - 5 * error > bound for (mean, error), bound in zip(shown(sets, one, epsilon), bounds, strict=True)
@@ -255,7 +255,10 @@ def test_ledger_lines_and_what_is_refused():
     line = of(secret(12, 4, 4, stream="s"), 3)
     assert from_dict(line.to_dict()) == line
     assert "secret_lanes" not in BallsAndBins(bins=12, lanes=4).to_dict()
-    for fields, words in (({"lanes": 1, "secret_lanes": True}, "none to draw"), ({"secret_lanes": 1}, "true or false")):
+    for fields, words in (
+        ({"lanes": 1, "secret_lanes": True}, "no lane is drawn"),
+        ({"secret_lanes": 1}, "true or false"),
+    ):
         with pytest.raises(InvalidParameter, match=words):
             BallsAndBins(**{"bins": 4, "lanes": 2, **fields})
     with pytest.raises(UnsupportedMechanism, match="replace-one"):
@@ -283,7 +286,7 @@ def test_a_certificate_is_below_the_deterministic_bound(tmp_path, monkeypatch):
     stated = budget.solve(Plan(**PLAN), noise_multiplier=2.0, rounds=24)
     assert stated.plan.adjacency == "add-remove"
     assert stated.to_dict()["secret_lanes"] is True
-    found = certificates.kept_or_certified(certificates.Claim.of(stated), samples=50_000)
+    found = certificates.cached_or_new_certificate(certificates.Claim.of(stated), samples=50_000)
     assert found.epsilon < found.deterministic == stated.epsilon
     assert found.holds
     assert certificates.Claim.of(stated).recomputes(found)
@@ -314,7 +317,7 @@ def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     """Smaller than what holds for sure, verified once, and its certificate is about the epsilon that was asked for."""
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
     asked = {"epsilon": 1.5, "rounds": 24, "samples": 50_000}
-    found = kept_or_certified_noise(Plan(**PLAN), **asked)
+    found = cached_or_new_certified_noise(Plan(**PLAN), **asked)
     sure = budget.solve(Plan(**PLAN), epsilon=1.5, rounds=24)
     error = found.budget.to_dict()["prefix_error_in_clips"]
     assert error < sure.to_dict()["prefix_error_in_clips"]
@@ -323,7 +326,7 @@ def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     assert one.holds
     assert one.deterministic > 1.5
     assert certificates.Claim.of(found.budget).recomputes(one)
-    again = kept_or_certified_noise(Plan(**PLAN), **asked)
+    again = cached_or_new_certified_noise(Plan(**PLAN), **asked)
     assert (again.certificate, again.budget.noise_multiplier) == (one, found.budget.noise_multiplier)
 
 
@@ -342,7 +345,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     assert found.certificate.failure == found.certificate.tries * 1e-12
     assert found.budget.noise_multiplier < budget.noise_multiplier(plan, epsilon=1.0, rounds=30)
     monkeypatch.setattr(module, "MOST_TRIES", 1)
-    with pytest.raises(CalibrationError, match="holds for sure"):
+    with pytest.raises(CalibrationError, match="holds without sampling"):
         certified_noise(plan, epsilon=1.0, rounds=30, samples=100_000)
 
 
@@ -350,7 +353,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     ("fields", "words"),
     [
         ({"lanes": None, "noise": "independent"}, "without lanes"),
-        ({"lanes": 1}, "none to draw"),
+        ({"lanes": 1}, "no lane is drawn"),
         ({"lanes": 5}, "lanes must divide"),
         ({"adjacency": "replace-one"}, "replace-one"),
         ({"factorisation": "square-root", "factorisation_power": 0.4}, "Remove one"),

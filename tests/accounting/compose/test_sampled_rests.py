@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from accounting import Plan, budget
 from accounting.budget import certificates
 from accounting.compose.sampled_rests import RestsUnderNoise
-from accounting.compose.sampled_weights import Sums, sums_of, weights_at
+from accounting.compose.sampled_weights import Sums, sampled_sums, weights_at
 from accounting.compose.shown_schedules import counts_distribution
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
@@ -61,7 +61,7 @@ def test_a_chain_without_the_rest_is_not_the_truth(monkeypatch):
     wrong = RestsUnderNoise(schedule=MinSeparation(separation=1, probability=0.45), rounds=3, noise_multiplier=1.1)
     monkeypatch.setattr(RestsUnderNoise, "_log_ratio", lambda self, x, shift: type(self)._log_ratio_of(wrong, x, shift))
     monkeypatch.setattr(RestsUnderNoise, "_log_ratio_of", _ORIGINAL, raising=False)
-    sums = sums_of(SMALL, generator(), 60_000, 0.4, (0.3, 0.2))
+    sums = sampled_sums(SMALL, generator(), 60_000, 0.4, (0.3, 0.2))
     truth = quadrature(SMALL, 0.4)
     errors = [math.sqrt(square) / sums.count for square in sums.squares]
     assert any(
@@ -90,7 +90,7 @@ def test_patterns_rest_and_have_the_chances_of_the_schedule():
     schedule = MinSeparation(separation=4, probability=0.15)
     rests = RestsUnderNoise(schedule=schedule, rounds=12, noise_multiplier=1.0)
     draws = generator()
-    patterns = np.concatenate([rests._patterns(draws) for _ in range(8)], axis=1)
+    patterns = np.concatenate([rests._sampled_participations(draws) for _ in range(8)], axis=1)
     for one, two in itertools.combinations(range(12), 2):
         assert two - one >= 4 or not np.any(patterns[one] * patterns[two])
     law, count = counts_distribution(schedule, 12), patterns.shape[1]
@@ -139,14 +139,14 @@ def test_an_audit_computes_it_again(certificate):
 
 
 def test_further_tries_are_counted_and_charged(monkeypatch):
-    real, called = certificates._calibrated, []
+    real, called = certificates._calibrated_tilts_and_epsilon, []
 
     def hopeful(*given):
         called.append(1)
         tilts, epsilon = real(*given)
         return tilts, certificates.rounded_up(epsilon * 0.97)
 
-    monkeypatch.setattr(certificates, "_calibrated", hopeful)
+    monkeypatch.setattr(certificates, "_calibrated_tilts_and_epsilon", hopeful)
     monkeypatch.setattr(certificates, "STEP", 1.03)
     found = certificates.certified(certificates.Claim.of(rests()), samples=100_000)
     assert found.tries > 1
@@ -159,28 +159,28 @@ def test_further_tries_are_counted_and_charged(monkeypatch):
 
 def test_it_is_kept_by_all_that_it_follows_from(monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
-    first = certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
+    first = certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000)
 
     def anew(*given, **more):
         raise CalibrationError("computed anew")
 
     monkeypatch.setattr(certificates, "certified", anew)
-    assert certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000) == first
+    assert certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000) == first
     for other, samples in ((rests(delta=2e-3), 50_000), (rests(rounds=29), 50_000), (rests(), 60_000)):
         with pytest.raises(CalibrationError, match="anew"):
-            certificates.kept_or_certified(certificates.Claim.of(other), samples=samples)
+            certificates.cached_or_new_certificate(certificates.Claim.of(other), samples=samples)
     (file, *_) = (tmp_path / "certificates").glob("*.json")
     for one in (tmp_path / "certificates").glob("*.json"):
         one.write_text(file.read_text().replace(str(first.epsilon), "0.1"))
     with pytest.raises(CalibrationError, match="anew"):
-        certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
+        certificates.cached_or_new_certificate(certificates.Claim.of(rests()), samples=50_000)
 
 
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"sampling": "balls-and-bins"}, "is for 'min-separation'"),
-        ({"sampling": "poisson"}, "is for 'min-separation'"),
+        ({"sampling": "balls-and-bins"}, "certificates are for 'min-separation'"),
+        ({"sampling": "poisson"}, "certificates are for 'min-separation'"),
         ({"sampling": "min-separation", "separation": 5, "noise": "banded", "bands": 2}, "independent Gaussian noise"),
     ],
 )

@@ -125,9 +125,9 @@ def test_gamma_gives_the_mean(eta):
 
 def test_what_is_not_proven_is_refused():
     coins = BernoulliAggregate(dimension=9, floor=0.1, adjacency="zero-out", l2_clip=0.1, cohort=10, overflow=1e-9)
-    with pytest.raises(InvalidParameter, match="none given"):
+    with pytest.raises(InvalidParameter, match="no mechanism is given"):
         selection.epsilon(runs=RandomRuns(mean=3.0), delta=1e-5)
-    with pytest.raises(UnsupportedMechanism, match="no bound at delta"):
+    with pytest.raises(UnsupportedMechanism, match="is known at delta"):
         selection.epsilon(coins, runs=RandomRuns(mean=3.0), delta=1e-10)
     for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}):
         with pytest.raises(InvalidParameter):
@@ -166,7 +166,7 @@ def test_hockey_sticks_of_the_best_stay_below_those_of_one_run(runs):
     levels = np.linspace(0, 3, 31)
 
     def bound(one, at):
-        return runs.largest_mean * one(at - selection.shift([one], runs))
+        return runs.largest_mean * one(at - selection.epsilon_shift([one], runs))
 
     rng = np.random.default_rng(3)
     assert exact_excess(bound, levels, rng, runs) <= 1e-12
@@ -186,8 +186,8 @@ def test_the_shift_is_that_of_randomised_response():
     for runs in LAWS[1:]:
         g = runs.gamma
         exact = (1 + runs.eta) * math.log((g + (1 - g) * t * corner) / (g + (1 - g) * corner))
-        assert exact <= selection.shift([one], runs) <= 1.03 * exact
-    assert 7.0 * (t - 1) * corner <= selection.shift([one], LAWS[0]) <= 1.03 * 7.0 * (t - 1) * corner
+        assert exact <= selection.epsilon_shift([one], runs) <= 1.03 * exact
+    assert 7.0 * (t - 1) * corner <= selection.epsilon_shift([one], LAWS[0]) <= 1.03 * 7.0 * (t - 1) * corner
 
 
 @pytest.mark.parametrize("runs", [*LAWS, RandomRuns(mean=2.5, eta=0.3)])

@@ -10,7 +10,7 @@ from accounting import Composed, Gaussian, PoissonSampling
 from accounting.compose import pld
 from accounting.compose.loss_distribution import LossDistribution
 from accounting.compose.twins import continuous
-from accounting.compose.unit_currency import _profile, _worst_gap, currency, is_quieter
+from accounting.compose.unit_currency import _profile_on_grid, _largest_excess, currency, is_quieter
 from accounting.mechanisms import (
     BallsAndBins,
     BernoulliAggregate,
@@ -54,18 +54,18 @@ PRICES = [
 def test_prices_are_those_of_independent_code(golden, part, prices):
     plan = Composed(parts=(part,))
     for left, price in prices.items():
-        found = golden.price(plan, left=left, reserve=RESERVE)
+        found = golden.price(plan, remaining_units=left, reserve=RESERVE)
         assert (None if found is None else found.units) == price
         if found is not None:
-            assert golden.suffices(plan, price, left=left, reserve=RESERVE) == found
-            assert golden.suffices(plan, price - 1, left=left, reserve=RESERVE) is None
+            assert golden.suffices(plan, price, remaining_units=left, reserve=RESERVE) == found
+            assert golden.suffices(plan, price - 1, remaining_units=left, reserve=RESERVE) is None
             assert 0 < found.reserve <= 0.11 * RESERVE
 
 
 def test_a_price_holds_at_random_gamma_in_both_orders(golden):
     """h of the plan and what is left, less h of all units, by the account of deltas, which sums otherwise."""
     rng, plan = np.random.default_rng(1), poisson(1.2, 1 / 60)
-    price = golden.price(Composed(parts=((plan, 30),)), left=200, reserve=RESERVE)
+    price = golden.price(Composed(parts=((plan, 30),)), remaining_units=200, reserve=RESERVE)
     unit, spacing = poisson(1.4, 1 / 60), golden.interval
     at = rng.uniform(-3, 3, 400)
     after = pld.distribution(Composed(parts=((plan, 30), (unit, 200 - price.units))), spacing)
@@ -81,7 +81,7 @@ def test_a_price_holds_at_random_gamma_in_both_orders(golden):
 
 def test_profiles_are_exact_sums():
     law = LossDistribution(spacing=0.25, lowest=-2, masses=np.array([0.125, 0.25, 0.0, 0.5, 0.0625]), infinite=0.0625)
-    found = _profile(law, -4, 4)
+    found = _profile_on_grid(law, -4, 4)
     for place, value in zip(range(-4, 5), found, strict=True):
         terms = [
             Fraction(mass) * (1 - Fraction(math.exp(0.25 * (place - step))))
@@ -89,7 +89,7 @@ def test_profiles_are_exact_sums():
             if step > place
         ]
         assert value == pytest.approx(float(sum(terms) + Fraction(0.0625)), abs=4e-16)
-    assert _worst_gap(law, law) == 0.0
+    assert _largest_excess(law, law) == 0.0
 
 
 INTEGERS = {
@@ -134,7 +134,7 @@ def test_coins_below_a_loose_gaussian_are_counted_by_the_best_account():
     unit = Composed(parts=((subsample(coins, PoissonSampling(probability=0.1)), 1),))
     found = currency(unit, None, epsilon=1.0, delta=1e-4, reserve=1e-6)
     assert not found.has_prices
-    assert found.price(unit, left=found.units, reserve=1e-6) is None
+    assert found.price(unit, remaining_units=found.units, reserve=1e-6) is None
 
 
 def test_fixed_size_rounds_are_counted_by_their_adaptive_account():
@@ -142,7 +142,7 @@ def test_fixed_size_rounds_are_counted_by_their_adaptive_account():
     unit = subsample(Gaussian(noise_multiplier=1.4, adjacency="zero-out"), sampling)
     found = currency(Composed(parts=((unit, 1),)), None, epsilon=4.0, delta=DELTA, reserve=RESERVE)
     assert found.units == 691  # one pair: 646
-    price = found.price(Composed(parts=((poisson(20.0, 1.0, "zero-out"), 1),)), left=591, reserve=RESERVE)
+    price = found.price(Composed(parts=((poisson(20.0, 1.0, "zero-out"), 1),)), remaining_units=591, reserve=RESERVE)
     assert price.units == 8
     ran = currency(Composed(parts=((unit, 1),)), None, epsilon=4.0, delta=DELTA, reserve=0.0)
     assert ran.units == 692

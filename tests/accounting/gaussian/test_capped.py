@@ -42,7 +42,7 @@ def test_the_golden_plan(adjacency, stated):
         found = guarantee(golden(cap, adjacency), delta=DELTA)
         assert found.epsilon == pytest.approx(epsilon, abs=6e-5)
         assert found.lower_bound <= found.epsilon
-        assert any(note.startswith(f"cohort cap: of more than {cap} drawn") for note in found.notes)
+        assert any(note.startswith(f"cohort cap: if more than {cap} clients") for note in found.notes)
     assert found.sampling == "capped-poisson"
 
 

@@ -88,11 +88,11 @@ def test_a_coarser_quadrature_is_noticed(monkeypatch):
 
 
 def test_ends_of_the_angle():
-    row = corner_profile.in_a_row(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7)
+    row = corner_profile.collinear_corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7)
     np.testing.assert_allclose(
         row, corner_profile.corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7, angle=0.0), rtol=1e-9
     )
-    across = corner_profile.opposite(EPSILONS, sampling_probability=0.1, distance=0.7)
+    across = corner_profile.opposite_corner(EPSILONS, sampling_probability=0.1, distance=0.7)
     near = divergence(EPSILONS, 0.1, *corner_of(0.7, 0.7, math.pi), step=0.1)
     np.testing.assert_allclose(across, near, rtol=1e-8, atol=1e-14)
 

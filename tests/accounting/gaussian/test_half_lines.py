@@ -17,7 +17,7 @@ SIGMAS = [0.01, 0.1, 0.5, 1.0, 10.0, 1000.0]
 def supremum(near, middle, far, shift):
     with np.errstate(divide="ignore"):
         logs = [np.log(np.array([weight])) for weight in (near, middle, far)]
-    return float(half_lines.supremum(*logs, shift)[0])
+    return float(half_lines.half_line_supremum(*logs, shift)[0])
 
 
 def gain(t, near, middle, far, shift):

@@ -95,12 +95,12 @@ class TestBoth:
         "bad", [[1], [2.5], [2, 2.5], [2, 1], [], [math.nan], [math.inf], ["a"], [10**9], None, [[2]]]
     )
     def test_orders_must_be_whole(self, amplify, bad):
-        with pytest.raises(InvalidParameter, match=r"orders=.*must be whole numbers from 2 to"):
+        with pytest.raises(InvalidParameter, match=r"orders=.*must be integers from 2 to"):
             amplify(bad, self.CURVE, sampling_probability=0.1)
 
     @pytest.mark.parametrize("curve", [lambda a: a[:1], lambda a: -a, lambda a: a * np.nan])
     def test_the_curve_must_be_a_divergence(self, amplify, curve):
-        with pytest.raises(InvalidParameter, match="must be a divergence, at least 0, for each"):
+        with pytest.raises(InvalidParameter, match="must return a divergence of at least 0"):
             amplify([2, 3], curve, sampling_probability=0.1)
 
     @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, True, "0.1", None])

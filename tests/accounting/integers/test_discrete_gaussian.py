@@ -242,14 +242,14 @@ def test_the_stream_agrees_with_the_composition_and_charges_overflow(law, sampli
         assert stated > guarantee(charged, delta=1e-5, accountant=accountant, with_lower_bound=False).epsilon
     assert math.isinf(stream[10])  # 11 times the overflow is more than delta
     with pytest.raises(
-        UnsupportedMechanism, match=r"exceeds the uploads of a sum with probability 1.1e-05.*Raise that number"
+        UnsupportedMechanism, match=r"exceeds the uploads of a sum with probability 1.1e-05.*Raise the number"
     ):
         guarantee(Composed(parts=((mechanism, 11),)), delta=1e-5, accountant=accountant)
 
 
 def test_noise_far_below_a_step_is_refused_with_the_remedy():
     for variance, shares in ((0.01, 1), (0.05, 100)):
-        with pytest.raises(UnsupportedMechanism, match=r"noise far below one integer step.*Raise the scale"):
+        with pytest.raises(UnsupportedMechanism, match=r"the noise is far below one integer step.*Raise the scale"):
             guarantee(noise(variance, shares, 1.0), delta=1e-5, accountant="pld")
 
 

@@ -9,7 +9,7 @@ from scipy.stats import skellam
 
 from accounting import Plan, budget
 from accounting.gaussian import privacy_profile
-from accounting.integers.skellam import _masses, _rounded_down, largest_step, shift_above
+from accounting.integers.skellam import _masses, _variance_rounded_down, largest_step, mu_of_shift
 
 
 def exact_steps(variance, far):
@@ -38,7 +38,7 @@ def test_masses_by_the_expansion_are_those_of_the_bessel_function(variance):
 
 @pytest.mark.parametrize(("variance", "shift"), [(0.7, 1), (4.0, 1), (4.0, 3), (60.0, 2), (60.0, 20)])
 def test_exact_divergences_of_shifts_stay_below_and_come_near(variance, shift):
-    mu = shift_above(variance, shift, 1e-15)
+    mu = mu_of_shift(variance, shift, 1e-15)
     x = np.arange(-400, 401)
     q = skellam.pmf(x, variance / 2, variance / 2)
     p = np.roll(q, shift)
@@ -53,7 +53,7 @@ def test_exact_divergences_of_shifts_stay_below_and_come_near(variance, shift):
 def test_products_of_shifts_stay_below():
     """Two coordinates, shifted by 2 and 1, and the other way."""
     variance = 2.0
-    mu = shift_above(variance, math.sqrt(5), 1e-15)
+    mu = mu_of_shift(variance, math.sqrt(5), 1e-15)
     x = np.arange(-60, 61)
     one = skellam.pmf(x, 1.0, 1.0)
     q = np.multiply.outer(one, one).ravel()
@@ -75,9 +75,9 @@ def test_no_more_than_a_discrete_gaussian_of_equal_variance(sampling):
 
 @pytest.mark.parametrize("variance", [1e-3, 1e12])
 def test_beyond_what_doubles_reach_nothing_is_said(variance):
-    assert shift_above(variance, 10.0, 1e-12) is None
+    assert mu_of_shift(variance, 10.0, 1e-12) is None
 
 
 def test_large_variances_are_rounded_down():
     for variance in (1e6, 3.7e8, 9.99e9):
-        assert variance * (1 - 2**-11) < _rounded_down(variance) <= variance
+        assert variance * (1 - 2**-11) < _variance_rounded_down(variance) <= variance

@@ -64,7 +64,7 @@ def test_copies_while_a_run_appends_are_whole(ledger, tmp_path):
 def test_a_copy_of_another_ledger_is_not_replaced(ledger, tmp_path):
     backup(ledger.path, tmp_path / "copy")
     other = Ledger.create(tmp_path / "ledger.jsonl", Header(unit="client", clients=11, randomness="secure"))
-    with pytest.raises(LedgerError, match="Name another folder"):
+    with pytest.raises(LedgerError, match="Use another folder"):
         backup(other.path, tmp_path / "copy")
 
 
@@ -72,7 +72,7 @@ def test_an_older_copy_is_never_restored(ledger, tmp_path):
     """Over a longer ledger; over a head that names a later line; with a last head that it does not have."""
     made = backup(ledger.path, tmp_path / "copy")
     ledger.record(release(3))
-    with pytest.raises(LedgerError, match="would forget what was released"):
+    with pytest.raises(LedgerError, match="would omit"):
         restore(made.path, ledger.path, nothing_since=True)
     last = ledger.head
     kept_head.write(ledger.path, last)
@@ -82,7 +82,7 @@ def test_an_older_copy_is_never_restored(ledger, tmp_path):
     kept_head.path_of(ledger.path).unlink()
     with pytest.raises(LedgerError, match="not with the head given"):
         restore(made.path, ledger.path, last_head=last)
-    with pytest.raises(LedgerError, match="nothing shows that it is the newest"):
+    with pytest.raises(LedgerError, match="nothing shows that this is the newest"):
         restore(made.path, ledger.path)
     assert not ledger.path.exists()
 

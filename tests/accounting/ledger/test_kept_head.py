@@ -9,7 +9,7 @@ from reference.bounded import bounded
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
 from accounting.ledger import kept_head, population_key
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 
 ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
@@ -51,10 +51,10 @@ def test_every_line_has_its_place_after_a_head(tmp_path):
 def test_a_cut_at_the_end_of_a_line_is_found_by_who_opens_and_who_charges(project, entries):
     other = ProjectLedger.open(project.ledger.path)
     cut(project.ledger.path, entries)
-    with pytest.raises(LedgerError, match=r"p\.jsonl: has no line of hash .* which p\.jsonl\.head says"):
+    with pytest.raises(LedgerError, match=r"p\.jsonl: has no line of hash .* which p\.jsonl\.head names"):
         ProjectLedger.open(project.ledger.path)
     for writer in (project, other):
-        with pytest.raises(LedgerError, match="shorter than it was"):
+        with pytest.raises(LedgerError, match="shorter than at the last read"):
             writer.charge(release(7), run="b", population=WHO)
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monke
     def full(path, content, **how):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("accounting.ledger.regular_file.put", full)
+    monkeypatch.setattr("accounting.ledger.regular_file.replace_content", full)
     with pytest.raises(LedgerError, match=r"p\.jsonl\.head: cannot be written.*Nothing was released"):
         project.charge(release(3), run="a", population=WHO, repeatable=True)
     monkeypatch.undo()
@@ -99,7 +99,7 @@ def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
     kept_head.write(path, "0" * 64)  # of a project whose making was killed
     project = ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
     assert kept_head.read(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
-    with pytest.raises(LedgerError, match="already there"):
+    with pytest.raises(LedgerError, match="already exists"):
         ProjectLedger.create(path, clients=10, epsilon=9.0, delta=1e-5)
     assert ProjectLedger.open(path).terms.epsilon == 3.0
 
@@ -110,7 +110,7 @@ def project_of_0_1(path, *lines):
     header = {"kind": "header", "version": 1, "unit": "client", "clients": 10, "randomness": "x", "about": about}
     content, chain = b"", ""
     for record in (header, *(line.to_dict() | {"detail": {"run": "old"}} for line in lines)):
-        line, chain = sealed(record, chain)
+        line, chain = chained_line(record, chain)
         content += line
     path.write_bytes(content)
     return path
@@ -120,7 +120,7 @@ def test_a_project_of_version_0_1_is_read_and_goes_on_without_populations_only(t
     path = project_of_0_1(tmp_path / "p.jsonl", release(0))
     project = ProjectLedger.open(path)
     assert project.spent().epsilon > 0
-    with pytest.raises(LedgerError, match=r"charged by runs of version 0\.1.*Make a new project"):
+    with pytest.raises(LedgerError, match=r"charged by runs of version 0\.1.*Create a new project"):
         project.charge(release(1), run="new", population=WHO)
     project.charge(release(1), run="old")
     assert len(Ledger.read(path).releases) == 2
@@ -128,7 +128,7 @@ def test_a_project_of_version_0_1_is_read_and_goes_on_without_populations_only(t
 
 def test_one_population_has_a_project(project, tmp_path):
     assert ProjectLedger.open(project.ledger.path).population == WHO
-    for population, words in ((OTHERS, "this run's are bbbb"), (None, "does not say who")):
+    for population, words in ((OTHERS, "this run's are bbbb"), (None, "has no fingerprint of its clients")):
         with pytest.raises(LedgerError, match=words):
             project.charge(release(3), run="b", population=population)
     given = ProjectLedger.create(
@@ -143,7 +143,7 @@ def test_one_population_has_a_project(project, tmp_path):
 def test_lines_for_different_clients_are_not_believed(project):
     line = Release(**{**vars_of(release(3)), "detail": {"run": "c", "population": OTHERS}})
     project.ledger.record(line)
-    with pytest.raises(LedgerError, match="was charged for other clients"):
+    with pytest.raises(LedgerError, match="was charged for clients other than"):
         project.charge(release(4), run="a", population=WHO)
 
 
@@ -154,9 +154,9 @@ def vars_of(one):
 def test_the_key_is_one_for_all_runs(project, tmp_path):
     fresh = ProjectLedger.create(tmp_path / "fresh.jsonl", clients=10, epsilon=3.0, delta=1e-5)
     key = fresh.key()
-    assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != population_key.fresh()
+    assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != population_key.new_key()
     assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
-    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: is missing"):
+    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: the key is missing"):
         project.key()
     (tmp_path / "fresh.jsonl.key").write_text("short")
     with pytest.raises(LedgerError, match="must hold 64 hexadecimal digits"):

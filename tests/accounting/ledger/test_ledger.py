@@ -24,7 +24,7 @@ from accounting import (
     guarantee,
 )
 from accounting.errors import EditedLedger, LedgerError, LedgerVersionError, TruncatedLedger
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 
 HEADER = Header(unit="client", clients=6000, randomness="simulated", about={"method": "dp-fedavg"})
 POISSON = Subsampled(
@@ -192,7 +192,7 @@ def test_an_unknown_version_is_refused_by_its_name(ledger):
 
 def test_an_existing_file_is_never_overwritten(ledger):
     before = ledger.path.read_bytes()
-    with pytest.raises(LedgerError, match="already there"):
+    with pytest.raises(LedgerError, match="already exists"):
         Ledger.create(ledger.path, HEADER)
     assert ledger.path.read_bytes() == before
 
@@ -241,11 +241,11 @@ def test_a_new_ledger_and_its_place_in_the_folder_are_synced(tmp_path, monkeypat
 
 def test_a_line_depends_on_what_is_said_and_not_on_its_order():
     said = {"b": 1.5, "a": {"d": [1, 2], "c": None}}
-    line, chain = sealed(said, "before")
+    line, chain = chained_line(said, "before")
     assert line == b'{"chain":"' + chain.encode() + b'","a":{"c":null,"d":[1,2]},"b":1.5}\n'
     assert chain == hashlib.sha256(b'before{"a":{"c":null,"d":[1,2]},"b":1.5}').hexdigest()
     with pytest.raises(ValueError, match="not JSON compliant"):
-        sealed({"a": float("nan")}, "before")
+        chained_line({"a": float("nan")}, "before")
 
 
 def test_releases_of_another_unit_have_no_place(tmp_path):
@@ -255,16 +255,18 @@ def test_releases_of_another_unit_have_no_place(tmp_path):
     )
     for header, entry, words in ((HEADER, local, "a local release"), (of_records, release(0), "a release of all")):
         book = Ledger.create(tmp_path / header.unit, header)
-        with pytest.raises(LedgerError, match=f"{words}.* has no place in a ledger of unit '{header.unit}'"):
+        with pytest.raises(LedgerError, match=f"{words}.* is not allowed in a ledger of unit '{header.unit}'"):
             book.record(entry)
         assert book.entries == Ledger.read(book.path).entries == []
-        line, _ = sealed(entry.to_dict(), book._chain)
+        line, _ = chained_line(entry.to_dict(), book._chain)
         book.path.write_bytes(book.path.read_bytes() + line)
-        with pytest.raises(EditedLedger, match="has no place"):
+        with pytest.raises(EditedLedger, match="is not allowed"):
             Ledger.read(book.path)
     book = Ledger.create(tmp_path / "whose", of_records)
     book.record(local)
-    assert book.if_fixed_in_advance(1e-5).notes == ("of the worst client, which took 3 steps",)
+    assert book.if_fixed_in_advance(1e-5).notes == (
+        "epsilon is that of the client with the largest epsilon, which made 3 steps",
+    )
 
 
 @pytest.mark.parametrize("line", [1, 2, 57, 120])
@@ -294,7 +296,7 @@ def test_the_first_bad_line_is_named_wherever_a_bit_flips(tmp_path, line, where)
 )  # fmt: skip
 def test_a_line_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
     book = Ledger.create(tmp_path / "l", HEADER)
-    line, _ = sealed({**release(0).to_dict(), field: value}, book._chain)
+    line, _ = chained_line({**release(0).to_dict(), field: value}, book._chain)
     with open(book.path, "ab") as file:
         file.write(line)
     with pytest.raises(EditedLedger, match="line 2"):
@@ -308,13 +310,13 @@ def test_numbers_that_are_none_are_refused(tmp_path, text):
     content = content.replace(b'"dimension":10', b'"dimension":' + text)
     chain = hashlib.sha256(book._chain.encode() + content).hexdigest()
     book.path.write_bytes(book.path.read_bytes() + b'{"chain":"' + chain.encode() + b'",' + content[1:] + b"\n")
-    with pytest.raises(EditedLedger, match="line 2: not a line that this package wrote"):
+    with pytest.raises(EditedLedger, match="line 2: not a valid ledger line"):
         Ledger.read(book.path)
 
 
 @pytest.mark.parametrize(("field", "value"), [("unit", "user"), ("clients", 0), ("randomness", 1), ("about", "x")])
 def test_a_header_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
-    (tmp_path / "l").write_bytes(sealed({**HEADER.to_dict(), field: value}, "")[0])
+    (tmp_path / "l").write_bytes(chained_line({**HEADER.to_dict(), field: value}, "")[0])
     with pytest.raises(EditedLedger, match="line 1"):
         Ledger.read(tmp_path / "l")
 
@@ -340,8 +342,8 @@ def test_a_line_with_a_right_hash_that_lacks_something_is_refused(tmp_path, fiel
     record = release(0).to_dict()
     del record[field]
     with open(book.path, "ab") as file:
-        file.write(sealed(record, book._chain)[0])
-    with pytest.raises(EditedLedger, match=f"line 2: not a release that this version knows .'{field}'"):
+        file.write(chained_line(record, book._chain)[0])
+    with pytest.raises(EditedLedger, match=f"line 2: this version does not support the entry .'{field}'"):
         Ledger.read(book.path)
 
 
@@ -351,6 +353,6 @@ def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
     def refuse(*_):
         raise PermissionError("not ours")
 
-    monkeypatch.setattr("accounting.ledger.regular_file.cut", refuse)
-    with pytest.raises(LedgerError, match=r"unfinished last line cannot be cut off \(not ours\)"):
+    monkeypatch.setattr("accounting.ledger.regular_file.truncate_file", refuse)
+    with pytest.raises(LedgerError, match=r"incomplete last line cannot be removed \(not ours\)"):
         Ledger.resume(ledger.path)

@@ -83,8 +83,8 @@ def test_a_second_writer_is_refused(tmp_path):
 def test_a_file_that_became_shorter_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     ledger.record_all([release(0), release(1)])
-    regular_file.cut(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
-    with pytest.raises(EditedLedger, match="shorter than it was"):
+    regular_file.truncate_file(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
+    with pytest.raises(EditedLedger, match="shorter than at the last read"):
         ledger.catch_up()
 
 

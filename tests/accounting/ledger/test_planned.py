@@ -23,7 +23,7 @@ from accounting import (
 from accounting.compose import accountant
 from accounting.errors import EditedLedger
 from accounting.ledger import Aborted, Planned
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 
 CLIENTS, COHORT, ROUNDS, NOISE = 6000, 100, 180, 1.4
@@ -91,7 +91,7 @@ def test_rounds_that_the_caller_left_out_are_an_early_end_and_lost_ones_are_none
     Ledger.resume(ledger.path).record(Aborted(round=ROUNDS - 1, reason="too few"))
     stated = Ledger.read(ledger.path).guarantee(DELTA)
     assert stated.epsilon == epsilon(ROUNDS if skips else ROUNDS - 1)
-    assert any("losses of clients do not depend on results" in note for note in stated.notes) is not skips
+    assert any("dropouts do not depend on results" in note for note in stated.notes) is not skips
 
 
 def test_a_budget_is_stated_where_it_is_less_than_the_plan_or_the_run_was_prolonged(ledger_of):
@@ -117,7 +117,7 @@ def test_a_statement_is_never_below_the_releases(ledger_of):
 def test_a_ledger_without_a_plan_says_which_number_it_is(ledger_of):
     stated = ledger_of(None, range(3)).guarantee(DELTA)
     assert stated.epsilon == epsilon(3)
-    assert any("names no plan: true where number and kind" in note for note in stated.notes)
+    assert any("which has no plan: true if number and kind" in note for note in stated.notes)
     nothing = ledger_of(PLAN, []).guarantee(DELTA)
     assert nothing.epsilon == 0.0
     assert "nothing was released" in nothing.notes
@@ -175,7 +175,7 @@ def test_the_header_carries_the_plan(ledger_of, plan):
 )
 def test_a_plan_that_is_none_is_refused(tmp_path, plan, words):
     record = Header(unit="client", clients=9, randomness="secure").to_dict() | {"plan": plan}
-    (tmp_path / "l.jsonl").write_bytes(sealed(record, "")[0])
+    (tmp_path / "l.jsonl").write_bytes(chained_line(record, "")[0])
     with pytest.raises(EditedLedger, match=words):
         Ledger.read(tmp_path / "l.jsonl")
 

@@ -23,7 +23,7 @@ from accounting import (
     subsample,
 )
 from accounting.errors import BudgetSpent, LedgerError
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 
 GAUSSIAN = Gaussian(noise_multiplier=1.4, adjacency="zero-out")
@@ -64,7 +64,7 @@ def ledger(tmp_path):
 def test_the_noise_that_is_charged_for_is_the_least_that_may_be_stated(ledger, mechanism, detail, least):
     size = ledger.path.stat().st_size
     for short in (0.0, least / 2, least * (1 - 1e-6), math.nan):
-        with pytest.raises(LedgerError, match=r"round 0: noise_std=.*: the mechanism that is charged has noise of"):
+        with pytest.raises(LedgerError, match=r"round 0: noise_std=.*: the charged mechanism has noise of"):
             ledger.record(release(mechanism, short, **detail))
     assert ledger.path.stat().st_size == size
     for enough in (least * (1 - 1e-10), least, 5 * least):
@@ -107,7 +107,7 @@ def test_a_project_is_not_charged_for_it(tmp_path):
 
 def test_what_was_written_before_is_still_read(ledger):
     """Versions before 0.2 took such lines; their epsilon is that of what was charged."""
-    line, _ = sealed(release(GAUSSIAN, 0.0).to_dict(), ledger.head)
+    line, _ = chained_line(release(GAUSSIAN, 0.0).to_dict(), ledger.head)
     ledger.path.write_bytes(ledger.path.read_bytes() + line)
     again = Ledger.resume(ledger.path)
     assert [one.noise_std for one in again.releases] == [0.0]

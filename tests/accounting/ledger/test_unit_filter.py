@@ -55,10 +55,10 @@ def test_neither_continuation_of_the_attack_is_accepted(golden, plan):
     assert golden.units == (450, 330)
     together = Composed.of([GOLDEN] * 120 + plan)
     assert accountant.epsilon(together, delta=GOLDEN_DELTA) <= 1.01
-    with pytest.raises(BudgetSpent, match="not paid for as a whole"):
+    with pytest.raises(BudgetSpent, match="not bought before"):
         golden.charge(release(0, plan[0]), run="b")
     golden.pay = 450
-    with pytest.raises(BudgetSpent, match=r"330 units that are left .* do not pay for"):
+    with pytest.raises(BudgetSpent, match=r"330 remaining units .* do not suffice for"):
         golden.begin(plan, run="b")
     assert golden.units == (450, 330)
 
@@ -176,7 +176,7 @@ class Game:
     def _open(self, path):
         project = ProjectLedger.open(path)
         if self.natural:  # the rule of version 0.2 put back
-            project._natural = True
+            project._by_composition = True
         return project
 
     def _state(self, path):
@@ -203,7 +203,7 @@ SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4, 9, 10)]
 @pytest.mark.parametrize("seed", [11, *SLOW])
 def test_no_adversary_exceeds_the_budget_and_with_natural_composition_one_does(tmp_path, monkeypatch, seed):
     """All choices, exactly, through `ProjectLedger.charge`; from above."""
-    monkeypatch.setattr("accounting.ledger.project._TURN", 0.0)
+    monkeypatch.setattr("accounting.ledger.project._PAUSE_SECONDS", 0.0)
     menu, epsilon, delta = settings_of(seed)
     game = Game(tmp_path / "units", menu, epsilon, delta)
     assert 0.3 * delta < game.value() <= delta
@@ -221,14 +221,14 @@ BOUGHT = [(poisson(1.5, 0.1), 1), (poisson(9.0, 1.0), 1)]
 def test_purchases_stay_within_the_budget_if_all_gamma_are_compared(tmp_path, monkeypatch, planted, least, most):
     """9 units; the other round costs 7 of them. Compared at gamma = e^epsilon alone it would cost 2, and the adversary
     has 1.52 delta."""
-    monkeypatch.setattr("accounting.ledger.project._TURN", 0.0)
+    monkeypatch.setattr("accounting.ledger.project._PAUSE_SECONDS", 0.0)
 
-    def at_one_gamma(self, plan, units, left, slack):
-        one, two = self._composed(plan.laws, left - units), self._power(left)
+    def at_one_gamma(self, plan, units, remaining_units, slack):
+        one, two = self._with_units(plan.distributions, remaining_units - units), self._composed_units(remaining_units)
         return max(float(law.delta(1.0)) for law in one) <= max(float(law.delta(1.0)) for law in two) + slack
 
     if planted:
-        monkeypatch.setattr("accounting.compose.unit_currency._Pairs._holds", at_one_gamma)
+        monkeypatch.setattr("accounting.compose.unit_currency._PairCurrency._price_holds", at_one_gamma)
     game = Game(tmp_path / "units", BOUGHT, 1.0, 1e-4)
     assert game.start.units == (9, 9)
     assert game.start.price(((BOUGHT[1]),)) == (2 if planted else 7)
@@ -261,7 +261,7 @@ def test_a_quieter_round_costs_one_unit_and_another_none_is_made_of(golden):
         golden.charge(release(number, mechanism), run="b")
     assert golden.units == (450, 326)
     for louder in (poisson(1.399, 1 / 60), poisson(1.4, 1 / 59), poisson(1.0, 1 / 200), poisson(9.0, 1.0)):
-        with pytest.raises(BudgetSpent, match="not paid for as a whole"):
+        with pytest.raises(BudgetSpent, match="not bought before"):
             golden.charge(release(9, louder), run="b")
     assert golden.units == (450, 326)
 
@@ -270,7 +270,7 @@ PILOT = poisson(1.2, 1 / 60)
 
 
 def test_a_run_is_bought_whole_and_its_rounds_are_used_before_others_are_bought(golden):
-    with pytest.raises(BudgetSpent, match=r"costs 36 of the 330 units .*Give --pay 36 to spend them"):
+    with pytest.raises(BudgetSpent, match=r"the price is 36 of the 330 remaining units .*Give --pay 36 to spend"):
         golden.begin([PILOT] * 20, run="b")
     golden.pay = 36
     assert "36 units paid for 20 rounds" in golden.begin([PILOT] * 20, run="b")
@@ -282,7 +282,7 @@ def test_a_run_is_bought_whole_and_its_rounds_are_used_before_others_are_bought(
     assert again.begin([PILOT] * 8, run="another") == ""  # eight are outstanding, whoever makes them
     for number in range(12, 20):
         again.charge(release(number, PILOT), run="b")
-    with pytest.raises(BudgetSpent, match="all that were are used"):
+    with pytest.raises(BudgetSpent, match="all bought rounds are used"):
         again.charge(release(20, PILOT), run="b")
     assert ProjectLedger.open(golden.ledger.path).units == (450, 294)
 
@@ -304,7 +304,7 @@ def test_a_purchase_that_was_paid_too_little_is_found(golden):
     cut = Ledger.read(path)
     cut.record(type(line)(round=0, units=34, plan=line.plan, detail=line.detail))
     golden.ledger = cut
-    with pytest.raises(LedgerError, match="34 of 330 units do not pay for 20 rounds"):
+    with pytest.raises(LedgerError, match="34 of 330 units do not suffice for 20 rounds"):
         ProjectLedger.open(kept(golden)).to_dict()
 
 
@@ -318,7 +318,7 @@ def test_declared_runs_have_their_natural_price(tmp_path):
     project.charge(release(0, GOLDEN), run="b")
     units, left = project.units
     assert left == units - 1 >= 179
-    with pytest.raises(BudgetSpent, match="costs"):
+    with pytest.raises(BudgetSpent, match="the price is"):
         project.begin([PILOT] * 90, run="c")
     assert ProjectLedger.open(project.ledger.path).terms.declared == ((PILOT, 90),)
 
@@ -329,18 +329,18 @@ def test_a_schedule_is_paid_by_epochs_or_as_a_whole(tmp_path):
     for number in range(61):
         project.charge(release(number, bins), run="a")
     assert project.units == (8, 6)
-    with pytest.raises(BudgetSpent, match="no second release"):
+    with pytest.raises(BudgetSpent, match="has only one release"):
         project.charge(release(60, bins), run="a")
     with pytest.raises(BudgetSpent, match=r"another run\.seed"):
         project.charge(release(0, bins), run="b")
     rests = scheduled(3.0, MinSeparation(separation=20, probability=1 / 60, stream="two"))
-    with pytest.raises(BudgetSpent, match="not paid for as a whole"):
+    with pytest.raises(BudgetSpent, match="not bought before"):
         project.charge(release(0, rests), run="b")
     project.pay = 6
     project.begin([rests] * 100, run="b")
     for number in range(100):
         project.charge(release(number, rests), run="b")
-    with pytest.raises(BudgetSpent, match="another plan"):
+    with pytest.raises(BudgetSpent, match="separate purchase"):
         project.charge(release(100, rests), run="b")
 
 
@@ -371,7 +371,7 @@ def test_coins_without_a_loss_distribution_are_units_alone(tmp_path):
     assert left == units - 1 > 1
     assert accountant.epsilon(many, delta=1e-4) <= 3.0 < accountant.epsilon(many.then(coins, 1), delta=1e-4)
     other = subsample(Gaussian(noise_multiplier=9.0, adjacency="zero-out"), PoissonSampling(probability=0.1))
-    with pytest.raises(BudgetSpent, match="Only rounds like the unit"):
+    with pytest.raises(BudgetSpent, match="Only rounds equal to the unit"):
         project.begin([other] * 3, run="b")
 
 

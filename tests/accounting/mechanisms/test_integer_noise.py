@@ -63,7 +63,7 @@ def test_the_two_laws_are_not_mixed_up():
         ({"share_variance": -1.0}, "share_variance=-1.0: must be a finite number above 0"),
         ({"share_variance": math.nan}, "share_variance=nan: must be"),
         ({"share_variance": True}, "share_variance=True: must be"),
-        ({"share_variance": 1e-30}, "the noise is 7.45[0-9]*e-17 of the bound; must be from 1e-09 to 1e"),
+        ({"share_variance": 1e-30}, "the noise multiplier is 7.45[0-9]*e-17; must be from 1e-09 to 1e"),
         ({"shares": 0}, "shares=0: must be a whole number from 1"),
         ({"shares": 2.0}, "shares=2.0: must be a whole number"),
         ({"overflow": 1.5}, r"overflow=1.5: must be a probability in \[0, 1\]"),
@@ -104,7 +104,7 @@ def test_samplers(law):
     ],
 )
 def test_unknown_records_are_refused(record):
-    with pytest.raises(InvalidParameter, match="not a mechanism that this version knows"):
+    with pytest.raises(InvalidParameter, match="this version does not support this mechanism"):
         from_dict(record)
 
 

@@ -59,7 +59,7 @@ def pure_sampled(orders, release, sampling):
     def curve(at):
         return pure_renyi(at, release)
 
-    return subsampling.amplified(orders, curve, release.adjacency, sampling, largest=64.0)
+    return subsampling.amplified_curve(orders, curve, release.adjacency, sampling, largest=64.0)
 
 
 ACCOUNT = Account(renyi=pure_renyi, sampled=pure_sampled)
@@ -70,12 +70,12 @@ def pure(monkeypatch):
     """The kind, with its entry."""
     entry = Kind(description=Pure, account="a.module:ACCOUNT")
     monkeypatch.setitem(KINDS, "pure", entry)
-    monkeypatch.setattr(kinds, "_account", {name: account_of_kind(name) for name in KINDS}.__getitem__)
+    monkeypatch.setattr(kinds, "_loaded_account", {name: account_of_kind(name) for name in KINDS}.__getitem__)
     return Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
 
 
 def account_of_kind(name):
-    return ACCOUNT if name == "pure" else kinds._account(name)
+    return ACCOUNT if name == "pure" else kinds._loaded_account(name)
 
 
 def test_a_new_kind_has_epsilons(pure):
@@ -117,7 +117,7 @@ def test_a_kind_without_an_entry_is_refused():
     stranger = Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
     with pytest.raises(UnsupportedMechanism, match="Pure: no Renyi curve"):
         rdp.curve(stranger, [2.0])
-    with pytest.raises(InvalidParameter, match="not a mechanism that this version knows"):
+    with pytest.raises(InvalidParameter, match="this version does not support this mechanism"):
         mechanisms.from_dict(stranger.to_dict())
 
 

@@ -13,7 +13,7 @@ from accounting.compose import lower_bound, pld
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.schedules import Allocation, MinSeparation
 from accounting.participation import blocks, ratio_distribution
-from accounting.participation.blocks import OnceInBlock, blocks_of, participations_of_beginning
+from accounting.participation.blocks import OnceInBlock, dominating_blocks, participations_of_beginning
 
 DELTA = 6000**-1.1
 
@@ -38,14 +38,14 @@ def test_one_round_of_an_allocation_is_exact():
 def test_the_first_block_of_rests_is_exact():
     assert epsilon(MinSeparation(separation=15, probability=1 / 60), 180) == pytest.approx(0.6973, abs=1e-4)
     assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
-    (first, _), *_ = blocks_of(MinSeparation(separation=4, probability=0.2), 3).repeated
+    (first, _), *_ = dominating_blocks(MinSeparation(separation=4, probability=0.2), 3).repeated
     assert first == OnceInBlock(weights=((0.2, 3),))
 
 
 def test_the_better_first_block_of_rests_is_taken():
     """17 rounds at a separation of 5: a whole exact block leaves 12 rounds, an incomplete one of 2 leaves 15."""
     schedule = MinSeparation(separation=5, probability=0.1)
-    found = blocks_of(schedule, 17)
+    found = dominating_blocks(schedule, 17)
     assert sum(block.rounds * times for block, times in found.repeated) == 17
     waiting = schedule.coin * (1 - schedule.coin) ** np.arange(5)
     whole = 5 * 0.1**2 + 2 * (waiting**2).sum() + (waiting[:2] ** 2).sum()
@@ -100,7 +100,7 @@ def test_blocks_dominate_a_beginning_by_quadrature(rounds, times, count, shift):
 
     def claimed(factor):
         found, first = 1 + 0 * weight, 0
-        for block, often in blocks_of(Allocation(participations=times, rounds=rounds), count).repeated:
+        for block, often in dominating_blocks(Allocation(participations=times, rounds=rounds), count).repeated:
             for _ in range(often):
                 here = sum(ratios[first : first + block.rounds])
                 taking = factor * block.taking_part
@@ -117,12 +117,12 @@ def test_blocks_dominate_a_beginning_by_quadrature(rounds, times, count, shift):
 
 def test_many_coins_are_few_blocks_and_no_fewer_participations(monkeypatch):
     schedule = Allocation(participations=300, rounds=1000)
-    found = blocks_of(schedule, 500)
+    found = dominating_blocks(schedule, 500)
     assert len({block.taking_part for block, _ in found.repeated}) <= 24
     assert sum(block.rounds * times for block, times in found.repeated) == 500
     few = sum(block.squares * times for block, times in found.repeated)
-    monkeypatch.setattr(blocks, "_MOST_COINS", 10**6)
-    exact = sum(block.squares * times for block, times in blocks_of(schedule, 500).repeated)
+    monkeypatch.setattr(blocks, "_MOST_PROBABILITIES", 10**6)
+    exact = sum(block.squares * times for block, times in dominating_blocks(schedule, 500).repeated)
     assert exact < few < 1.2 * exact
     assert few < 300**2 / 1000  # the whole plan
 

@@ -100,7 +100,7 @@ def test_tiny_noise_is_still_bounded_from_above(shift):
         )
         for found, public, truth in zip(
             divergences(of((q, 1)), shift, losses),
-            ratio_distribution.of_public_round(of((q, 1)), shift, losses),
+            ratio_distribution.divergences_with_public_round(of((q, 1)), shift, losses),
             truths,
             strict=True,
         ):
@@ -114,7 +114,7 @@ def test_two_rounds_at_tiny_noise_against_quadrature(shift):
     for weights in ((0.5, 0.5), (0.3, 0.1)):
         block = of((weights[0], 2)) if weights[0] == weights[1] else of((weights[0], 1), (weights[1], 1))
         truth = np.array([two_rounds(shift, weights, math.exp(loss)) for loss in losses])
-        for bound in (divergences, ratio_distribution.of_public_round):
+        for bound in (divergences, ratio_distribution.divergences_with_public_round):
             for found, exact in zip(bound(block, shift, losses), truth.T, strict=True):
                 assert np.all(found >= exact - 1e-12), (bound, weights, found - exact)
 
@@ -209,9 +209,9 @@ def ratio_of_patterns(patterns, x, shift):
 def test_what_the_transform_rounds_is_charged_where_it_counts(shift, rounds):
     """Sums of masses one after the other, none below 0, keep their relative digits, which a transform does not."""
     weight, threshold = 1 / rounds, shift + 3.0
-    law = ratio_distribution._sum(((weight, rounds),), 0.0, shift, threshold)
+    law = ratio_distribution._sum_distribution(((weight, rounds),), 0.0, shift, threshold)
     spacing = float(law.points[1] - law.points[0])
-    one = ratio_distribution._spread(weight, shift, threshold, spacing)
+    one = ratio_distribution._rounded_to_grid(weight, shift, threshold, spacing)
     exact = np.ones(1)
     for _ in range(rounds):
         exact = np.convolve(exact, one)

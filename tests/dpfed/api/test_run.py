@@ -264,7 +264,7 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
     ProjectLedger.create(tmp_path / "p.jsonl", clients=60, epsilon=50.0, delta=1e-2)
     done = dpfed.run(TABLES, out=tmp_path / "run", ledger=tmp_path / "p.jsonl")
     assert done.summary["project_epsilon"] == 50.0 > ProjectLedger.open(tmp_path / "p.jsonl").spent().epsilon > 0
-    with pytest.raises(LedgerError, match="no project ledger is there"):
+    with pytest.raises(LedgerError, match="the project ledger does not exist"):
         dpfed.run(TABLES, out=tmp_path / "other", ledger=tmp_path / "q.jsonl")
     assert not (tmp_path / "other").exists()
 

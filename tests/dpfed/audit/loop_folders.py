@@ -5,7 +5,7 @@ import json
 import torch
 
 import dpfed
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from dpfed.audit.run import audit_run
 
 D = 1000
@@ -30,7 +30,7 @@ def change(ledger, edit):
     chain, content = "", b""
     for line in lines:
         line.pop("chain", None)
-        one, chain = sealed(line, chain)
+        one, chain = chained_line(line, chain)
         content += one
     ledger.write_bytes(content)
 

@@ -323,7 +323,7 @@ def delta_doubled(experiment):
     )
 
 
-REAL_BOUND = accountant._bound
+REAL_BOUND = accountant._bound_by_accountant
 
 
 def at_twice_delta(mechanism, delta, *rest):
@@ -394,7 +394,7 @@ FAULTS = (
         name="an account at twice delta",
         settings=("privacy.accountant=best",),
         check=REFUSED,
-        patches=((accountant, "_bound", at_twice_delta),),
+        patches=((accountant, "_bound_by_accountant", at_twice_delta),),
     ),
     RunFault(name="noise tiled over coordinates", settings=ALL, check=SHAPE, broken=with_noise(tiled)),
     RunFault(

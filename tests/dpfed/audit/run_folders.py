@@ -6,7 +6,7 @@ import tomllib
 
 import tomli_w
 
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.runs import loop as federation
@@ -68,7 +68,7 @@ def change_ledger(folder, edit):
     chain, content = "", b""
     for line in lines:
         line.pop("chain", None)
-        one, chain = sealed(line, chain)
+        one, chain = chained_line(line, chain)
         content += one
     (folder / "ledger.jsonl").write_bytes(content)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.factorisation.toeplitz import squares
+from accounting.factorisation.toeplitz import squared_sensitivity
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.several_rounds import Stream
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -27,7 +27,7 @@ def stream(settings, rounds=6, noise=0.7):
 def test_the_score_of_correlated_noise_has_the_claimed_law():
     """Without the client N(0, 1), with it N(sens / z, 1): 5 standard errors, a wrong alarm with probability 1e-6."""
     one = stream(ORDER)
-    mu = squares(one.schedule, one.rounds) ** 0.5 / 0.7
+    mu = squared_sensitivity(one.schedule, one.rounds) ** 0.5 / 0.7
     for world, mean in ((0, 0.0), (1, mu)):
         scores = one.scores(world, range(world * 100, world * 100 + 20))
         assert abs(scores.mean() - mean) < 5 / np.sqrt(20)

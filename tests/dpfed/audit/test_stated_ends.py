@@ -69,7 +69,7 @@ def test_a_folder_of_version_0_2_passes_with_what_it_states(early, tmp_path):
     change_summary(folder, epsilon=stated.epsilon)
     assert "ledger follows the configuration" not in failed(folder)
     assert "epsilon follows from the ledger" not in failed(folder)
-    assert any("names no plan" in note for note in audit_run(folder, confidence=SURE).notes)
+    assert any("which has no plan" in note for note in audit_run(folder, confidence=SURE).notes)
 
 
 def test_a_run_that_charges_what_arrived_names_losses_that_depend_on_results(tmp_path):

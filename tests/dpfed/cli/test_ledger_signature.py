@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from accounting import Gaussian, Header, Ledger, Release
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 
@@ -45,7 +45,7 @@ def rewritten(ledger, change):
     records = change([json.loads(line) for line in ledger.path.read_text().splitlines()])
     content, chain = b"", ""
     for record in records:
-        line, chain = sealed({key: value for key, value in record.items() if key != "chain"}, chain)
+        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
         content += line
     ledger.path.write_bytes(content)
 

@@ -70,8 +70,8 @@ def test_a_cap_by_both_of_its_names(capsys, name):
 
 def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
-    made = certificates.kept_or_certified
-    monkeypatch.setattr(certificates, "kept_or_certified", lambda claim: made(claim, samples=50_000))
+    made = certificates.cached_or_new_certificate
+    monkeypatch.setattr(certificates, "cached_or_new_certificate", lambda claim: made(claim, samples=50_000))
     plan = ["budget", "--clients", "6000", "--cohort", "400", "--rounds", "30", "--delta", "1e-3"]
     plan += ["--noise-multiplier", "1.2", "--sampling", "min-separation", "--separation", "12"]
     assert status([*plan, "--certificate", "sampled", "--json"]) == 0
@@ -81,16 +81,16 @@ def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path
     assert (one["failure"], one["samples"], len(one["seed"])) == (one["tries"] * 1e-12, 50_000, 64)
     assert status([*plan, "--certificate", "sampled"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"wrong with a chance of {one['failure']:.0e}" in text
+    assert f"wrong with probability {one['failure']:.0e}" in text
     assert status([*plan, "--certificate", "sampled", "--compare"]) == 2
     assert "a certificate is for one epsilon" in capsys.readouterr().err
 
 
 def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
-    made = certified_noise.kept_or_certified_noise
+    made = certified_noise.cached_or_new_certified_noise
     monkeypatch.setattr(
-        certified_noise, "kept_or_certified_noise", lambda plan, **asked: made(plan, samples=50_000, **asked)
+        certified_noise, "cached_or_new_certified_noise", lambda plan, **asked: made(plan, samples=50_000, **asked)
     )
     plan = ["budget", "--clients", "600", "--cohort", "50", "--rounds", "24", "--delta", "1e-3", "--epsilon", "1.5"]
     plan += ["--sampling", "balls-and-bins", "--noise", "banded", "--lanes", "4", "--secret-lanes"]

@@ -15,7 +15,7 @@ from accounting.compose import accountant
 from accounting.compose.histories import Steps
 from accounting.integers.fixed_point import rounded_l2
 from accounting.ledger import LocalRelease
-from accounting.ledger.entries import lacks_noise
+from accounting.ledger.entries import noise_error
 from accounting.mechanisms import PoissonSampling, subsample
 from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.schedule import PoissonBatches
@@ -201,8 +201,8 @@ def test_a_ledger_line_states_no_less_noise_than_it_charges_for():
     ]
     assert release.noise_std == pytest.approx(1.3 * 0.5, rel=1e-4)
     assert release.noise_std >= 1.3 * 0.5
-    assert lacks_noise(release) is None
-    assert lacks_noise(replace(release, noise_std=0.99 * release.noise_std)) is not None
+    assert noise_error(release) is None
+    assert noise_error(replace(release, noise_std=0.99 * release.noise_std)) is not None
     assert isinstance(release, LocalRelease)
     assert all(isinstance(part, Steps) for part in release.steps)
 

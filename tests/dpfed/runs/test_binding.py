@@ -10,7 +10,7 @@ import pytest
 
 from accounting import Ledger
 from accounting.errors import LedgerError
-from accounting.ledger.hash_chain import sealed
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from dpfed import data
 from dpfed.cli import status
@@ -74,7 +74,7 @@ def test_entries_of_another_run_under_the_own_header_are_refused(tiny_config, tw
     records += [json.loads(line) for line in lines_of(strong / "ledger.jsonl")[1:]]
     content, chain = b"", ""
     for record in records:
-        line, chain = sealed({key: value for key, value in record.items() if key != "chain"}, chain)
+        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
         content += line
     (weak / "ledger.jsonl").write_bytes(content)
     assert len(Ledger.read(weak / "ledger.jsonl").entries) == 2
@@ -131,7 +131,7 @@ def test_a_run_of_version_0_1_is_not_gone_on_with(tiny_config, two_rounds):
     del header["population"], header["binding"]
     content, chain = b"", ""
     for record in (header, *entries):
-        line, chain = sealed({key: value for key, value in record.items() if key != "chain"}, chain)
+        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
         content += line
     (folder / "ledger.jsonl").write_bytes(content)
     assert Ledger.read(folder / "ledger.jsonl").guarantee(1e-3).epsilon > 0
@@ -273,7 +273,7 @@ def test_a_project_that_is_cut_while_a_run_goes_on_is_refused(tiny_config, tmp_p
     def cut(record):
         path.write_bytes(b"".join(lines_of(path)[:-1]))
 
-    with pytest.raises(LedgerError, match=r"shorter than it was"):
+    with pytest.raises(LedgerError, match=r"shorter than at the last read"):
         federation.run(build(tiny_config()), tmp_path / "first", project=project, on_round=cut)
 
 
@@ -302,7 +302,7 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
     records = [json.loads(line) for line in lines_of(path)]
     content, chain = b"", ""
     for record in [records[0], *records[2:]]:
-        line, chain = sealed({key: value for key, value in record.items() if key != "chain"}, chain)
+        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
         content += line
     path.write_bytes(content)
     head.write_text(chain)

@@ -254,7 +254,7 @@ def test_a_loop_that_ends_by_break_states_its_plan_or_its_budget(tmp_path, budge
     assert _after(private, 1) < 0.25 < _after(private, 4) < 8.0
     stated = private.guarantee()
     assert stated.epsilon == min(_after(private, 4), budget or 8.0)
-    assert any("it holds whatever the end was chosen by" in note for note in stated.notes)
+    assert any("it holds for any stopping rule" in note for note in stated.notes)
     assert Ledger.read(private.ledger).if_fixed_in_advance(private.delta).epsilon == _after(private, 1)
     if budget is None:
         releases(level(tmp_path, **plan))

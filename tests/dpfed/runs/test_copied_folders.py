@@ -10,6 +10,7 @@ import pytest
 from accounting import Gaussian, Header, Ledger, Release, Subsampled
 from accounting.errors import LedgerError
 from accounting.ledger import regular_file
+from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BallsAndBins
 from dpfed.audit.run import audit_run
@@ -221,11 +222,10 @@ def test_a_folder_of_version_0_2_goes_on(folder, project, kind):
 
 
 def test_a_line_of_records_has_no_nonce(tmp_path):
-    from accounting.ledger.hash_chain import sealed
 
-    header, chain = sealed({**HEADER.to_dict(), "unit": "record"}, "")
+    header, chain = chained_line({**HEADER.to_dict(), "unit": "record"}, "")
     record = {"kind": "local-release", "round": 0, "steps": [], "clip_norm": 1.0, "noise_std": 1.0, "detail": {}}
-    (tmp_path / "l.jsonl").write_bytes(header + sealed(record | {"nonce": "00"}, chain)[0])
+    (tmp_path / "l.jsonl").write_bytes(header + chained_line(record | {"nonce": "00"}, chain)[0])
     with pytest.raises(LedgerError, match="no nonce"):
         Ledger.read(tmp_path / "l.jsonl")
 

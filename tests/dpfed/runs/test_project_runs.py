@@ -61,7 +61,7 @@ def test_a_project_that_pays_for_no_round_is_named_with_why(tiny_config, tmp_pat
         run(tiny_config, poor, tmp_path / "b")
     said = str(found.value)
     assert said.startswith(f"{poor.ledger.path} (a project ledger): not even one round fits: ")
-    assert "alone is more than epsilon 0.01 at delta 0.001" in said
+    assert "one unit exceeds epsilon 0.01 at delta 0.001" in said
     assert said.endswith("Raise privacy.noise_multiplier, or do without the run.")
 
 

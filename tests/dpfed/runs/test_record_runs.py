@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Composed, Ledger, Plan, budget
-from accounting.compose.histories import worst
+from accounting.compose.histories import worst_composition
 from accounting.errors import EditedLedger
 from accounting.mechanisms import unsampled
 from dpfed.clients.records import RecordGradients
@@ -120,7 +120,7 @@ def test_the_summary_agrees_with_the_accountants_of_opacus(config, tmp_path, acc
     accountants = pytest.importorskip("opacus.accountants")
     summary = federation.run(build(config(f"local.record.accountant={accountant}")), tmp_path / "run").summary
     book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
-    one = worst(book.histories().distinct(), delta=summary["delta"])
+    one = worst_composition(book.histories().distinct(), delta=summary["delta"])
     assert isinstance(one, Composed)
     peer = accountants.RDPAccountant() if accountant == "rdp" else accountants.PRVAccountant()
     peer.history = [(1.0, part.sampling.probability, count) for part, count in one.parts]
