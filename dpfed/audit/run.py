@@ -1,4 +1,4 @@
-"""Audit of a finished run: its files against its claims."""
+"""Audit of a finished run: a comparison of its files with its privacy claims."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from dpfed.records.replays import replay_text
 class RunAudit:
     """Outcome of `audit_run`.
 
-    claimed_epsilon: of summary.json; recomputed_epsilon: from the ledger alone; not_checked: keys of summary.json that
-    no check has compared with anything
+    claimed_epsilon: epsilon stated in summary.json. recomputed_epsilon: epsilon recomputed from the ledger alone.
+    notes: limitations of a pass. not_checked: keys of summary.json that no check compared with other files.
     """
 
     files: RunFiles
@@ -52,13 +52,16 @@ class RunAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """Verdict with its scope."""
+        """Verdict, and the files it is limited to."""
         return in_full(self.verdict, "on these files")
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
-        """Epsilon of dp-accounting for the same ledger, no part of the verdict; and a comparison with ours and with
-        the proven bound, or the reason why there is none. Loads dp-accounting."""
+        """Return (epsilon, remarks) of dp-accounting for the run's ledger; the verdict does not depend on them.
+
+        The remarks compare that epsilon with the recomputed one and with the proven lower bound; if there is no such
+        epsilon, they say why. Loads dp-accounting.
+        """
         try:
             opinion = self.files.second_opinion
             if opinion is None:
@@ -69,7 +72,7 @@ class RunAudit:
             return None, (f"no second opinion: {reason}",)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON of `dpfed audit run`."""
+        """Return the JSON document of `dpfed audit run`."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
         return {
             "claimed_epsilon": self.claimed_epsilon,
@@ -91,19 +94,19 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
-    """Audit the folder of a run, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that apply to
-    it.
+    """Audit the folder of a run, or the ledger (or its folder) of a `dpfed.ClientLevel`.
 
-    Checks: `evidence.run_checks`. project: the ledger that the run was charged to, compared release by release.
+    `evidence.run_checks` lists the checks. project: the project ledger that the run was charged to; each release of the
+    run is compared with it.
     Claim: the files of a correct run are called "fail" with probability at most 1 - confidence, over the run's
     randomness. The converse does not hold: "pass" says that no file contradicts the claim, and files can be forged (the
-    ledger's hashes have no key). Errors: ConfigError without a run, or for one that claims nothing.
+    ledger's hashes have no key). Errors: ConfigError if `path` has no run, or a run without a privacy claim.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
     loop = ledger_of(path)
     if loop is not None and project is not None:
-        raise ConfigError(f"--project {project}: a dpfed.ClientLevel draws from no project. Leave it out.")
+        raise ConfigError(f"--project {project}: a dpfed.ClientLevel is not charged to a project. Leave --project out.")
     if loop is not None:
         return _audit_loop(LoopFiles(loop), confidence, alpha)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
@@ -168,7 +171,7 @@ def _require_claim(files: RunFiles) -> None:
 
 
 def _states_epsilon(files: RunFiles) -> bool:
-    """Return True if summary.json states an epsilon, or has values that no run writes."""
+    """Return True if summary.json states an epsilon, or cannot be read because it has values that no run writes."""
     try:
         return files.summary.epsilon is not None
     except Misread:
@@ -178,7 +181,7 @@ def _states_epsilon(files: RunFiles) -> bool:
 
 
 def _or_none(number: Callable[[], float]) -> float | None:
-    """Return the number; None if the files do not give it."""
+    """Return the number that the function computes from the run's files; None if the files do not give it."""
     try:
         return number()
     except (DpfedError, AccountingError):
@@ -186,21 +189,21 @@ def _or_none(number: Callable[[], float]) -> float | None:
 
 
 def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
-    """Return the limitations of a pass."""
+    """Return the limitations of a pass of a run."""
     notes = [
         *_caveats(files),
-        "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
-        "everything anew.",
+        "The run wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
+        "all files anew.",
     ]
     if files.config.privacy is not None:
         loads = "".join(f" --load {one.path}" for one in files.own_code)
         notes.append(
-            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
+            "Not tested here: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
             f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
-            f"that; {replay_text(files.path, files.tables)}."
+            f"both; {replay_text(files.path, files.tables)}."
         )
     if project is None and _is_of_project(files):
-        notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")
+        notes.append("The run was charged to a project, whose ledger was not compared: give it by --project LEDGER.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:
@@ -210,31 +213,33 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
-            "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
+            "The run had no canaries ([audit] canaries = k), so its output was not tested: `dpfed audit upload` "
             "tests the code path of a round."
         )
     else:
         notes.append(
-            "lower_bound is of one round without its sampling, not of the run: compare it with round_epsilon, not with "
-            "claimed_epsilon."
+            "lower_bound is for one round without its sampling, not for the run: compare it with round_epsilon, not "
+            "with claimed_epsilon."
         )
     return tuple(notes)
 
 
 def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
-    """Return the limitations of a pass."""
+    """Return the limitations of a pass of a user's loop."""
     notes = [
-        "The files are the loop's own account: hashes find accidents and careless edits, not a forger who writes "
-        "everything anew.",
-        "What the loop did with clients' data beside its releases leaves no trace here: epsilon is of what went "
-        "through release(), if rounds were skipped without regard to who was drawn.",
-        "Not looked at: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client or "
-        "round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
+        "The loop wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
+        "all files anew.",
+        "Other uses of clients' data in the loop leave no trace here: epsilon covers the calls of release() only, and "
+        "only if the decision to skip a round did not depend on the drawn clients.",
+        "Not tested here: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client "
+        "or round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
     ]
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
     if files.own_stages:
-        notes.append("The chain of stages is user-defined: which bound its rows keep to is not in these files.")
+        notes.append(
+            "The chain of stages is user-defined: these files do not show the norm bound that its rows satisfy."
+        )
     return tuple(notes)
 
 

@@ -1,4 +1,4 @@
-"""Evidence on the shape of a run's noise: tails as charged, and no repetitions over coordinates."""
+"""Evidence that a run's noise has the charged tails, and is not repeated over coordinates."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bins
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4
-"""Variance from which the tails of integer noise count as a Gaussian's between whole numbers: at five standard
-deviations they differ by a hundredth, which moves a probability of 1% by a ten-thousandth.
+"""Variance above which tails of integer noise are computed as a Gaussian's at half-integers.
+
+At five standard deviations the tails differ by 1%, which changes a probability of 1% by 1e-4.
 """
 _TILED = 0.5
-"""Correlation of noise that was drawn for half of the coordinates and repeated; more copies have more."""
+"""Correlation of noise that was drawn for half of the coordinates and repeated; with more copies it is larger."""
 
 
 def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
-    """Test the shape of noise: its largest magnitude, and its correlation with itself.
+    """Test the shape of noise: its largest magnitude, and its autocorrelation over coordinates.
 
-    The largest magnitude of all draws against its exact distribution (finds a clamp, a cut and heavy tails), and the
-    largest correlation of any round's noise with itself, shifted, against a Chernoff bound: alpha / 2 each, so that a
-    true account fails with probability at most alpha.
+    The largest magnitude of all draws is compared with its exact distribution, which finds a clamp, a cut and heavy
+    tails. The largest autocorrelation of a round's noise is compared with a Chernoff bound. Each test has alpha / 2, so
+    that noise as charged fails with probability at most alpha.
     """
     found, _ = measured(files)
     if unseen(files):
@@ -40,7 +41,7 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     if lacking:
         raise Unavailable(
             f"diagnostics.jsonl, {rounds_text(lacking)}: the noise has no 'largest' or 'correlation'. The run was "
-            "made by a version that did not write them."
+            "made by a version that did not record them."
         )
     tails, in_tails = _tails(found, alpha / 2)
     tiles, in_tiles = _tiles(found, alpha / 2)
@@ -49,7 +50,10 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
-    """Test the largest draw, two-sided: no draw is farther out with probability (1 - P(farther))^n."""
+    """Return False if the largest draw is too small or too large, and text on the test.
+
+    No draw is beyond x with probability (1 - P(beyond x))^n.
+    """
     entries = sum(one.noise.entries for one in found)
     beyond = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=False) for one in found)
     reached = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=True) for one in found)
@@ -58,8 +62,8 @@ def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
     farthest = max((one.noise.largest or 0.0) / _std(one.charged, one.noise.draws) for one in found)
     clamp = _noticed_clamp(entries, alpha / 2)
     words = (
-        f"the largest of {entries:,} draws is {farthest:.2f} standard deviations (of so little the probability is "
-        f"{too_small:.2g}, of so much {too_large:.2g}); noise clamped at {clamp:.2f} would be noticed."
+        f"the largest of {entries:,} draws is {farthest:.2f} standard deviations (p-value of so small a value: "
+        f"{too_small:.2g}, of so large a value: {too_large:.2g}); noise clamped at {clamp:.2f} would be found."
     )
     return min(too_small, too_large) >= alpha / 2, words
 
@@ -69,20 +73,22 @@ def _tiles(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
     outside = [one.round for one in found if repeats(one.noise.entries, one.noise.correlation or 0.0) < each]
     largest = max(one.noise.correlation or 0.0 for one in found)
     noticed = max(noticed_correlation(one.noise.entries, each) for one in found)
-    words = f"The largest correlation between coordinates is {largest:.3f}; {noticed:.3f} would be noticed"
-    words += ", noise repeated over the coordinates has 0.5." if noticed < _TILED else ": they are too few to tell."
+    words = f"The largest correlation between coordinates is {largest:.3f}; {noticed:.3f} would be found"
+    words += (
+        ", and repeated noise has 0.5." if noticed < _TILED else ", too much to find repeated noise, which has 0.5."
+    )
     if outside:
         words = f"{rounds_text(outside)}: the noise of some coordinates repeats that of others. {words}"
     return not outside, words
 
 
 def repeats(entries: int, correlation: float) -> float:
-    """Return a bound on the probability that independent Gaussians have such a large |r_l| for any of the m - 1 lags.
+    """Return a bound on the probability that independent Gaussians have an autocorrelation |r_l| > t at any lag l.
 
-    P(r_l > t) = P(x'(A - t)x > 0), A with halves on the two l-th diagonals: the adjacency of paths. By Chernoff at t /
-    (1 - t^2), with the determinant of a path (Chebyshev's U), it is at most (1 - t^2)^(m/2) for every l; both signs
-    and all lags: 2 (m - 1) times that. Sums of integers are nearly Gaussian. The correlation may be too large by
-    CORRELATION_ERROR.
+    t: `correlation`, which may be too large by CORRELATION_ERROR, less this error. P(r_l > t) = P(x'(A - t)x > 0),
+    where A has 1/2 on both l-th diagonals, as the adjacency matrix of paths. By Chernoff's bound at t / (1 - t^2) and
+    the determinant of a path (Chebyshev's U), it is at most (1 - t^2)^(m/2) for every l. For both signs and all m - 1
+    lags, 2 (m - 1) times that is a bound. Sums of integers are nearly Gaussian.
     """
     m, correlation = bins(entries), correlation - CORRELATION_ERROR
     if m < 2 or correlation <= 0:
@@ -93,7 +99,7 @@ def repeats(entries: int, correlation: float) -> float:
 
 
 def noticed_correlation(entries: int, alpha: float) -> float:
-    """Return the correlation at which `repeats` is alpha; 1 where there is none."""
+    """Return the correlation at which the bound of `repeats` is alpha; 1 if there is none."""
     m = bins(entries)
     if m < 2:
         return 1.0
@@ -101,10 +107,10 @@ def noticed_correlation(entries: int, alpha: float) -> float:
 
 
 def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) -> float:
-    """Return P(|X| > largest) of an entry's noise, or P(|X| >= largest).
+    """Return P(|X| > largest), or P(|X| >= largest) if `reached`, for the noise X of an entry, a sum of `draws` draws.
 
-    For whole numbers: exact for Skellam and for one draw of the discrete Gaussian; sums of its draws count as discrete
-    Gaussian (off by 1e-4 of it at variance 1).
+    For whole numbers it is exact for Skellam and for one draw of the discrete Gaussian. Sums of discrete Gaussians are
+    taken as discrete Gaussian (relative error 1e-4 at variance 1).
     """
     variance = charged.share_variance * draws
     if not charged.whole:
@@ -122,7 +128,7 @@ def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) ->
 
 @lru_cache(maxsize=64)
 def _discrete_gaussian_tails(variance: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return P(|X| > k), k = 0, 1, ... as far as floats reach."""
+    """Return P(|X| > k) of a discrete Gaussian for k = 0, 1, ..., up to the k at which it is 0 in float64."""
     k = np.arange(int(38 * math.sqrt(variance)) + 2)
     weights = np.exp(-(k.astype(float) ** 2) / (2 * variance))
     beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
@@ -134,6 +140,6 @@ def _std(charged: ChargedNoise, draws: int) -> float:
 
 
 def _noticed_clamp(entries: int, alpha: float) -> float:
-    """Return the standard deviations x with (1 - P(|X| > x))^entries = alpha, for a Gaussian."""
+    """Return x, in standard deviations, with (1 - P(|X| > x))^entries = alpha for a Gaussian X."""
     beyond = -math.expm1(math.log(alpha) / entries)
     return float(-ndtri(beyond / 2))

@@ -1,4 +1,4 @@
-"""Checks of a run's folder and of a training loop's ledger: one table for each kind of evidence."""
+"""Lists of the checks of a run's folder and of a training loop's ledger, in one table for each kind of evidence."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from dpfed.methods.catalogue import method
 from dpfed.runs.certificate import certified
 
 STATISTICAL = 7
-"""Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
-of counts, canaries. Each has this part of alpha, whether it can be made or not.
+"""Number of statistical checks, which share the error probability equally, even if some are not made.
+
+They test variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of counts, and canaries.
 """
 
 Files = TypeVar("Files", bound=RunFiles)
@@ -34,8 +35,10 @@ Table = Mapping[str, Callable[[Files], Finding]]
 
 
 def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
-    """Return the checks that apply to a run's folder, without that of canaries' scores. alpha: error probability of
-    each check that may fail by probability. project: the ledger that the run drew from."""
+    """Return the checks that apply to a run's folder, except the check of canaries' scores.
+
+    alpha: error probability of each statistical check. project: ledger that the run was charged to.
+    """
     checks = checks_of_claims(files)
     if project is not None:
         checks += [check("project was charged alike", partial(project_agrees, files, project))]
@@ -61,12 +64,15 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
 
 
 def checks_of_claims(files: RunFiles) -> list[Check]:
-    """Return the checks of what a run states against what was charged: nothing in them is random."""
+    """Return the checks that compare a run's statements with its charges; they are deterministic."""
     return _make_checks(_OF_CLAIMS, files)
 
 
 def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
-    """Return the checks that apply to a `dpfed.ClientLevel` loop: checks of sums if the plan has its own chain."""
+    """Return the checks that apply to a `dpfed.ClientLevel` loop.
+
+    Sums and uploads are checked only if the ledger's lines could be compared with the plan.
+    """
     *checks, follows = _make_checks(_OF_LOOPS, files)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
     checks += _make_checks(_release_checks(alpha), files)
@@ -86,7 +92,7 @@ def _has_certificate(files: RunFiles) -> bool:
 
 
 def _charges_taken_back(files: RunFiles) -> int:
-    """Return the number of charges that the run's ledger takes back, as its project never had them."""
+    """Return the number of charges that the run's ledger withdraws, because its project was never charged for them."""
     try:
         return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
     except (DpfedError, AccountingError):
@@ -95,8 +101,8 @@ def _charges_taken_back(files: RunFiles) -> int:
 
 def _taken_back(files: RunFiles) -> Finding:
     return None, (
-        f"ledger.jsonl marks {_charges_taken_back(files)} charges as taken back, since the project was never charged "
-        "for them. Give the project's ledger by --project to see that."
+        f"ledger.jsonl withdraws {_charges_taken_back(files)} charges, since the project was never charged for them. "
+        "Give the project's ledger by --project to check that."
     )
 
 

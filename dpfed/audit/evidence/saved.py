@@ -1,4 +1,4 @@
-"""Last checkpoint and model of a finished run, read without trusting them."""
+"""Last checkpoint and model of a finished run, which are validated when they are read, since they are not trusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MEMORY = "memory."
 class Saved:
     """Content of checkpoint.safetensors.
 
-    Finished rounds, clip norm and model of the next round's start, the memory of the server's rule, and the header.
+    round: number of finished rounds. clip_norm, broadcast: clip norm and model at the start of the next round.
+    facts: header of the file. memory: memory of the server's rule.
     """
 
     round: int
@@ -33,9 +34,7 @@ class Saved:
 
 
 def saved_in(path: Path) -> Saved:
-    """Return the checkpoint of a folder. Errors: Unavailable if it is missing, damaged, or of a format without such
-    values.
-    """
+    """Return the content of a checkpoint file. Errors: Unavailable if it is missing, damaged, or lacks a value."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -57,9 +56,9 @@ def saved_in(path: Path) -> Saved:
 
 
 def _require_file(path: Path) -> None:
-    """Raise Unavailable for anything but a regular file: reading a pipe would wait."""
+    """Raise Unavailable unless the path is a regular file, since reading a pipe could wait forever."""
     if not path.is_file():
-        raise Unavailable(f"{path.name}: is missing, or no file.")
+        raise Unavailable(f"{path.name}: is missing, or not a regular file.")
 
 
 def sha256_of(path: Path) -> str:
@@ -73,7 +72,7 @@ def sha256_of(path: Path) -> str:
 
 
 def values_of(path: Path) -> NDArray[np.float32]:
-    """Return all numbers of a file of tensors, sorted, without the fixed ones, which no round releases."""
+    """Return all numbers of a safetensors file, sorted, without fixed tensors, which no round releases."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Audit of a function: outputs in two worlds of a client or a record, against a claim."""
+"""Audit of a function: a claim is tested on its outputs in two worlds that differ in one client or one record."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 
 TRIALS = 6_000
-"""Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""
+"""Number of trials, over all pairs, that finds noise short by a fifth at a noise multiplier of 1."""
 
 _OF_EXACT = 0.02
-"""Part of the error probability of a Gaussian claim for the exact distance of two calls with the same seed."""
+"""Part of the error probability for `exact_distance`, which is tested for Gaussian claims only."""
 
 _OF_EVENTS = 0.25
-"""Part of the error probability for the test of events, if a pilot saw any."""
+"""Part of the error probability for the test of events, if a pilot found events."""
 
 ENOUGH = 0.9
-"""Part of the claimed separation that a pair must show, by an estimate."""
+"""Part of the claimed separation that the estimated separation of a pair must reach for a pass."""
 
 _NEARLY = 0.9
-"""Part of the largest separation of a pilot; the first pair above it is the best one."""
+"""Part of the largest separation in a pilot; the first pair with a separation above this part is the best pair."""
 
 _BEYOND_CHANCE = 1.5
 _CUT = 1e6
@@ -78,19 +78,21 @@ def audit_function(
 ) -> FunctionAudit:
     """Test a claim about `f(updates [clients, dimension], seed) -> output` in two worlds that differ in a client.
 
-    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile; a stronger claim
-               needs fewer trials. delta, adjacency: see `functions.claim.claim_of`.
-    clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
+    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile. A claim of a
+               mechanism needs fewer trials than (epsilon, delta). delta, adjacency: see `functions.claim.claim_of`
+    clip_norm: bound on the norm of one client's update that f enforces; updates far above, at and below it are tried
     layout:    sizes of the layers of the updates
-    worlds:    custom pairs of inputs in place of updates, of any kind: records, a state and a batch
-    trials:    number of counted calls, over both worlds and all pairs. A pilot needs more: for 6,000 trials 450 a pair
-               if noise follows the seed (11,940 calls in all at most), 2,650 if it does not (30,940)
-    batched:   f(updates [t, clients, dimension], seeds [t]) returns t outputs
-    arrays:    "torch" or "numpy": type of the inputs of f time_limit: seconds, for all calls, in a separate process
+    worlds:    custom pairs of inputs of any kind, in place of updates: records, or a state and a batch
+    trials:    number of counted calls, over both worlds and all pairs. A pilot makes further calls: with 6,000 trials,
+               450 for each pair if noise follows the seed (at most 11,940 calls in all), else 2,650 (30,940)
+    batched:   True if f(updates [t, clients, dimension], seeds [t]) returns t outputs
+    arrays:    "torch" or "numpy": type of the inputs of f
+    time_limit: seconds for all calls together, which run in a separate process
 
-    f must be random anew in every call, from its seed or otherwise. If it follows the seed, fewer trials suffice.
+    f must draw new randomness in every call, from its seed or otherwise; from its seed, fewer calls suffice.
     Claim: a sound function fails with probability at most 1 - confidence. A pass is no proof: it states which faults
-    would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the time is over.
+    would have been found. Errors: ConfigError for a claim or function that cannot be audited (a claim that is none, a
+    function that raises in every call), RunError if the time limit is exceeded.
     """
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
     require.count(at_least=2, clients=clients)
@@ -135,9 +137,9 @@ def audit_calls(
     of_updates: bool = False,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Test a claim about calls of a function, for given pairs of inputs; see `audit_function`.
+    """Test a claim about the outputs of `calls` for given pairs of inputs; `audit_function` describes the arguments.
 
-    of_updates: True if inputs are rows of updates, of which one may be NaN.
+    of_updates: True if inputs are rows of updates, so that the check with NaN in one row applies.
     """
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
@@ -189,7 +191,7 @@ def audit_calls(
 def _tests(
     share: Share[PilotedPair], trial: CallTrials, claim: FunctionClaim
 ) -> tuple[list[PairTest], tuple[Floats, Floats]]:
-    """Return one test of every score, and the guesses of events in the worlds 0 and 1."""
+    """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
     pair, pilot = share.pair
     alpha, counts = share.alpha / len(pilot.scores), coins(share.trials, share.seed)
     mu = claim.mu if claim.gaussian else None
@@ -218,8 +220,11 @@ def _test(
     alpha: float,
     cuts: ScoreCuts,
 ) -> PairTest:
-    """Return the test of one score: half of alpha for the whole profile, half for the bound that suits the claim."""
-    # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
+    """Return the test of one score: half of alpha for the whole profile, half for the lower bound.
+
+    The lower bound is on mu for a Gaussian claim, else on epsilon.
+    """
+    # The shift without noise is measured in few calls: a client that is drawn rarely may be in none of them.
     counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
     half, level = alpha / 2, alpha * share.both_seen
     test = PairTest.of(
@@ -242,32 +247,35 @@ def _test(
 
 
 def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
-    """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
+    """Return the checks that are not tests of scores. updates: worlds of rows for the check with NaN;
+    None to skip it.
+    """
     found = []
     if any(one.shows_seed for one in pilots):
-        words = "noise follows the seed, and the seed is in the output: a reader can subtract the noise."
+        words = "the noise follows the seed, and the seed is in the output, so that a reader can subtract the noise."
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
-        words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for one: {trial.raised[0]}"
-        detail = f"{words}. An exception counts as an output of which the type is visible."
+        words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for example: {trial.raised[0]}"
+        detail = f"{words}. An exception counts as an output whose type is visible."
         found.append(Check(name="exceptions", passed=None, detail=detail, decides=False))
     return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
 
 
 def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
-    """Return a note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on
-    it.
+    """Check if a client that sends NaN is visible in the output.
+
+    In most code it is visible; the verdict does not depend on this check.
     """
     name = "not a number"
     rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
     if all(row.raised for row in rows):
         return Check(name=name, passed=True, detail="an update that is not finite is refused.")
     if not any(np.isnan(row.numbers).any() for row in rows):
-        return Check(name=name, passed=True, detail="an update that is not finite leaves no trace of that kind.")
+        return Check(name=name, passed=True, detail="an update with NaN leaves no NaN in the output.")
     return Check(
         name=name,
         passed=None,
-        detail="an update with NaN makes the output NaN: a client that sends one shows that it took part. Put zeros in "
-        "its place before the clip.",
+        detail="an update with NaN makes the output NaN: a client that sends NaN reveals that it took part. Replace "
+        "NaN by zero before the clip.",
         decides=False,
     )

@@ -1,9 +1,11 @@
-"""Scores of outputs of unknown distribution, learnt from a pilot that is not counted.
+"""Scores of outputs of unknown distribution, learnt from a pilot whose calls are not counted as trials.
 
-direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
-over the noise of all coordinates together, for noise that they share. copies: the same for coordinates with one noise,
-as with one seed for every layer; their differences have none. entries: which entries are zero, and their number. size:
-length of the output minus the other world's mean.
+direction: inner product with the mean difference of the two worlds over the noise variance of each coordinate.
+contrast: Fisher's discriminant with the noise covariance of all coordinates, for noise that coordinates share.
+copies: Fisher's discriminant for coordinates with equal noise, as with one seed for every layer, whose differences
+    have no noise.
+entries: log-likelihood ratio of which entries are not zero, and of the number of entries.
+size: norm of the output minus the mean output of world 0.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
 
 _NOTICED = 4.0
-"""Standard errors between the worlds' pilots above which a score beside the direction is used."""
+"""Separation of the worlds, in standard errors of the pilot, above which a score other than `direction` is used."""
 
 _COPIES = 0.9
-"""Correlation above which two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
+"""Correlation above which two coordinates have equal noise; 50 independent draws exceed it with probability 1e-18."""
 
 _CANDIDATES = 81
 _OWN = 0.05
@@ -48,10 +50,11 @@ _A_FIFTH_SHORT = 0.8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearntScore:
-    """One score, and the pilot's scores of either world from data that it was not learnt on.
+    """One score, and scores of a part of the pilot that it was not learnt on.
 
-    of:    function of tables of outputs [n, width + 2] to scores [n]
-    shift: between the worlds' means, if shared seeds have shown it without noise
+    of:    function from a table of outputs [n, width + 2] to scores [n]
+    pilot: scores in world 0 and in world 1
+    shift: difference of the worlds' means measured without noise, from shared seeds; None if noise hides it
     """
 
     kind: str
@@ -61,22 +64,22 @@ class LearntScore:
 
     @property
     def centre(self) -> float:
-        """Mean in world 0."""
+        """Mean of the pilot's scores in world 0."""
         return float(self.pilot[0].mean())
 
     @property
     def std(self) -> float:
-        """Standard deviation within a world; 0 if scores do not vary."""
+        """Standard deviation of the pilot's scores within a world; 0 if scores do not vary."""
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
     def towards_one(self) -> float:
-        """Sign of world 1's side."""
+        """+1 if scores of world 1 are higher than those of world 0 on average, else -1."""
         return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
 
     @property
     def separation(self) -> float:
-        """Distance of the worlds' means, over the standard deviation within."""
+        """Distance between the mean scores of the two worlds, over the standard deviation within a world."""
         seen = float(self.pilot[1].mean()) - self.centre
         gap = abs(seen if self.shift is None else self.shift)
         if gap <= 1e-9 * max(float(np.abs(scores).max()) for scores in self.pilot):
@@ -93,10 +96,10 @@ class LearntScore:
         delta: float,
         drawn: DrawnGaussian | None = None,
     ) -> ScoreCuts:
-        """Return the cuts for the claim and for guesses, and the middle of the scores, by the smoothed pilot.
+        """Return the cuts for the profile and for guesses, chosen by the smoothed pilot, and the middle of the scores.
 
-        mu:    of a Gaussian claim: then scores are cut at the best place for Gaussians
-        drawn: of a Gaussian claim on a drawn cohort: a second cut is the best one of its distribution
+        mu:    mu of a Gaussian claim, else None; the cut is then the best one for Gaussian scores
+        drawn: Gaussian claim on a drawn cohort, else None; a second cut is then the best one for its distribution
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -126,10 +129,11 @@ class LearntScore:
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
-    """Return the scores that a pilot suggests, the direction always among them.
+    """Return the scores that separate the worlds of a pilot; the score `direction` is always among them.
 
-    one, other: outputs of the worlds 1 and 0, those to learn on and those to measure on. shared: the first ones of both
-    worlds are from the same seeds, and noise follows the seed, so that it cancels in their differences.
+    one, other: two tables of outputs of world 1 and of world 0: the first to learn on, the second to measure on.
+    shared: True if the first tables of both worlds have equal seeds and noise follows the seed, so that noise cancels
+    in their differences.
     """
     width = max(table.shape[1] for table in (*one, *other)) - 2
     first, second = ([widened(table, width) for table in tables] for tables in (one, other))
@@ -152,8 +156,10 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
 
 
 def seeds_cancel(one: Floats, other: Floats) -> bool:
-    """Return True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of
-    one.
+    """Return True if noise follows the seed.
+
+    one, other: tables of outputs of two worlds from equal seeds. Noise follows the seed if rows of equal seeds differ
+    much less (variance at most a tenth) than rows of different seeds.
     """
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
@@ -163,7 +169,7 @@ def seeds_cancel(one: Floats, other: Floats) -> bool:
 
 
 def _scale(one: Floats, other: Floats) -> Floats:
-    """Return a power of two for each column, so that squares of what is divided by it are numbers."""
+    """Return a power of two for each column; columns divided by it can be squared without overflow."""
     exponents = np.frexp(np.maximum(np.abs(one).max(axis=0), np.abs(other).max(axis=0)))[1]
     return np.asarray(np.ldexp(1.0, np.clip(exponents, -1000, 1000)), dtype=np.float64)
 
@@ -174,7 +180,7 @@ def _product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
 
 
 def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
-    """Return the mean difference of each coordinate over its noise, and that noise."""
+    """Return (mean difference / noise, noise) of each coordinate; noise: standard deviation within a world."""
     difference = (one - other).mean(axis=0)
     noise = (one.var(axis=0) + other.var(axis=0)) / 2
     std = np.sqrt(np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280)))
@@ -187,9 +193,9 @@ def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], 
 
 
 def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return Fisher's discriminant, with a twentieth of each coordinate's own noise added to the shared noise.
+    """Return Fisher's discriminant; the covariance is regularised by a twentieth of each coordinate's variance.
 
-    Wide tables are computed in the space of their rows (Woodbury).
+    For wide tables it is computed in the space of the rows (Woodbury).
     """
     width, rows = one.shape[1], len(one) + len(other)
     if width > _WIDEST and rows * width > _MOST_NUMBERS:
@@ -204,7 +210,9 @@ def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], F
 
 
 def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return Fisher's discriminant for groups of coordinates with one noise each and a little separate noise."""
+    """Return Fisher's discriminant if coordinates form groups with common noise, plus little noise of
+    each coordinate.
+    """
     apart, std = _standardised(one, other)
     noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
     lengths = np.sqrt((noise**2).sum(axis=0))
@@ -224,9 +232,9 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
 
 
 def _groups(noise: Floats) -> Ints:
-    """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
+    """Return the number of the group of each column of length 1; nearly equal (or opposite) columns share a group.
 
-    In wide tables only neighbours in a random direction are compared, which exact copies are.
+    In wide tables only columns next to each other in the order of a random projection are compared; exact copies are.
     """
     width = noise.shape[1]
     if width <= _WIDEST_PAIRS:
@@ -240,7 +248,7 @@ def _groups(noise: Floats) -> Ints:
 
 
 def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return a naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+    """Return a naive Bayes log-likelihood ratio: from which entries are not zero and from the last two columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
     def marks(table: Floats) -> Floats:
@@ -268,7 +276,7 @@ _KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "en
 
 
 def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
-    """Return errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
+    """Return the error rates at a threshold by a Gaussian kernel density estimate of the pilot's scores."""
 
     def errors(threshold: float) -> tuple[float, float]:
         below = [float(ndtr((threshold - scores) / width).mean()) for scores in pilot]

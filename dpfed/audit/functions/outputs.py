@@ -1,4 +1,4 @@
-"""Calls of a function under audit in a drawn order, and their outputs as tables of numbers."""
+"""Calls of a function under audit in a random order, and their outputs as tables of numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.trials import Ids, Progress, in_drawn_order
 from dpfed.errors import ConfigError
 
-_BITS = 52  # a float64 holds such whole numbers exactly
+_BITS = 52  # a float64 holds whole numbers of 52 bits exactly
 
 COLUMNS_BEFORE = 2
-"""Number of columns of a table before those of the numbers."""
+"""Number of columns of a table before the columns of the output's entries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Output:
-    """Output of one call. kind: a number for everything but numbers: keys, types, dtypes, shapes, or type of the
-    exception.
+    """Output of one call.
 
-    raised: message of the exception; empty without one
+    numbers: all numbers of the output [k]. kind: code of its keys, types, dtypes and shapes, or of an exception's type.
+    raised: message of the exception; empty if none was raised.
     """
 
     numbers: Floats
@@ -34,20 +34,20 @@ class Output:
 
 
 def output_of(seen: object) -> Output:
-    """Return an output of a call. Errors: ConfigError for an unknown kind."""
+    """Return the output of a call from what the function returned. Errors: ConfigError for an unsupported type."""
     return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
 
 
 def exception(error: BaseException, words: str) -> Output:
-    """Return the output of a call that raised an exception, which is visible, too."""
+    """Return the output of a call that raised an exception, whose type is visible to a reader of outputs."""
     return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
 def numbers_of(seen: object) -> Floats:
-    """Return all numbers of an output, in order [k]. Errors: ConfigError for an unknown kind.
+    """Return all numbers of an output, in order [k]. Errors: ConfigError for an unsupported type.
 
-    Known are arrays and tensors of any library and shape, numbers, text, bytes, and lists and dictionaries of these (by
-    sorted keys).
+    Supported: arrays and tensors of any library and shape, numbers, text, bytes, and lists and dictionaries (in the
+    order of sorted keys) of these.
     """
     parts = _parts(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
@@ -80,13 +80,13 @@ def _parts(seen: object) -> list[Floats]:
 
 
 def _strided(tensor: Any) -> Any:
-    """Return the numbers of a sparse or bfloat16 tensor in a layout and a type that numpy has."""
+    """Return a dense tensor, in float64 if floating-point, which numpy can read (unlike sparse or bfloat16 tensors)."""
     dense = tensor.to_dense()
     return dense.double() if dense.is_floating_point() else dense
 
 
 def _structure(seen: object) -> list[str]:
-    """Return keys in their order, types, dtypes and shapes."""
+    """Return text on everything in an output but its numbers: keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
     match seen:
         case Mapping():
@@ -102,10 +102,10 @@ def _code(words: bytes) -> int:
 
 
 def table_of(rows: list[Output]) -> Floats:
-    """Return one row a trial [n, 2 + width + 2].
+    """Return a table with one row for each trial [n, 2 + width + 2].
 
-    Columns: the numbers of entries that are +infinity and -infinity; the entries, with zeros for missing or infinite
-    ones; the number of entries, and the number of infinite ones.
+    Columns: the numbers of entries that are +infinity and -infinity; the entries, zero if missing or not finite; the
+    number of entries, and the number of entries that are not finite.
     """
     width = max((row.numbers.size for row in rows), default=0)
     table = np.zeros((len(rows), COLUMNS_BEFORE + width + 2))
@@ -118,10 +118,9 @@ def table_of(rows: list[Output]) -> Floats:
 
 
 def coded_table(rows: list[Output]) -> Floats:
-    """Return the table of rows, after two columns of codes: the kind of every output, and a number for the whole
-    output.
+    """Return the table of the outputs with two columns of codes in front: of the output's kind and of the whole output.
 
-    Whole outputs have equal numbers if and only if they are equal.
+    Two outputs have equal second codes if and only if they are equal (up to collisions of a 52-bit hash).
     """
     kinds = [row.kind for row in rows]
     values = [_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
@@ -129,7 +128,7 @@ def coded_table(rows: list[Output]) -> Floats:
 
 
 def widened(table: Floats, width: int) -> Floats:
-    """Return the table with `width` columns before the last two: cut, or filled with zeros."""
+    """Return the table with exactly `width` columns before the last two, truncated or filled up with zeros."""
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)
@@ -139,14 +138,16 @@ class Calls(Protocol):
     """Process or object that calls the function under audit."""
 
     def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
+        """Return the outputs for inputs[which[i]] and seeds[i], in the order of i; the function does not
+        get `which`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CallTrials:
-    """Calls of both worlds in a drawn order, so that changes from call to call do not separate them.
+    """Calls in both worlds in a random order, so that changes from call to call do not separate the worlds.
 
-    raised: messages of exceptions; called: number of calls, a list by chunk
+    seeds: generator of orders and seeds. raised: messages of exceptions so far. called: number of calls of each chunk.
     """
 
     calls: Calls
@@ -158,8 +159,10 @@ class CallTrials:
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
     ) -> Iterator[tuple[Ids, list[Output]]]:
-        """Yield numbers and outputs of some calls at a time: first those of world 0 from its seeds, then those of world
-        1.
+        """Make the calls of a pair; yield (numbers, outputs) of one chunk of calls at a time, in a random order.
+
+        Call k has world 0 and seeds[0][k] if k < len(seeds[0]); later numbers have world 1 and seeds[1].
+        words: label of progress messages.
         """
         both = [*seeds[0], *seeds[1]]
 
@@ -176,7 +179,9 @@ class CallTrials:
             yield chunk, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
-        """Return the outputs of the worlds 0 and 1, each from its seeds."""
+        """Return coded tables of the outputs of worlds 0 and 1 for seeds[0] and seeds[1], rows in the
+        order of seeds.
+        """
         rows: dict[int, Output] = {}
         for chunk, seen in self.chunks(pair, seeds, words):
             rows |= zip(chunk.tolist(), seen, strict=True)

@@ -1,4 +1,4 @@
-"""Power of the tests of a function: the smallest epsilon of a Gaussian mechanism that they would have found."""
+"""Power of a function's audit: the smallest epsilon of a Gaussian mechanism that its tests would have found."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _FAR, _CHORDS = 15.0, 8001
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonFound:
-    """Smallest epsilon of a Gaussian mechanism that is found with probability 90%; infinite with few trials.
+    """Smallest epsilon of a Gaussian mechanism that the tests find with probability 90%; infinite if there is none.
 
-    sampled: the mechanism has the claimed sampling. enough: noise short by a fifth has this epsilon or a larger one
+    sampled: True if that mechanism has the claimed sampling. enough: True if the claimed mechanism with noise short by
+    a fifth has this epsilon or a larger one, so that the tests find it.
     """
 
     epsilon: float
@@ -44,9 +45,9 @@ class EpsilonFound:
         return cls(epsilon=epsilon, sampled=claim.drawn is not None, enough=epsilon <= limit)
 
     def as_text(self) -> str:
-        """Return the mechanism and its epsilon."""
+        """Return text on the mechanism that the tests find, and its epsilon."""
         if not math.isfinite(self.epsilon):
-            return "no mechanism, however bad"
+            return "no mechanism, however large its epsilon"
         kind = "a Gaussian mechanism" + (" with this sampling" if self.sampled else "")
         return f"{kind} of epsilon {upwards(self.epsilon)} with probability {LIKELY:.0%}"
 
@@ -65,9 +66,9 @@ def epsilon_found(
     of_profile: float,
     level: float,
 ) -> float:
-    """Return the smallest epsilon of a Gaussian that the tests of this score find with probability 90%.
+    """Return the smallest epsilon of a Gaussian mechanism that the tests of this score find with probability 90%.
 
-    of_profile: error probability of the test of the profile. level: of the bound of a Gaussian
+    of_profile: error probability of the test of the profile. level: error probability of the bound on mu.
     """
     unit = score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
     if claim.drawn is not None:
@@ -78,8 +79,9 @@ def epsilon_found(
 
 
 def _power_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
-    """Return the epsilon of the weakest Gaussian that this test rejects with probability 90%, with its own
-    threshold.
+    """Return the smallest epsilon of a Gaussian mechanism that the test of the profile rejects with probability 90%.
+
+    threshold: threshold of the test, in standard deviations from the mean of world 0.
     """
     if not 0 < claim.mu < math.inf:
         return math.inf
@@ -100,20 +102,24 @@ def _power_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: floa
 def _by_profile_if_drawn(
     claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
 ) -> float:
-    """Return `_power_by_profile` for the claimed Gaussian on a drawn cohort, with the smallest reduction of noise that
-    is found.
+    """Return the epsilon of the claimed Gaussian on a drawn cohort with the smallest reduction of noise that the test
+    of the profile rejects with probability 90%.
     """
     at = np.linspace(-_FAR, _FAR, _CHORDS)
     claimed = np.asarray(claim.profile(at), dtype=float)
 
-    def chords(epsilons: Floats) -> Floats:  # above the profile, which is convex in e^epsilon, and much faster
+    def chords(
+        epsilons: Floats,
+    ) -> Floats:  # chords are above the profile, which is convex in e^epsilon, and much faster
         return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
 
     region = Region.of(chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
     found = math.inf
     for short in reversed(NOISES):
         less = drawn.with_noise_short(short)
-        at_it = less.centre + (threshold - drawn.centre) * less.std / drawn.std  # where the cut would have been
+        at_it = (
+            less.centre + (threshold - drawn.centre) * less.std / drawn.std
+        )  # cut of the same score under this noise
         if replace(region, threshold=at_it).probability(less.law, HONEST) < LIKELY:
             break
         found = short
@@ -121,8 +127,9 @@ def _by_profile_if_drawn(
 
 
 def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
-    """Return the epsilon that the bound of a Gaussian finds: with k errors or fewer in the middle, it exceeds the
-    claim.
+    """Return the smallest epsilon of a Gaussian whose bound on mu exceeds the claimed mu with probability 90%.
+
+    The bound exceeds the claim if at most k guesses with a cut in the middle are wrong.
     """
     claimed = float(ndtr(-claim.mu / 2))
     k = int(binom.ppf(alpha, trials, claimed))  # P(Bin(trials, claimed) <= k) >= alpha; one fewer is rejected
@@ -130,5 +137,5 @@ def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
         k -= 1
     if k < 0:
         return math.inf
-    rate = 1 - float(betaincinv(trials - k, k + 1, LIKELY))  # at which so few errors have this probability
+    rate = 1 - float(betaincinv(trials - k, k + 1, LIKELY))  # error rate at which P(at most k errors) = 90%
     return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)

@@ -1,4 +1,4 @@
-"""Calls of a user's function in a separate process, which a time limit ends and whose death is an error."""
+"""Calls of a user's function in a separate process: exceeding the time limit, or an end of the process, is an error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dpfed.errors import ConfigError, RunError
 
 
 class Process:
-    """Process of one function. A context: it is ended on leaving.
+    """Process that calls one function. Context manager: the process is killed on exit.
 
-    arrays: "torch" or "numpy", the type of arrays in inputs. batched: f(inputs [t, ...], seeds [t]) returns t outputs.
-    time_limit: seconds for all requests together. Errors: RunError if they are over or it has died, ConfigError if the
-    function fails.
+    arrays: "torch" or "numpy", the type of arrays in inputs. batched: True if f(inputs [t, ...], seeds [t]) returns t
+    outputs. time_limit: seconds for all requests together. Errors: RunError if the time limit is exceeded or the
+    process has ended, ConfigError if the function cannot be loaded or called.
     """
 
     def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
@@ -59,11 +59,13 @@ class Process:
                 pipe.close()
 
     def renew(self) -> None:
-        """Give it the whole time limit again, from now on."""
+        """Restart the time limit: the process has the whole limit from now on."""
         self._until = time.monotonic() + self._limit
 
     def seen(self, given: object, seeds: list[int]) -> list[Floats]:
-        """Return the numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
+        """Return the numbers in the function's output for `given`, for each seed. ConfigError if the
+        function raises.
+        """
         found = self.outputs((given,), [0] * len(seeds), seeds)
         for one in found:
             if one.raised:
@@ -71,7 +73,9 @@ class Process:
         return [one.numbers for one in found]
 
     def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
+        """Return the outputs for inputs[which[i]] and seeds[i], in the order of i; the function does not
+        get `which`.
+        """
         number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
         if number == len(self._sent):
             self._sent.append(inputs)
@@ -95,8 +99,8 @@ class Process:
         ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, self._until - time.monotonic()))
         if not ready:
             raise RunError(
-                f"the function under audit was not done within {self._limit:g} seconds. Give it more with time_limit "
-                "(--time-limit), or ask for fewer trials."
+                f"the calls of the function under audit were not done within {self._limit:g} seconds. Raise time_limit "
+                "(--time-limit), or give fewer trials."
             )
         try:
             kind, answer = pickle.load(self._process.stdout)
@@ -106,14 +110,14 @@ class Process:
 
     def _died(self) -> RunError:
         return RunError(
-            f"the process of the function under audit has ended (exit status {self._process.wait()}). What it said is "
-            "on standard error."
+            f"the process of the function under audit has ended (exit status {self._process.wait()}). Its messages "
+            "are on standard error."
         )
 
 
 def _packed(what: object, name: str, words: str) -> bytes:
-    """Pickle by value what a new process could not import the module of this name: files that were loaded, tests."""
-    import cloudpickle  # of the extra [train]; the commands load without it
+    """Pickle an object; by value if a new process cannot import its module `name` (files of --load, tests)."""
+    import cloudpickle  # in the extra [train] only; the commands must start without it
 
     module = sys.modules.get(name)
     by_value = module is not None and name != "__main__" and not _importable(name)
@@ -121,14 +125,14 @@ def _packed(what: object, name: str, words: str) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(what))
-    except Exception as error:  # of whatever it refers to
-        raise ConfigError(f"{words} cannot be sent to a process of its own: {error}") from None
+    except Exception as error:  # objects that the function refers to may raise anything
+        raise ConfigError(f"{words} cannot be sent to a separate process: {error}") from None
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 def _importable(name: str) -> bool:
-    """Return True if the module is on the path; a loaded module need not be."""
+    """Return True if a new process can import the module; a module that is loaded here need not be importable."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

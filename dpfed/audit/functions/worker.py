@@ -1,6 +1,6 @@
-"""Process of a user's function: reads calls from standard input, writes their outputs.
+"""Worker process of a user's function: reads calls from standard input, writes their outputs to standard output.
 
-Started by `process`. Whatever the function prints goes to standard error.
+`process` starts it. Text that the function prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from dpfed.errors import ConfigError
 
 
 def serve(calls: BinaryIO, answers: BinaryIO) -> None:
-    """First the paths of modules, then the function; then inputs, as bytes, and calls, as (the number of such inputs,
-    which of them, seeds), until there are no more."""
+    """Read requests from `calls` and write their answers to `answers`, until `calls` ends.
+
+    The first two messages are the module path and the function. Then a message is either a pickled tuple of inputs, or
+    a call: (number of that tuple, which of its inputs, seeds).
+    """
     sys.path[:] = pickle.load(calls)
     packed = pickle.load(calls)
     function: _Function | None = None
@@ -47,27 +50,29 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
             answer: tuple[str, object] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
-        except BaseException as error:  # what the inputs refer to is the user's: it may raise anything
+        except BaseException as error:  # the user's objects in the inputs may raise anything
             answer = ("raised", error_text(error))
         pickle.dump(answer, answers)
         answers.flush()
 
 
 class _Input:
-    """One input, of which every call has a copy of its own, as the function may write on it. Generators of random
-    numbers are shared by all calls: copies would draw the same noise again."""
+    """One input of the function. Every call gets a copy, since the function may modify its input.
+
+    Random generators are shared by all calls, because copies would draw equal noise in every call.
+    """
 
     def __init__(self, made: object) -> None:
         self._make_inputs = made
         search = _Generators(io.BytesIO())
-        with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
+        with contextlib.suppress(Exception):  # an unpickled object need not be picklable
             search.dump(made)
         self._shared = {id(one): one for one in search.found}
 
     def own(self) -> object:
         try:
             return copy.deepcopy(self._make_inputs, dict(self._shared))
-        except Exception:  # what can be pickled need not be ready to be copied
+        except Exception:  # a picklable object need not support deepcopy
             return pickle.loads(cloudpickle.dumps(self._make_inputs))
 
 
@@ -75,8 +80,8 @@ def _make_inputs(packed: bytes) -> list[_Input]:
     return [_Input(one) for one in pickle.loads(packed)]
 
 
-class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Finds the generators of random numbers in what it packs."""
+class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickler that collects the random generators in the objects that it pickles."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -93,13 +98,13 @@ class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 
 class _Function:
-    """The function under audit, as it is to be called."""
+    """Function under audit, with the type of its arrays and True for batched calls."""
 
     def __init__(self, f: Callable[..., Any], arrays: str, batched: bool) -> None:
         self._f, self._arrays, self._batched = f, arrays, batched
 
     def outputs(self, inputs: list[_Input], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i]; a call does not get the number."""
+        """Return the outputs for inputs[which[i]] and seeds[i]; the function does not get `which`."""
         if not self._batched:
             return [self._one_output(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
         found: dict[int, Output] = {}
@@ -116,7 +121,7 @@ class _Function:
         return output_of(seen)
 
     def _batch_outputs(self, given: _Input, seeds: list[int]) -> list[Output]:
-        """Return one batch; trial by trial where it fails, to know which do."""
+        """Return the outputs of one batch; if the batch raises, call trial by trial to find the trials that raise."""
         batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
         try:
             seen = self._f(self._converted(batch), self._converted(np.asarray(seeds)))

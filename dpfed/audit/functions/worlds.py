@@ -1,4 +1,4 @@
-"""Neighbouring inputs of a function of updates: what one client sends in either world, and what the others send."""
+"""Neighbouring inputs of a function of updates: updates of the client under test in both worlds, and of all others."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float32]
 
-_BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
+_BARELY = 0.01  # relative change of an entry: it changes which entries are the largest, and hardly changes the norm
 _PARTS = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Worlds:
-    """Two neighbouring inputs of any kind that the function accepts; `one` has the client, or record, under test.
+    """Two neighbouring inputs of any kind that the function accepts.
 
-    screened: the pair gets trials only if a short pilot separates its worlds better than the other pairs
+    one: input with the client, or record, under test (world 1). other: its neighbour (world 0).
+    screened: True if the pair gets trials only if a short pilot separates its worlds better than all other pairs.
 
     >>> import numpy as np, dpfed.audit
     >>> pair = dpfed.audit.Worlds(name="one record", one=np.ones((3, 2)), other=np.ones((2, 2)))
@@ -39,7 +40,7 @@ class Worlds:
 
     @cached_property
     def both(self) -> tuple[object, object]:
-        """Inputs of the worlds 0 and 1: always the same tuple, which is sent once."""
+        """Inputs of worlds 0 and 1, always as the same tuple object, which is sent to the worker process once."""
         return self.other, self.one
 
 
@@ -48,9 +49,9 @@ def pairs_of_updates(
 ) -> list[Worlds]:
     """Return pairs of updates [clients, dimension] of two worlds that differ in one client.
 
-    That client is the last in the first pair, the first in the next, and one between in others. add-remove: it is
-    missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the opposite. layout:
-    sizes of a model's layers, by default four equal parts. Pairs of uneven entries are last and are screened.
+    The row of that client is the last in the first pair, the first in the next pair, and a middle one in others. In
+    world 0 its row is missing [clients - 1, dimension] (add-remove), zero (zero-out) or the opposite (replace-one).
+    layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries are last and are screened.
     """
     sizes = _layout(layout, dimension)
     if clients < 2 or not clip_norm > 0:
@@ -81,7 +82,7 @@ def pairs_of_updates(
     nothing = np.zeros(dimension)
     found = [
         pair("far beyond the clip norm", dense, nothing),
-        pair("far beyond, the other way", -dense, nothing),
+        pair("far beyond the clip norm, opposite direction", -dense, nothing),
         pair("one coordinate", entry, nothing),
         pair("equal norm in every layer", loud * equal_in_every_layer(sizes), nothing),
         pair("all others opposite", dense, -dense),
@@ -97,14 +98,14 @@ def pairs_of_updates(
 
 
 def not_a_number(worlds: Worlds) -> Worlds:
-    """Return the pair with a client that sends NaN."""
+    """Return the pair in which the last client of world 1 sends NaN."""
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)
 
 
 def _places(clients: int) -> list[int]:
-    """Yield the positions of the client under test, for one pair after the other: four at most."""
+    """Return at most four positions of the client under test, which the pairs use in turn."""
     ends = [clients - 1, 0]
     return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 

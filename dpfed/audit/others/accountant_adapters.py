@@ -1,7 +1,7 @@
-"""Published accountants, called as documented: the fields of a setting in, epsilon or None out.
+"""Functions from the fields of a setting to the epsilon of a published accountant, called as its documentation says.
 
-None: this accountant has no answer for such a setting, and says so. `noise_multiplier` is passed unchanged, whole
-numbers as int.
+They return None if the accountant declares that it does not support the setting. `noise_multiplier` is passed
+unchanged: as int for whole numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 StopRequest = Callable[[dict[str, Any], int], float | None]
-"""Function of a setting's fields and an ignored seed to an epsilon."""
+"""Function from a setting's fields and an ignored seed to an epsilon, or None."""
 
 
 def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
@@ -84,7 +84,7 @@ PACKAGES = {
     "opacus": ("opacus", "dpfed[train]"),
     "flower": ("flwr", "dpfed[flower]"),
 }
-"""Module of each accountant, and what to install for it."""
+"""Module of each accountant, and the extra of this package that installs it."""
 
 
 def _from_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:

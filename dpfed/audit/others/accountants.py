@@ -21,20 +21,21 @@ from dpfed.audit.verdict import in_full
 from dpfed.errors import ConfigError, RunError
 
 _ROUNDING = 1e-6
-"""Relative difference that counts as rounding of two computations."""
+"""Largest relative difference between two epsilons that counts as rounding."""
 _LOOSE = 1.05
 _WITHOUT_MEANING = 100.0
-"""Ratio to the proven epsilon from which a bound is meaningless."""
+"""Ratio of a stated epsilon to the proven one, above which the stated bound is meaningless."""
 
 VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting: the accountant's epsilon, the proven bounds, and the verdict.
+    """One setting: the accountant's epsilon (`stated`), the proven bounds, and the verdict.
 
-    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above the proven epsilon, or meaningless),
-    no answer (it declares that it has none), error (it failed, was too slow, or returned something else)
+    verdict: refuted (below the proven lower bound), right (at most 5% above the proven upper bound), loose (more than
+    5% above it), no answer (the accountant declares that it does not support the setting), error (the accountant
+    raised, exceeded the time limit, or returned no number)
     """
 
     accountant: str
@@ -58,18 +59,19 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountantAudit:
-    """Cases of all settings of all accountants of one name."""
+    """Outcome of `audit_accountant`: one case for each setting and each accountant of the package `name`."""
 
     name: str
     cases: tuple[Case, ...]
 
     def of(self, verdict: str) -> tuple[Case, ...]:
+        """Return the cases with this verdict."""
         return tuple(one for one in self.cases if one.verdict == verdict)
 
     @property
     def verdict(self) -> str:
-        """Verdict: fail if a case is refuted, inconclusive if no epsilon is meaningful or most answers are errors, else
-        pass.
+        """Verdict: fail if a case is refuted, pass if more answers are meaningful bounds than errors, else
+        inconclusive.
         """
         if self.of("refuted"):
             return "fail"
@@ -77,7 +79,7 @@ class AccountantAudit:
 
     @property
     def _bounds(self) -> int:
-        """Count the answers that state a bound."""
+        """Number of answers that state a meaningful bound."""
         loose = [one.stated or 0.0 for one in self.of("loose")]
         at_most = [one.proven.at_most for one in self.of("loose")]
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
@@ -85,24 +87,24 @@ class AccountantAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """Verdict with its scope."""
+        """Verdict, and the settings it is limited to."""
         return in_full(self.verdict, "on these settings")
 
     def as_text(self) -> str:
-        """Return the verdict in a sentence or two."""
+        """Return the verdict in one or two sentences, with the number of settings behind it."""
         failed = len(self.of("error"))
         answered = len(self.cases) - len(self.of("no answer")) - failed
         if self.verdict == "fail":
             wrong = len(self.of("refuted"))
-            found = f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
+            found = (
+                f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours attains a larger epsilon."
+            )
         elif not answered:
             found = "it stated no epsilon for any of the settings."
         elif not self._bounds:
-            found = (
-                f"all of {answered} stated epsilons are infinite, or a hundred times what is proven: they say nothing."
-            )
+            found = f"all of {answered} stated epsilons are infinite or above a hundred times the proven epsilon."
         else:
-            found = f"none of {answered} stated epsilons is below what a pair of neighbours shows."
+            found = f"none of {answered} stated epsilons is below the epsilon that a pair of neighbours attains."
         return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
     in_words = as_text  # its name up to version 0.3
@@ -129,8 +131,9 @@ def audit_accountant(
 ) -> AccountantAudit:
     """Request the epsilon of each setting from an accountant, in a separate process.
 
-    what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function; it is called with the fields of a
-    `Setting` by name and returns epsilon, or None if it has none. seconds: for one answer.
+    what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function. A function is called with the fields of
+    a `Setting` by name; it returns epsilon, or None if it does not support the setting. seconds: time limit of one
+    answer.
     Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that the case names.
     """
     found: list[Case] = []
@@ -143,7 +146,7 @@ def audit_accountant(
 
 @dataclass(frozen=True, kw_only=True)
 class ByKeywords:
-    """User's function, called with the fields of a setting by name."""
+    """User's accountant function, called with the fields of a setting as keyword arguments."""
 
     function: Callable[..., float | None]
 
@@ -153,11 +156,11 @@ class ByKeywords:
 
 
 def _one_number(answer: object) -> float:
-    """Return a number of Python, or an array or tensor of one. Errors: ConfigError for anything else."""
+    """Return a number, or the element of an array or tensor of one, as float. Errors: ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
     if collected or array.size != 1 or array.dtype.kind not in "iuf":
-        raise ConfigError(f"it returned {answer!r:.80}: must return a number or None.")
+        raise ConfigError(f"the accountant returned {answer!r:.80}: must return a number or None.")
     return float(array.reshape(()))
 
 
@@ -181,7 +184,7 @@ def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dic
 
 
 def _by_keywords(name: str, found: object) -> ByKeywords:
-    """Return a function for calls with the fields of a setting. Errors: ConfigError if it does not accept them."""
+    """Return the accountant for calls by keyword. Errors: ConfigError if it does not accept a setting's fields."""
     wanted = [field.name for field in fields(Setting)]
     if not callable(found):
         raise ConfigError(
@@ -191,10 +194,10 @@ def _by_keywords(name: str, found: object) -> ByKeywords:
         inspect.signature(found).bind(**dict.fromkeys(wanted))
     except TypeError as error:
         raise ConfigError(
-            f"accountant={name!r}: {error}. It is called by name, f(*, {', '.join(wanted)}); take what you do not need "
-            "as **rest."
+            f"accountant={name!r}: {error}. It is called with keyword arguments, f(*, {', '.join(wanted)}); accept the "
+            "arguments that you do not need as **rest."
         ) from None
-    except ValueError:  # written in C: it has no signature to look at
+    except ValueError:  # a function written in C may have no signature
         pass
     return ByKeywords(function=found)
 
@@ -211,7 +214,7 @@ def _cases(label: str, ask: StopRequest, settings: Sequence[Setting], seconds: f
                 except (ConfigError, RunError) as error:
                     found.append(_case(label, settings[k], None, f"{error}"))
                     if isinstance(error, RunError):
-                        break  # the process has ended, or is to be ended
+                        break  # the process has ended or must be killed; a new one serves the remaining settings
                     continue
                 found.append(_case(label, settings[k], float(answer[0]) if answer.size else None, ""))
     return found
@@ -231,8 +234,8 @@ def _judged_case(setting: Setting, stated: float | None, known: Proven) -> tuple
     if not stated >= known.at_least * (1 - _ROUNDING):  # NaN, too
         return (
             "refuted",
-            f"{upwards(stated)} is stated, at least {downwards(known.at_least)} is true: {setting.neighbours}",
+            f"{upwards(stated)} is stated, but epsilon is at least {downwards(known.at_least)}: {setting.neighbours}",
         )
     if stated > _LOOSE * known.at_most + _ROUNDING:
-        return "loose", f"{upwards(stated)} is stated, {upwards(known.at_most)} is a guarantee, too"
+        return "loose", f"{upwards(stated)} is stated, but {upwards(known.at_most)} is proven"
     return "right", ""

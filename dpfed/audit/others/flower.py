@@ -1,4 +1,4 @@
-"""Flower's differentially private strategies and mods, run on given updates, against their claims."""
+"""Audit of Flower's differentially private strategies and mods: each runs on given updates and its claim is tested."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOISE_MULTIPLIER = 1.0
 LOCAL_EPSILON, LOCAL_DELTA = 4.0, 1e-5
 
 _UNSAMPLED = (
-    "zero-out neighbours (a client's update replaced by none, its place kept), as many replies as num_sampled_clients, "
-    "equal num-examples; no sampler: Flower's own draws a fixed number, which is no Poisson sampling"
+    "zero-out neighbours (a client's update is replaced by zeros), exactly num_sampled_clients replies, equal "
+    "num-examples, and no claim from sampling: Flower draws a fixed number of clients, which is not Poisson sampling"
 )
 
 _REPLACE = "replace-one neighbours with twice the noise multiplier: one client may move the sum by 2 clipping_norm"
@@ -40,10 +40,10 @@ _NEXT_TO_NOTHING = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerCase:
-    """One way of using a strategy or mod.
+    """One way of using a strategy or mod, and its claim.
 
-    true_where: adjacency and sampler that make the claim true. sound: True if the claim is true in this use, by reading
-    the code
+    make: function that returns the round under audit. true_where: adjacency and sampler for which the claim is true.
+    sound: True if the claim is true in this use, according to Flower's code.
     """
 
     name: str
@@ -57,7 +57,7 @@ class FlowerCase:
 
 def _cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
-        """Return the epsilon of noise_multiplier for a move by one clipping_norm, for any neighbours."""
+        """Return the claim that one client moves the sum by one clipping_norm only, for any adjacency."""
         moves = Adjacency.of(adjacency).sensitivity_in_clips
         return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
@@ -72,12 +72,12 @@ def _cases() -> list[FlowerCase]:
         )
 
     adaptive = (
-        "nowhere in 1.41: the clip norm is updated before the noise is drawn, so noise has the size of the next norm, "
-        "rows that of the last; where few are clipped there is more noise than is claimed, where many are, less"
+        "nowhere in 1.41: the clip norm is updated before the noise is drawn, so the noise is scaled to the next clip "
+        "norm, the rows to the last one; if few rows are clipped the noise is above the claim, if many are, below it"
     )
     local = (
-        "zero-out neighbours with sensitivity = clipping_norm (what a client sends against nothing); for any two "
-        "updates sensitivity = 2 clipping_norm"
+        "zero-out neighbours with sensitivity = clipping_norm (an update against zeros); any two updates need "
+        "sensitivity = 2 clipping_norm"
     )
     return [
         fixed("server-fixed", lambda: _server_fixed(), "zero-out", True, _UNSAMPLED),
@@ -98,7 +98,7 @@ def _cases() -> list[FlowerCase]:
 
 
 def _local_claim(adjacency: str) -> Gaussian:
-    """Return the Gaussian claim of local DP: a trial tests it better than two numbers."""
+    """Return the claim of local DP as a Gaussian mechanism, which trials test better than (epsilon, delta)."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(
         noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
@@ -113,7 +113,10 @@ def audit_flower(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Audit one case. only: this pair of neighbours (`functions.worlds`). Errors: ConfigError without flwr."""
+    """Audit one case. only: name of the pair of neighbours to test (`functions.worlds`); None for all pairs.
+
+    Errors: ConfigError if flwr is not installed.
+    """
     try:
         import flwr  # noqa: F401
     except ImportError:
@@ -188,16 +191,17 @@ def _local() -> StrategyRound:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRound:
-    """Round of a strategy as a function of updates [clients, d] and a seed, with its visible outputs.
+    """Round of a strategy, as a function from updates [clients, d] and a seed to the visible outputs.
 
-    make:     function of the round's clients to a strategy
-    mods:     of the clients, outermost first
-    examples: num-examples that clients report, one each, repeated as often as needed
+    make:     function from the number of clients of the round to a strategy
+    mods:     mods of the clients, outermost first
+    examples: num-examples that clients 0, 1, ... report; repeated if there are more clients
     shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, for example)
-    upload:   True for the last client's reply instead of the new model
+    upload:   True if the output is the last client's reply, not the new model
+    expected: number of clients that the strategy is configured for; None for the number of updates
 
-    The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as nearly zero:
-    Flower 1.41 divides by their norm.
+    The model is zeros in two arrays, so that a client's new arrays are its update. Zero entries are sent as 1e-12,
+    because Flower 1.41 divides by the norm of an update.
     """
 
     make: Callable[[int], Any]
@@ -244,7 +248,7 @@ class StrategyRound:
 
 @dataclass(frozen=True, kw_only=True)
 class _Nodes:
-    """Grid that only knows the number of nodes."""
+    """Flower grid that provides only the ids of its nodes."""
 
     count: int
 
@@ -257,7 +261,7 @@ def _wrapped(mod: Any, app: Any) -> Any:
 
 
 def _record(make: Any, row: Floats) -> Any:
-    """Return a record of two layers, so that layer-wise processing is visible."""
+    """Return a record with the row as two arrays, so that layer-wise processing is visible."""
     return make([part.copy() for part in np.array_split(row, 2)])
 
 
@@ -274,4 +278,4 @@ def _quiet() -> None:
 
 
 CASES = tuple(_cases())
-"""Cases: fixed and adaptive clipping at server and client, local DP; and uses in which their claim is false."""
+"""Fixed and adaptive clipping at server and client, and local DP, each with uses in which its claim is false."""

@@ -1,6 +1,7 @@
-"""Hooks of a replay audit in other libraries (`opacus_steps`, `flower_rounds`), and comparisons that they share.
+"""Installation of a replay audit's hooks in other libraries, and comparisons that these hooks share.
 
-Hooks are set in the processes of the audit's runs only, and there when the library is loaded.
+`opacus_steps` and `flower_rounds` define the hooks. They are set only in the processes of the audit's runs, when the
+library is loaded.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 from dpfed.audit.replays.world import Floats, Key, World, digest, plain
 
 Hook = Callable[[World, Any], None]
-"""Function of a run and of a library's module, which it changes in place."""
+"""Function of a run of the audit and of a library's module; it sets its hooks in the module."""
 COUNT = 0.5
-"""Sensitivity of a count of clipped rows that is charged with counts less one half each (arXiv 1905.03871)."""
+"""Sensitivity of a count of clipped rows: each row counts as +1/2 or -1/2 (arXiv 1905.03871)."""
 
 
 def install(world: World, hooks: Mapping[str, Hook]) -> None:
-    """Watch the mechanisms of libraries in this process, which is one of the audit's runs."""
+    """Set the hooks in this process, now for loaded modules and on import for others; the process is a run's own."""
     waiting = dict(hooks)
     for name in [one for one in waiting if one in sys.modules]:
         waiting.pop(name)(world, sys.modules[name])
@@ -54,10 +55,10 @@ class _WhenLoaded(MetaPathFinder):
 
 
 def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
-    """Find a row beyond its bound, and more rows that differ than clients or records were changed.
+    """Return the number of rows that differ from the first run; in the first run, the number of all rows.
 
-    Rows are compared by their place: of one changed client or record at most one row is in a step. Return how many
-    differ; in the first run all.
+    A finding is recorded for a row whose norm is above `bound`, and if more rows differ than clients or records were
+    changed. Rows are compared by position: a step has at most one row of each changed client or record.
     """
     key = world._key(name, None)
     longest = max((float(np.linalg.norm(row)) for row in rows), default=0.0)
@@ -72,17 +73,17 @@ def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, 
     changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
     world.seen.moved += differing
     if differing > changed:
-        world.finding(f"differ in {differing} rows where {changed} clients or records were changed", key)
+        world.finding(f"differ in {differing} rows, but {changed} clients or records were changed", key)
     return differing
 
 
 def key_of(world: World, name: str) -> Key:
-    """Return the key of a finding that no value of the other run belongs to."""
+    """Return the key of a finding about this round that is not a comparison with a value of the first run."""
     return world.round, name, None, 0
 
 
 def require_noise(world: World, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Find an array that leaves a mechanism unchanged."""
+    """Record a finding for each array that a mechanism leaves unchanged."""
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
         entered, left = plain(one).reshape(-1), plain(two).reshape(-1)
         if len(entered) and np.array_equal(entered, left):

@@ -1,6 +1,7 @@
-"""Flower's differentially private strategies and mods in a replay audit: clipped updates in, noisy means out.
+"""Hooks of a replay audit in Flower's differentially private strategies and mods.
 
-Those of the message API (`flwr.serverapp`, `flwr.clientapp`), on nodes that are in this process.
+Clipped updates are compared, and noisy means are frozen. Supported are the strategies and mods of the message API
+(`flwr.serverapp`, `flwr.clientapp`), with nodes in this process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _watch_strategy(world: World, strategy: Any) -> None:
 
 
 class _FlowerRound:
-    """Round of a strategy wrapper: clipped updates are compared row by row, noisy means and counts are frozen."""
+    """Round of a private strategy: clipped updates are compared row by row, noisy means and counts are frozen."""
 
     def __init__(self, world: World, strategy: Any) -> None:
         self._world, self._strategy = world, strategy
@@ -76,7 +77,9 @@ class _FlowerRound:
         return self._aggregate(server_round, replies)
 
     def _compare_rows(self) -> int | None:
-        """Compare the rows, once, with the clip norm that noise is now drawn for."""
+        """Compare the rows once, with the clip norm to which the noise is scaled; return the number of
+        differing rows.
+        """
         if self._rows is not None and self._differing is None:
             bound = float(self._strategy.clipping_norm)
             name = "clipped updates in Flower"
@@ -96,7 +99,10 @@ class _FlowerRound:
         return _record_like(noisy, frozen)
 
     def _require_mean(self, name: str, arrays: list[NDArray[Any]]) -> None:
-        """Find unequal weights, and a divisor that is not `num_sampled_clients`, of Flower's own averaging."""
+        """Record a finding if FedAvg's mean is not the sum of the updates over `num_sampled_clients`.
+
+        Unequal weights or another divisor cause it. Other strategies are not checked.
+        """
         from flwr.serverapp.strategy import FedAvg
 
         strategy = self._strategy
@@ -117,7 +123,7 @@ class _FlowerRound:
 
 
 def _flower_local(world: World, module: Any) -> None:
-    """Watch a client's own noise: what a client sends is a mechanism's output."""
+    """Set hooks in the mod of local DP: each client's update is the output of a mechanism."""
     call, add = module.LocalDpMod.__call__, module.add_gaussian_noise_inplace
     now: list[tuple[Any, int, Floats]] = []
 
@@ -166,9 +172,9 @@ def _record_like(record: Any, arrays: Sequence[NDArray[Any]]) -> Any:
 
 
 class FlowerNodes:
-    """Grid for a Flower strategy whose nodes are in this process, one a partition: no Ray, no network.
+    """Grid for a Flower strategy whose nodes run in this process, one for each partition, without Ray and network.
 
-    app:   ClientApp; `context.node_config` gives it "partition-id" and "num-partitions"
+    app:   ClientApp; its `context.node_config` has "partition-id" and "num-partitions"
     count: number of nodes
     """
 
@@ -196,11 +202,14 @@ class FlowerNodes:
         return list(self._contexts)
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Any]:
-        """Return the reply of each node that is sent a message."""
+        """Return the reply of the node that each message is addressed to."""
         return [self._app(one, self._contexts[one.metadata.dst_node_id]) for one in messages]
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
-        """Give each node its message, and keep the reply: an error if the app raises, as in Flower's simulation."""
+        """Pass each message to its node and store the reply; return the message ids.
+
+        If the app raises, the reply is an error, as in Flower's simulation.
+        """
         from flwr.app import Error, Message
 
         pushed = []
@@ -209,19 +218,21 @@ class FlowerNodes:
             one.metadata.__dict__["_message_id"] = name
             try:
                 self._kept[name] = self._app(one, self._contexts[one.metadata.dst_node_id])
-            except Exception as error:  # of the app under audit
+            except Exception as error:  # the app under audit may raise anything
                 self._kept[name] = Message(Error(code=0, reason=str(error)), reply_to=one)
             pushed.append(name)
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """Return the replies to these messages, once."""
+        """Return the stored replies to these messages, and delete them."""
         return [self._kept.pop(name) for name in message_ids if name in self._kept]
 
 
 def _flower_simulation(world: World, module: Any) -> None:
-    """Run the nodes of Flower's simulation engine in this process, where they are seen: apps and messages are theirs,
-    Ray's processes alone are not."""
+    """Run the nodes of Flower's simulation engine in this process, in which the audit sees them, and not in Ray's.
+
+    Apps and messages are Flower's.
+    """
 
     def simulate(*, num_supernodes: int, client_app: Any, server_app: Any, **given: Any) -> None:
         from flwr.app import Context, RecordDict

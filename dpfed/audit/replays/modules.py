@@ -1,4 +1,4 @@
-"""Module of a network in which a client's training first differs: a replay audit's explanation of a failed pair."""
+"""Explanation of a failed pair of a replay audit: the network module in which a client's training first differs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _STEP = ", step "
 class ModuleValues:
     """Comparison of each module's state, input and output, and of the loss, for each client of local training.
 
-    A forward hook of all modules, so that it is set in the process of an audit's run alone.
+    It sets forward hooks of all modules, and may therefore be used only in the process of a run of the audit.
     """
 
     def __init__(self, world: RoundsWorld) -> None:
         self._world, self._now = world, threading.local()
 
     def watch(self) -> None:
-        """Set the hooks."""
+        """Set the forward hooks, and a hook on the randomness of local training."""
         modules = torch.nn.modules.module
         modules.register_module_forward_pre_hook(self._before)
         modules.register_module_forward_hook(self._after)
@@ -51,7 +51,7 @@ class ModuleValues:
         LocalTask.own_randomness = own_randomness  # type: ignore[assignment, method-assign]
 
     def of_loss(self, found: Tensor) -> Tensor:
-        """Compare the losses of a batch, after which no module belongs to it."""
+        """Compare the losses of a batch; modules called later do not belong to the batch."""
         if (at := getattr(self._now, "at", None)) is not None:
             self._compare("in the loss", found.detach().reshape(len(at[0]), -1))
             self._now.at = None
@@ -107,7 +107,7 @@ class ModuleValues:
 
 @dataclass(frozen=True, kw_only=True)
 class _WatchedLoss(Loss):
-    """Loss of local training whose values are compared."""
+    """Loss of local training whose values a replay audit compares."""
 
     values: ModuleValues
 
@@ -123,7 +123,7 @@ class _WatchedLoss(Loss):
 
 
 def made_by(value: str) -> str:
-    """Return where the value of an explaining run is made; "" for a value of another kind."""
+    """Return the place in the network ("in ...", "between ...") from the name of a value; "" for other values."""
     return value.partition(_STEP)[0] if _STEP in value else ""
 
 

@@ -1,4 +1,4 @@
-"""Opacus' optimizers in a replay audit: clipped gradients of single records in, noisy sums out."""
+"""Hooks of a replay audit in Opacus' optimizers: clipped gradients of records are compared, noisy sums are frozen."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _watched_step(world: World, step: Callable[..., Any]) -> Callable[..., Any]:
 class _OpacusStep:
     """Steps of one optimizer: clipped gradients are compared row by row, the noisy sum is frozen.
 
-    The rows are those that the optimizer's own code makes of each record alone. Ghost clipping has no rows; then the
-    sum alone is compared.
+    A row is the optimizer's clipped gradient of one record alone. Ghost clipping has no rows; then only the sum is
+    compared.
     """
 
     def __init__(self, world: World, optimizer: Any) -> None:
@@ -56,11 +56,13 @@ class _OpacusStep:
             apart = float(np.abs(self._summed() - before - total).max(initial=0))
             room = ROUNDING * max(float(np.abs(total).max(initial=0)), float(np.abs(before).max(initial=0)), bound)
             if not apart <= room:
-                words = "do not add up: the sum is not that of the records one by one"
+                words = "do not add up: the sum differs from the sum of the rows of single records"
                 world.finding(words, key_of(world, name), by=apart, allowed=room)
 
     def _row_of_record(self, grads: list[Any]) -> Floats:
-        """Return the row that this optimizer makes of one record's gradients."""
+        """Return the row that this optimizer computes from one record's gradients, and restore the
+        optimizer's state.
+        """
         optimizer = self._optimizer
         params = optimizer.params
         kept = [(one.grad_sample, one.summed_grad) for one in params]
@@ -79,7 +81,7 @@ class _OpacusStep:
         return row
 
     def _summed(self) -> Floats:
-        """Return the sum of the rows until now."""
+        """Return the optimizer's sum of clipped gradients so far."""
         parts = [
             np.zeros(one.numel()) if one.summed_grad is None else plain(one.summed_grad).reshape(-1)
             for one in self._optimizer.params
@@ -89,7 +91,7 @@ class _OpacusStep:
     def noise(self) -> None:
         optimizer, world = self._optimizer, self._world
         if optimizer.secure_mode:
-            optimizer.generator = None  # torch's global one can be repeated
+            optimizer.generator = None  # use torch's global generator, which the audit can seed
         params = optimizer.params
         before = [one.summed_grad.detach().clone() for one in params]
         unclipped = getattr(optimizer, "unclipped_num", None)

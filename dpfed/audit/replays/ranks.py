@@ -1,4 +1,4 @@
-"""Runs of several processes (ranks) in a replay audit: each rank is a fork of the run, and compares its own clients."""
+"""Runs with several processes (ranks) in a replay audit: each rank is a fork of the run and compares its clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dpfed.aggregation.ranks import Ranks, from_environment
 from dpfed.audit.replays.world import World
 
 Part = Callable[[Ranks], None]
-"""Part of one rank in a run: rank 0 leads, the others follow."""
+"""Function that one rank runs: rank 0 leads the run, all other ranks follow."""
 
 
 def run_ranks(count: int, part: Part) -> None:
-    """Run `part` as rank 0 in this process, as the other ranks in forks of it, and gather what those have compared.
+    """Run `part` as rank 0 in this process and as all other ranks in forks of it, and gather their comparisons.
 
-    A client's values are recorded and compared by the rank that trains it, which may be another one in the second run.
+    The rank that trains a client records and compares its values; it may be a different rank in the second run.
     """
     world = replayed.current()
     assert isinstance(world, World)
@@ -42,7 +42,7 @@ def run_ranks(count: int, part: Part) -> None:
         for process, here in others:
             try:
                 world.gather_seen(*here.recv())
-            except EOFError:  # the error of rank 0 says more
+            except EOFError:  # rank 0 raises a more informative error
                 world.ranks_lost += 1
             process.join(timeout=30)
             if process.is_alive():
@@ -61,7 +61,7 @@ def _as_rank(rank: int, address: dict[str, str], part: Part) -> None:
 
 
 def _follow(world: World, rank: int, address: dict[str, str], part: Part, there: Connection) -> None:
-    """Run one of the other ranks in its own process, and send what it has seen."""
+    """Run one rank other than 0 in this process, and send its recording and its comparisons to rank 0."""
     world.rank = rank
     try:
         _as_rank(rank, address, part)

@@ -1,4 +1,4 @@
-"""A run of the audit whose code is dpfed's own rounds: `dpfed.run`, a ClientLevel loop, Flower's strategies."""
+"""Run of a replay audit that compares rounds of dpfed: of `dpfed.run`, a ClientLevel loop, or dpfed in Flower."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
 PUBLIC = ("who is drawn", "who is asked", "who arrives")
-"""Compared with a client removed under every adjacency, whether or not the plan charges for its removal."""
+"""Values that must not depend on a removed client under any adjacency, even if removal is not a charged change."""
 _IN_BOUND = 1 + 1e-9
 _BLOCKS = 64
 _MEMORY = "memory of the server"
-"""Name of client memory, which begins with the first participant, so that a run without one need not have it."""
+"""Name of values in the server's memory. It exists from the first participant on; a run without one may lack it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named(Simulated):
-    """Repeatable draws under the names of the draws that they replace."""
+    """Seeded randomness with the name of the randomness that it replaces."""
 
     called: str
 
@@ -47,15 +47,19 @@ class Named(Simulated):
 
 
 class RowDigests:
-    """Digests of rows [c, k] on their way through the stages. A row that a stage has left as it is, bit for bit, keeps
-    its digest: comparing is much quicker than hashing."""
+    """Digests of rows [c, k] after each stage.
+
+    A row that a stage leaves unchanged, bit for bit, keeps its digest: comparing is much faster than hashing.
+    """
 
     def __init__(self) -> None:
         self.rows = self.before = np.zeros((0, 0), dtype=np.float32)
         self._digests: list[str] = []
 
     def of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
-        """Return the digests, and which rows differ from those of the last call; None if their form does."""
+        """Return the digests, and for each row True if it differs from that of the last call; None if the shape
+        differs.
+        """
         given = np.ascontiguousarray(rows.detach().cpu().numpy())
         if given.shape != self.rows.shape or given.dtype != self.rows.dtype or not given.size:
             self.before, self.rows = self.rows, given.copy()
@@ -74,10 +78,11 @@ class RowDigests:
 
 
 class RoundsWorld(World):
-    """One run of the audit, with the comparison of its rounds (`dpfed.round.Compared`, an observer as well).
+    """Run of a replay audit that compares dpfed's rounds; it implements `dpfed.round.Compared` and the observer of
+    rows.
 
-    loop: clients are trained one after the other, so that no client's size affects the rounding of others
-    most: number of rounds after which the run ends
+    loop: True to train clients one by one, so that no client's number of samples affects the rounding of others
+    most: number of rounds after which the run ends; None for all
     """
 
     def __init__(self, pair: Pair | None, recording: Recording, *, loop: bool = False, most: int | None = None) -> None:
@@ -85,7 +90,7 @@ class RoundsWorld(World):
         self._loop, self._most = loop, most
         self._method: Method | None = None
         self._chains: list[Stages] = []
-        """Chain of this round's method, and that of the node whose rows are seen."""
+        """Chain of this round's method, and the chain of the node whose rows are compared."""
         self._now: Round | None = None
         self._model: bytes | None = None
         self._held: Holdings | None = None
@@ -98,7 +103,7 @@ class RoundsWorld(World):
         self._digests = RowDigests()
         self._in_rows: bool | None = None
         self._halves: list[str] = []
-        """Stages whose server halves the noisy sum has entered in this round, the private one first."""
+        """Stages whose server half has received the noisy sum in this round, starting with the private stage."""
 
     @property
     def rounds(self) -> RoundsWorld:
@@ -167,12 +172,12 @@ class RoundsWorld(World):
         self._units = len(self.changed & {*self._cohort, *map(int, before)}) + len(entered)
         came = np.array([i for i in np.intersect1d(arriving, cohort) if int(i) not in self._beside], dtype=np.int64)
         exactly = method.dropouts is not None and bool(method.dropouts.lost)
-        if self.only is None or not exactly:  # of a given number of dropouts, those left are others without a client
+        if self.only is None or not exactly:  # with a fixed number of dropouts, removing a client changes who drops out
             self.outside("who arrives", self._without_changed(came))
         self.outside("announced model", now.broadcast)
         bits = now.broadcast.cpu().numpy().tobytes()
         if self._model is not None and self._model != bits:
-            self.finding("was written to since the round before it ended", self._key("announced model", None))
+            self.finding("was modified after the end of the previous round", self._key("announced model", None))
         self.outside("announced clip norm", now.clip_norm)
         self.outside("announced reference", now.reference)
         for name, value in sorted(vars(now.projection).items()):
@@ -192,7 +197,7 @@ class RoundsWorld(World):
     def _others_of(
         self, name: str, before: NDArray[np.int64], now: NDArray[np.int64], *, may_enter: bool
     ) -> tuple[int, ...]:
-        """Compare ids, and return those that only entered because a removed client left a place."""
+        """Compare client ids, and return the ids that entered only because a removed client left a free place."""
         self._key(name, None)
         if self.pair is None:
             return ()
@@ -206,7 +211,9 @@ class RoundsWorld(World):
         return tuple(map(int, entered))
 
     def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids without those of removed clients: no other client's presence may depend on a client's data."""
+        """Return the ids without those of removed clients; the presence of all other clients must not
+        depend on them.
+        """
         removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
         return ids[~np.isin(ids, list(self.changed))] if removed else ids
 
@@ -254,7 +261,7 @@ class RoundsWorld(World):
                 self._compare_noise(type(stage).__name__, ids)
 
     def _note_noise(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
-        """Find clients whose rows have no noise where others' have it: it is in all rows, or in the sum."""
+        """Record a finding if some rows have noise and others have none: noise must be in all rows, or in the sum."""
         if changed is None:
             self._in_rows = True
             return
@@ -264,7 +271,7 @@ class RoundsWorld(World):
             self._in_rows = noised
 
     def _compare_noise(self, stage: str, ids: NDArray[np.int64]) -> None:
-        """Compare the noise of each row, which must not depend on the row, by its sums over blocks."""
+        """Compare the noise of each row by its sums over 64 blocks; noise must not depend on the row."""
         for row, entered, client in zip(self._digests.rows, self._digests.before, ids, strict=True):
             if int(client) not in self._beside:
                 noise = row.astype(np.float64) - entered.astype(np.float64)
@@ -273,7 +280,9 @@ class RoundsWorld(World):
                 self.mechanism(f"noise of {stage}", nothing, sums, sensitivity=None, client=int(client))
 
     def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> Sequence[bool] | None:
-        """Compare rows; return which of them differ from the rows before this stage, None if all have other lengths."""
+        """Compare rows; return for each True if this stage changed it, or None if this stage changed the length of
+        rows.
+        """
         digests, changed = self._digests.of(rows)
         for found, client in zip(digests, ids, strict=True):
             drawn = int(client) in self._cohort
@@ -283,7 +292,7 @@ class RoundsWorld(World):
         return changed
 
     def _row_beyond_bound(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        """Find a row of any client, in either run, beyond the charged bound."""
+        """Record a finding for each row, of any client and in any run, whose norm is above the charged bound."""
         assert self._method is not None
         assert self._now is not None
         moves = self._method.stages.find(ClipMoves)
@@ -298,7 +307,7 @@ class RoundsWorld(World):
 
     def clipped(self, rows: Tensor, records: Tensor, bound: float, path: tuple[int, ...]) -> None:
         """Compare the clipped gradients [b, d] of a batch's records, in step `path` (round, client, step)."""
-        if self._now is None:  # of a trial before round 1, on synthetic clients
+        if self._now is None:  # a trial before round 1, on synthetic clients
             return
         longest = float(torch.linalg.vector_norm(rows.double(), dim=1).max()) if len(rows) else 0.0
         name = f"clipped gradient in step {path[2]}"
@@ -347,7 +356,9 @@ class RoundsWorld(World):
         pass
 
     def summed(self, stage: Stage, total: Tensor) -> None:
-        """Compare the noisy sum on its way through the server halves, so that a difference has its stage's name."""
+        """Compare the noisy sum after each server half of a stage, so that a difference names the stage
+        that caused it.
+        """
         if self._halves:
             self.outside(f"sum after {self._halves[-1]}", total)
         if self._halves or self._is_private(stage):
@@ -371,12 +382,14 @@ class RoundsWorld(World):
         return made
 
     def _adds_up(self, name: str, entered: NDArray[Any], uploads: int) -> None:
-        """Find anything in the sum that is no row of it."""
+        """Record a finding if the sum that enters the private stage is not the sum of the uploaded rows."""
         if self._sum is None or self._added != uploads or self._sum.shape != entered.shape:
             return
         apart = np.abs(self.moved(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
-        of_rows = 2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0  # they may cancel in the sum
+        of_rows = (
+            2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0
+        )  # rows may cancel in the sum, so that its size does not bound their rounding
         room = 0.0 if entered.dtype.kind in "iu" else max(ROUNDING * scale, of_rows, 1e-30)
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
@@ -401,13 +414,13 @@ class RoundsWorld(World):
         self.outside("charge", repr(done.release))
         self.seen.rounds += 1
         if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
-            self.ends()  # values of other ranks are here at the end of the run only
+            self.ends()  # with several ranks, values of other ranks arrive only at the end of the run
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
             raise Stopped
 
     def _remembered(self, name: str, value: Tensor) -> None:
-        """Compare the server's memory; for a row per client, the rows of the others."""
+        """Compare a value of the server's memory; if it has one row for each client, row by row."""
         assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:
             for client, row in enumerate(value):
@@ -417,5 +430,5 @@ class RoundsWorld(World):
 
 
 def _bound(private: Private, now: Round) -> float:
-    """Return the L2 norm of a row that is charged."""
+    """Return the charged bound on the L2 norm of a row."""
     return private.noise.l2_bound if isinstance(private, IntegerNoise) else now.clip_norm

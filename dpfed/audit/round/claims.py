@@ -1,4 +1,4 @@
-"""Claim of one round, as the ledger states it: tested by an audit of uploads."""
+"""Claim of one round according to its ledger line, which an audit of uploads tests."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Coins = BernoulliAggregate | BernoulliChannel
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Mechanism that is recorded for a round, with its profile and bounds.
+    """Mechanism that the ledger records for a round, with its profile and bounds.
 
-    mechanism:   as in the ledger, with its sampling
-    profile:     delta at every epsilon, both orders of neighbours
-    epsilon:     at `delta`, by the accountant's best bound
-    bound:       the claimed bound on one client's row, L2, in the units of the released vector
-    sensitivity: largest distance of neighbours' noiseless releases, in those units: bound or twice that
-    noise_std:   of the released vector in those units; 0 for Bernoulli samples
-    seen:        "sum" or "uploads"
-    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 if none is released
+    mechanism:   mechanism of the ledger line, with its sampling
+    profile:     delta at every epsilon, for both orders of neighbours
+    epsilon:     epsilon at `delta` by the accountant's best bound
+    bound:       claimed bound on the L2 norm of one client's row, in units of the released vector
+    sensitivity: largest distance between noiseless releases of neighbours, in these units: `bound` or twice `bound`
+    noise_std:   standard deviation of the noise on the released vector, in these units; 0 for Bernoulli samples
+    seen:        visible output of a round: "sum" or "uploads"
+    count_mu:    shift over noise of the released count of clients inside the bound; 0 if no count is released
     """
 
     mechanism: SingleRelease
@@ -50,7 +50,7 @@ class Claim:
 
     @property
     def unsampled(self) -> Unsampled:
-        """Mechanism on a known cohort."""
+        """Mechanism without its sampling, for a known cohort."""
         return unsampled(self.mechanism)
 
     @property
@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """Kind of mechanism and adjacency."""
+        """Description of the claim: kind of the mechanism, and adjacency."""
         return f"{self.mechanism.to_dict()['kind']}, {self.adjacency} neighbours"
 
     @property
@@ -94,10 +94,11 @@ class Claim:
 
 
 def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
-    """Return the claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
+    """Return the claim of one release. count_mu: as in `Claim`; the count and the vector form one Gaussian release.
 
-    Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
-    part of mu), the accounted integer bound over steps for integers, the clip for Bernoulli samples.
+    The sensitivity, in units of the release, follows from the mechanism alone. For Gaussians it is sqrt(mu^2 -
+    count_mu^2) noise_std; for integers the accounted integer bound over the steps of a unit; for Bernoulli samples the
+    clip.
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)

@@ -1,4 +1,4 @@
-"""Second number of a round with adaptive clipping: the count of clients inside the bound."""
+"""Score of the noisy count of clients inside the bound, which a round with adaptive clipping releases as well."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 
 @dataclass(frozen=True, kw_only=True)
 class CountOfNorms:
-    """Noisy count in the next clip norm, C' = C exp(-rate (fraction - quantile)).
+    """Noisy count that the next clip norm C' = C exp(-rate (fraction - quantile)) reveals.
 
-    start:    the clip norm of the round
-    expected: the public number of clients that the count is divided by
-    base:     the count without noise in world 0; mu: distance of world 1 from it, over the claimed noise
-    sign:     of that difference
+    start:    clip norm C of the round
+    expected: public number of clients by which the count is divided
+    base:     count without noise in world 0
+    mu:       distance of the count without noise between the worlds, over the claimed noise
+    sign:     sign of the count in world 1 minus that in world 0
     """
 
     adaptive: AdaptiveClip
@@ -31,9 +32,7 @@ class CountOfNorms:
 
     @classmethod
     def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
-        """Return the count's score from two rounds without noise. The claim allows a difference of at most
-        `claim.count_mu`.
-        """
+        """Prepare the count's score by two rounds without noise, one in each world; mu is at most `claim.count_mu`."""
         clip = quiet.one.method.stages.find(Clip)
         assert clip is not None
         assert clip.adaptive is not None
@@ -60,7 +59,7 @@ class CountOfNorms:
         )
 
     def count(self, after: ServerState) -> float:
-        """Return the centred count in this state."""
+        """Return the noisy count, minus half the expected number of clients, from the state `after` the round."""
         fraction = self.adaptive.quantile - math.log(after.clip_norm / self.start) / self.adaptive.rate
         return (fraction - 0.5) * self.expected
 
@@ -69,5 +68,7 @@ class CountOfNorms:
         return self.sign * (self.count(after) - self.base) / self.adaptive.count_noise_std
 
     def joint(self, score: float, after: ServerState, mu: float) -> float:
-        """Return the best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
+        """Return the best score from the count and from `score`, which is N(0, 1) in world 0 and N(mu,
+        1) in world 1.
+        """
         return (mu * score + self.mu * self.score(after)) / (math.hypot(mu, self.mu) or 1.0)

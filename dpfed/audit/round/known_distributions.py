@@ -1,4 +1,4 @@
-"""Bounds from scores of known distribution: the distance that a client moves the release, and its epsilon."""
+"""Bounds from scores of known distribution: on the distance that a client moves the release, and on its epsilon."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WIDEST = 2_000_000
 
 
 def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
-    """Return whole scores of this distribution; None if its means are not known.
+    """Return the moments of scores of this distribution, for bounds from whole scores; None if no means are known.
 
-    Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's distribution.
+    Sums of whole numbers without sampling use the score itself, whose mean does not depend on the noise's distribution.
     """
     match law:
         case CoinLaw():
@@ -49,8 +49,10 @@ def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
 def shown(
     claim: Claim, law: ScoreLaw, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
 ) -> Moved:
-    """Return the bound of `WholeScores.moved`, from the scores of both worlds. gap: of the pair, over the
-    sensitivity.
+    """Return the bound on the distance that the client moves the release, and its epsilon, from whole scores.
+
+    ready: moments of the scores (`WholeScores`). gap: distance of the pair without noise, over the sensitivity.
+    scores: those of world 0 and world 1.
     """
     reach = min(gap, 1.0)
     factor = ready.moved(*scores, alpha=alpha)
@@ -62,7 +64,7 @@ def shown(
 
 
 def _delta_of_move(claim: Claim, factor: float) -> float | None:
-    """Return a lower bound on every account if one client moves the sum `factor` times as far as claimed."""
+    """Return a lower bound on epsilon if one client moves the sum `factor` times as far as claimed; None if unknown."""
     gaussian = noise_of(claim.mechanism)
     if gaussian is not None and not claim.sampled:
         return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
@@ -86,8 +88,9 @@ def _delta_of_move(claim: Claim, factor: float) -> float | None:
 
 
 def _integer_noise(claim: Claim) -> Floats | None:
-    """Return the distribution of one coordinate's noise; None for shares of discrete Gaussians, whose sum is not
-    one.
+    """Return the distribution of one coordinate's integer noise; None if it is not known.
+
+    A sum of several discrete Gaussian shares is not a discrete Gaussian, so its distribution is not known.
     """
     noise = claim.integers
     if noise is None:
@@ -108,9 +111,9 @@ def _integer_noise(claim: Claim) -> Floats | None:
 def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: float = 1.0) -> float:
     """Return the epsilon at `delta` of an entry that one client moves by `steps`, if drawn with probability q.
 
-    Noise p(x) against (1 - q) p(x) + q p(x - steps). delta(eps) = sum max(0, P - e^eps Q), the larger of both orders,
-    over the values that `noise` [n] has; omitting those beyond makes it smaller. Direction of error: lower bound
-    (rounding: a relative 1e-9 is subtracted).
+    The two distributions are p(x) and (1 - q) p(x) + q p(x - steps), with the noise p and q = `taking_part`.
+    delta(eps) = sum max(0, P - e^eps Q), the larger of both orders, over the values in `noise` [n]; values outside are
+    omitted, which makes delta smaller. Direction of error: lower bound (a relative 1e-9 is subtracted for rounding).
     """
     target = require.open_probability(delta=delta)
     without = np.concatenate([noise, np.zeros(steps)])

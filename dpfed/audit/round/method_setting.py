@@ -1,4 +1,4 @@
-"""Small experiment for the audit of a method's upload: its preset, four clients, by default all in one round."""
+"""Small experiment for the audit of a method's upload: its preset with four clients, by default all in one round."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ _SETTING = (
     "privacy.delta=1e-5",
     "run.device=cpu",
 )
-"""Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
+"""Settings of the small experiment, which has d = 610 parameters."""
 
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 _ROUNDS, _STREAMS = 6, 300
-"""Rounds and trials of several rounds together: three participations of a client, in that number of trials."""
+"""Number of rounds (about three participations of a client) and of trials in the check of several rounds together."""
 
 
 def audited_methods() -> list[str]:
-    """Return every method that can be private, user-defined ones included."""
+    """Return the names of all methods that can be private, including user-defined methods."""
     load_own_code()
     return [name for name, one in every_method().items() if one.private_with]
 
 
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
-    """Return the method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+    """Return the method's small private configuration on digits: d = 610, four clients, one round, delta = 1e-5.
 
-    All clients take part, or by federation.sampling two of them, unless `settings` give their number. Gaussian noise of
-    multiplier 1 unless one, or an epsilon, is given; Bernoulli samples at epsilon 3. `settings` override all of this.
+    All clients take part; if federation.sampling draws cohorts, two of them. Gaussian noise has multiplier 1 unless a
+    multiplier or an epsilon is given; Bernoulli samples have epsilon 3. `settings` override all these values.
     """
     load_own_code()
     chosen = method(name)
     if not chosen.private_with:
         near = chosen.nearest_private
         raise ConfigError(
-            f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
+            f"{name} has no private variant, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit upload {near}`."
         )
     tables = presets.tables(_preset(name))
@@ -67,8 +67,8 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables = override(tables, [*_SETTING, *settings])
     if tables["privacy"].get("noise_schedule") is not None:
         raise ConfigError(
-            "privacy.noise_schedule: this audit repeats one round, and its rounds differ. Remove it, and set "
-            "privacy.noise_multiplier to that of the round to be audited: the multiplier times its factor."
+            "privacy.noise_schedule: this audit repeats one round, but the noise differs between rounds. Remove it, "
+            "and set privacy.noise_multiplier to the multiplier of one round: the multiplier times that round's factor."
         )
     federation = tables["federation"]
     if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
@@ -84,8 +84,9 @@ def _refuse_padded_coins(config: Config) -> None:
     coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
     if coins and config.federation.sampling == "poisson":
         raise ConfigError(
-            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number, which the "
-            "audit's score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number of uploads, "
+            "which this audit does not support. Use federation.sampling 'fixed' or 'all'; another check tests the "
+            "sampler."
         )
 
 
@@ -109,7 +110,7 @@ def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float 
 
 
 def round_of(experiment: Experiment) -> OneRound:
-    """Return the first round, with the fewest uploads of a release."""
+    """Return the first round of the experiment, with the smallest number of uploads that is released."""
     config, table = experiment.config, experiment.config.aggregation
     clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
@@ -118,7 +119,7 @@ def round_of(experiment: Experiment) -> OneRound:
     if experiment.privacy_target is None or config.local.record is not None:
         raise ConfigError(
             f"method.name={experiment.specification.name!r}, aggregation.kind={table.kind!r}: no round is charged "
-            "here, so there is no claim to test. Set [privacy]."
+            "as one release, so there is no claim to test. Set [privacy]."
         )
     return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 
@@ -134,11 +135,10 @@ def audit_upload(
     draws: int = 300_000,
     progress: Progress | None = None,
 ) -> UploadAudit:
-    """Audit one round of a method; see `round_audit.audit_round`. Errors: ConfigError for a method that is never
-    private.
+    """Audit one round of a method; `round_audit.audit_round` describes the arguments and the claim.
 
-    With a participation schedule, or correlated noise: a round of all clients with independent noise, and one more
-    check, of several rounds together.
+    With a participation schedule or correlated noise, the audit tests one round of all clients with independent noise,
+    and adds a check of several rounds together. Errors: ConfigError for a method without a private variant.
     """
     config = configured(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
@@ -168,7 +168,7 @@ def _several_rounds(config: Config, seed: int) -> Check:
 
 
 def _one_round(config: Config) -> Config:
-    """Return a round of all clients, with independent noise."""
+    """Return the configuration with one round of all clients and independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
@@ -182,12 +182,12 @@ def _one_round(config: Config) -> Config:
 
 @cache
 def _secure() -> Check:
-    """Return the check of secure randomness, once for all methods: they draw from the same source."""
+    """Return the check of secure randomness, which is made once, since all methods draw from one source."""
     return secure_check()
 
 
 def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
-    """Check the sampler of the audited round, and that of the method's preset."""
+    """Check the sampler of the audited round and the sampler of the method's preset."""
     table = presets.tables(_preset(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -1,4 +1,4 @@
-"""Audit of one round: the release about one client against the privacy that the ledger would state."""
+"""Audit of one round: a test of the round's release against the claim that the ledger would state."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 
 ENOUGH = 0.95
-"""Part of the claimed sensitivity that a pair must reach."""
+"""Part of the claimed sensitivity that the gap of a pair must reach for a pass."""
 
 TRIALS = 6_000
-"""Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""
+"""Number of trials, over all pairs, that finds noise short by a fifth at a noise multiplier of 1."""
 
 _OF_MOVES = 0.1
 """Part of a pair's error probability for the test of whole scores, if their distribution is known."""
@@ -58,14 +58,14 @@ _ROUNDING = 1e-6
 _FARTHER = 0.01
 
 NOT_TESTED = (
-    "several rounds together, but for shared noise",
-    "clients, updates, states of the model and settings other than those that were tried",
-    "metrics and times that are published beside the model",
-    "noise cut off beyond 4 standard deviations, the last bits of floating-point noise",
-    "one secret seed of 32 bits or more for a whole process",
-    "masked sums with the same secret in every round: no trial shows it, the package's tests of dpfed.aggregation do",
+    "several rounds together, except for noise that they share",
+    "clients, updates, states of the model and settings that were not tried",
+    "metrics and times that are published with the model",
+    "noise cut off beyond 4 standard deviations, and the last bits of floating-point noise",
+    "randomness of a whole process from one secret seed of 32 bits or more",
+    "masked sums with equal secrets in every round: trials cannot show them, the tests of dpfed.aggregation do",
 )
-"""Limitations of this audit."""
+"""Faults that this audit does not test for."""
 
 
 UploadAudit = Audit[Claim, Power]
@@ -86,16 +86,16 @@ def audit_round(
 ) -> UploadAudit:
     """Audit whole rounds of `one` against the ledger line that its own stages would write.
 
-    trials: in all, both worlds and all pairs together: half of them for the pair with the largest noiseless gap, the
-    rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
-    test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
-    for the pair with the largest gap). draws: of noise, for its distribution. checks: further ones that were made
-    elsewhere. Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a
-    description of each step.
+    trials:     number in both worlds and all pairs together. The pair with the largest noiseless gap gets half of them,
+                all other pairs share the rest; they get none if fewer than two were left for each
+    confidence: confidence of the test of the claim over all pairs, and of the lower bounds (Bonferroni; the pair with
+                the largest gap has half of the error probability)
+    draws:      number of draws of noise for the checks of its distribution
+    checks:     further checks, made by the caller. Each check has a false-alarm probability of `verdict.FALSE_ALARM`
+    progress:   function that is called with a description of each step
 
-    Claim: a round that keeps its ledger's claim is failed with probability at most 1 - confidence + 2e-5. A "pass" is
-    no
-    proof: its `power` states which faults these trials would have found.
+    Claim: a round that satisfies its ledger's claim is failed with probability at most 1 - confidence + 2e-5. A "pass"
+    is no proof: its `power` states which faults these trials would have found.
     """
     began = time.monotonic()
     number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
@@ -147,7 +147,7 @@ def audit_round(
 
 
 def _best_power(tests: list[PairTest]) -> Power:
-    """Return the power of the pair that would have found the smallest faults: short noise first, then far moves."""
+    """Return the power of the pair that would have found the least shortfall of noise; for ties, the smallest move."""
     known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= ENOUGH]
     sizes = [[math.inf if fault is None else fault for fault in (one.noise_short, one.too_far)] for one in known]
     return known[sizes.index(min(sizes))] if known else NOTHING
@@ -157,7 +157,9 @@ def claimed(one: OneRound, delta: float) -> Claim:
     """Return the claim that the ledger would record for this round; ConfigError if there is none."""
     release = one.method.release(replace(one.announced, uploads=one.clients))
     if release is None:
-        raise ConfigError("nothing is private here: no release would be charged, so there is no claim to test.")
+        raise ConfigError(
+            "this round is not private: it would charge no release, so there is no claim to test. Set [privacy]."
+        )
     clip = one.method.stages.find(Clip)
     if clip is None or clip.adaptive is None:
         return claim_of(release, delta=delta)
@@ -166,7 +168,7 @@ def claimed(one: OneRound, delta: float) -> Claim:
 
 
 def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
-    """Return the pairs of neighbours that suit the claim."""
+    """Return the pairs of neighbours for the mechanism, adjacency and visible output of the claim."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
         return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
@@ -176,7 +178,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     absent = stages.decodes_before_the_clip or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
     pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
     if claim.seen == "sum":
-        if one.sampled:  # all others opposite is the worst pair of a drawn cohort
+        if one.sampled:  # with a drawn cohort, "all others opposite" is the worst pair
             pairs.sort(key=lambda pair: "others" not in pair.name)
         return with_counts(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
     encode = stages.find(Encode)
@@ -186,7 +188,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
 
 def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
     """Return the tests of a pair, one for each score, and its trials. Cuts are fixed before the counted trials."""
-    say("where scores are cut")
+    say("choosing the cuts of scores")
     world, kinds = share.pair, share.pair.pair.scores
     alpha = share.alpha / len(kinds)
     known = {kind: whole_scores(world.claim, world.laws.get(kind)) if share.best else None for kind in kinds}
@@ -195,7 +197,7 @@ def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairT
     total = f"{share.trials:,} trials"
     counts = coins(share.trials, share.seed)
     trials = world.trials(counts, seed=share.seed, say=lambda done: say(f"{done:,} of {total}"))
-    say(f"what {total} would have found")
+    say(f"computing the faults that {total} would have found")
     tests = [
         _test(share, kind, trials.scores[kind], cuts[kind], alpha, of_profile[kind], known[kind]) for kind in kinds
     ]
@@ -211,7 +213,10 @@ def _test(
     of_profile: float,
     known: WholeScores | None,
 ) -> PairTest:
-    """Test one score. known: the score's whole distribution, which takes a part of alpha from the profile's test."""
+    """Return the test of one score.
+
+    known: moments of the score for the bound from whole scores, which uses a part of alpha; None if not known.
+    """
     world, claim, gap = share.pair, share.pair.claim, share.pair.gap
     level, numbers = alpha * share.both_seen, (len(seen[0]), len(seen[1]))
     test = PairTest.of(
@@ -249,10 +254,10 @@ def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, i
 
 
 def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share[TwoWorlds]]:
-    """Return the pairs' shares of trials and alpha.
+    """Return each pair's share of trials and alpha.
 
-    Screened pairs get some only if their gap, which is measured without noise, is above that of all other pairs: so
-    they take nothing from the error probability of the others.
+    A screened pair gets a share only if its gap, which is measured without noise, is above that of all pairs that are
+    not screened. Otherwise it uses nothing of the error probability.
     """
     plain = max(one.gap for one in worlds if not one.pair.screened)
     tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
@@ -261,7 +266,7 @@ def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) 
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
-    """Return the applicable checks without trials."""
+    """Return the checks that apply to the claim and need no trials."""
     fresh = one.with_randomness(OneStream(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:
@@ -276,5 +281,5 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) 
 
 
 def _ledger(claim: Claim, seen: list[Trials]) -> list[Check]:
-    """Check the ledger's lines, which may differ only if a cohort is drawn, by the account's rules."""
+    """Check that all rounds write equal ledger lines; if a cohort is drawn, lines may differ and are not checked."""
     return [] if claim.sampled else [ledger_check(seen)]

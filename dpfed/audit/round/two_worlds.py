@@ -1,4 +1,4 @@
-"""Trials of whole rounds in two neighbouring worlds, and the scores that an adversary would give them."""
+"""Trials of whole rounds in two neighbouring worlds, and the scores by which an adversary distinguishes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.integers import Integers
 
 PILOT = 200
-"""Trials in each world that only choose the cuts for scores of lossy encodings. They are not counted."""
+"""Number of uncounted trials in each world that choose the cuts for scores of lossy encodings."""
 
 _ROUNDINGS = 8
 _NOTHING = 1e-6
@@ -39,9 +39,9 @@ _CANDIDATES = 121
 class Trials:
     """Outcome of trials in both worlds.
 
-    scores:  of each kind, those of the worlds 0 and 1, one a trial
-    entries: all lines of the ledger
-    replays: True if every new state followed from the released sum alone
+    scores:  for each kind of score, the scores in world 0 and in world 1, one for each trial
+    entries: all different sets of ledger lines of a round
+    replays: True if every new state follows from the released sum alone
     """
 
     scores: dict[str, tuple[Floats, Floats]]
@@ -51,11 +51,12 @@ class Trials:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoWorlds:
-    """One pair of worlds. `gap` is that of the noiseless releases over the claimed sensitivity, 1 if the pair reaches
-    it.
+    """One pair of worlds, prepared for trials.
 
-    base, direction: [k], or [clients, k] if every upload is seen: scores are products with `direction`, from `base`
-    laws:            distributions of the scores of each kind, if the claim holds; none if it is not known
+    gap:             distance between noiseless releases over the claimed sensitivity; 1 if the pair attains it
+    base, direction: [k], or [clients, k] if every upload is visible: the filter score is (release - base) @ direction
+    laws:            distribution of the scores of each kind if the claim holds; without the kinds for which it is
+                     unknown
     """
 
     pair: Neighbours
@@ -70,15 +71,15 @@ class TwoWorlds:
 
     @staticmethod
     def of(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
-        """Prepare the pair: noiseless releases, scores. `one` draws from a source that is fresh in every call."""
+        """Prepare a pair for trials: noiseless releases and scores. one: round that draws new noise in every call."""
         if pair.broadcast is not None:
             one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
         return (_noised_pair if claim.coins is None else _bernoulli_pair)(one, claim, pair)
 
     def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
-        """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order.
+        """Run whole rounds of both worlds in a random order. counts: numbers of trials in world 0 and in world 1.
 
-        If every upload is seen individually, each of a round's uploads is a trial. say: called with the number of
+        If every upload is visible, each upload of a round is a trial. say: function that is called with the number of
         finished trials.
         """
         of_round = self.rounds.one.clients if self.claim.seen == "uploads" else 1
@@ -104,7 +105,7 @@ class TwoWorlds:
     def cuts(self, kind: str, trials: int, alpha: float) -> ScoreCuts:
         """Return the cuts of a score for this number of trials in both worlds together.
 
-        By the claimed distribution; for lossy encodings, by a pilot that is not counted.
+        They are chosen by the claimed distribution; for lossy encodings, by an uncounted pilot.
         """
         law, profile, delta = self.laws.get(kind), self.claim.profile, self.claim.delta
         if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
@@ -113,7 +114,7 @@ class TwoWorlds:
             cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
             return _score_cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
         if self.ratio is not None and self.ratio.rules_out:
-            return ScoreCuts.at(0.0, "likelihood ratio 1, as one world sends what the other cannot")
+            return ScoreCuts.at(0.0, "likelihood ratio 1, since a value is possible in one world only")
         centre, scale, mu, origin = self._unit(kind, trials)
         if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
             middle = centre + scale * mu / 2 if math.isfinite(mu) else 0.0
@@ -127,8 +128,8 @@ class TwoWorlds:
         return _score_cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
-        """Return (centre, scale, mu, source): (score - centre)/scale is about N(0, 1) and N(mu, 1) in the two
-        worlds.
+        """Return (centre, scale, mu, source); (score - centre) / scale is about N(0, 1) in world 0, N(mu, 1) in world
+        1.
         """
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
@@ -178,7 +179,7 @@ def _score_cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
 
 
 def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
-    """Return the pair for a noised vector: scores are products with the difference of the noiseless releases."""
+    """Prepare a pair for a noised vector: scores are inner products with the difference of the noiseless releases."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     if claim.seen == "uploads":
         ends = [_coded(quiet, update) for update in (pair.other, pair.one)]
@@ -211,13 +212,13 @@ def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
 
 
 def _released(quiet: WholeRounds, moves: Tensor, cohort: Ints) -> Tensor:
-    """Return noiseless releases [repeats, sent]: several if rows are rounded at random."""
+    """Return noiseless releases [repeats, sent]; there are several repeats only if rows are rounded at random."""
     times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
 
 
 def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
-    """Return the encoded rows of an update, for every client [clients, sent]."""
+    """Return the rows [clients, sent] that enter the encoding if every client sends this update."""
     given = torch.zeros(quiet.one.method.clients.course.size) if update is None else update
     done = quiet.run(quiet.moves(given, given), quiet.together())
     return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
@@ -226,7 +227,7 @@ def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
 def _score_distribution(
     quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
 ) -> NormalMixture:
-    """Return the distribution of the filter's scores if cohorts are drawn: a mixture over cohorts."""
+    """Return the distribution of the filter scores for drawn cohorts, a mixture over cohorts."""
     together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
 
     def along(cohort: Ints) -> float:
@@ -245,10 +246,10 @@ def _score_distribution(
 
 
 def _bernoulli_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
-    """Return the pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
+    """Prepare a pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
 
-    If the claimed edges hide the move, scores are those of Bernoulli samples without edges: a 1 of probability 0
-    reveals its world.
+    If the claimed clip to the edges hides the move, the scores assume samples without this clip: a 1 of probability 0
+    then reveals its world.
     """
     mechanism = claim.coins
     assert mechanism is not None

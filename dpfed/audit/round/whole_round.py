@@ -1,7 +1,7 @@
-"""Whole rounds, as in a run: participants, uploads, sum, noise, ledger, the server's new state.
+"""Whole rounds as in a run: participants, uploads, sum, noise, ledger, and the server's new state.
 
-Only local training is replaced, by the audit's updates. Everything else is `dpfed.round.run_round` with the stages that
-run; its output is the returned state, and the uploads that a server sees if they are releases.
+Only local training is replaced, by the audit's updates. All else is `dpfed.round.run_round` with the stages of the run.
+The visible outputs are the new state, and the uploads if each of them is a release.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from dpfed.stages.project import Project
 class RoundOutcome:
     """Outcome of one round.
 
-    moved:   [n], the mean move given to the server's rule, times its divisor; None: no sum
-    count:   that divisor
-    shown:   `moved` as the new state shows it, if the rule is a step along it; else `moved`
+    moved:   sum of moves [n]: the mean move that the server's rule gets, times its divisor; None if there is no sum
+    count:   divisor of the mean move
+    shown:   `moved` recomputed from the new state if the rule is a step along it; else `moved`
     replays: True if the new state follows from `moved` by the rule, and from nothing else
-    uploads: encoded [sent] and arrived [width] row of each client
-    total:   the decoded sum [width]
+    uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
+    total:   decoded sum [width]
+    entries: ledger entries of the round
     """
 
     state: ServerState
@@ -52,7 +53,7 @@ class RoundOutcome:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ByClient:
-    """Source of rows: moves [clients, d] by client for senders, zeros for padding."""
+    """Source of rows: senders of the cohort send their row of `moves` [clients, d], padding sends zeros."""
 
     moves: Tensor
 
@@ -68,13 +69,15 @@ class ByClient:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeRounds:
-    """Rounds of `one` from the same state. Client 0 is under test, all others send equal updates."""
+    """Repetitions of the round `one` from its state. Client 0 is under test; all other clients send equal updates."""
 
     one: OneRound
 
     @cached_property
     def pull(self) -> Tensor:
-        """Matrix [n, sent] from a move of the model to the sum behind it: the pseudo-inverse of the map's adjoint."""
+        """Matrix [n, sent] from a move of the model to the sum that caused it: the pseudo-inverse of the
+        map's adjoint.
+        """
         projection = self.one.projection
         sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
         there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
@@ -91,7 +94,9 @@ class WholeRounds:
         return self.one.sampled
 
     def together(self) -> NDArray[np.int64]:
-        """Return the smallest cohort of a released sum, with the client under test."""
+        """Return the cohort of the first `one.clients` clients, the fewest of a released sum, with the client under
+        test.
+        """
         return np.arange(self.one.clients, dtype=np.int64)
 
     def cohort(self, absent: bool) -> NDArray[np.int64]:
@@ -104,13 +109,15 @@ class WholeRounds:
         return 1 + cohort_of(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
-        """Return the clients' updates [clients, d]."""
+        """Return all clients' updates [clients, d]: `own` for client 0 (None for zeros), and `rest` for each other
+        client.
+        """
         given = rest.expand(self.one.method.sampler.clients, -1).clone()
         given[0] = 0.0 if own is None else own
         return given
 
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
-        """Return one round with these clients, whose updates are `moves` [clients, d]."""
+        """Run one round with this cohort. moves: updates of all clients [clients, d]."""
         one, method = self.one, self.one.method
         (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
         seen = SeenRows(stages)
@@ -131,7 +138,9 @@ class WholeRounds:
 
     @cached_property
     def _recorded(self) -> tuple[Stages, LastState]:
-        """Chain with one more stage that records, and with the map made once: it is public and always equal."""
+        """Chain with a recording stage at its end, and with the round's map computed once, as it is public and
+        constant.
+        """
         one, last = self.one, LastState()
         stages = one.method.stages.replaced(
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
@@ -139,14 +148,17 @@ class WholeRounds:
         return Stages(*stages, last), last
 
     def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
-        """Return the sum [sent] as the new state shows it, float64; zeros where the round has no result."""
+        """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.
+
+        by_state: False for the sum that the server's rule gets.
+        """
         moved = outcome.shown if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
         return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
 
     def rounding(self, outcome: RoundOutcome) -> float:
-        """Return the largest rounding error of `released`, as the new state is float32."""
+        """Return a bound on the rounding error of `released`, which arises since the new state is float32."""
         step = step_of(self.one.method.server)
         if step is None or outcome.moved is None:
             return 0.0
@@ -159,13 +171,13 @@ class WholeRounds:
 
 
 def without_one_client(who: Sampler) -> Sampler:
-    """Return the sampler of a neighbouring population under Poisson sampling: the others' draws stay equal."""
+    """Return the sampler of the population with one client fewer; each client's sampling probability stays equal."""
     fewer = who.clients - 1
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
 def step_of(rule: ServerRule) -> float | None:
-    """Return the step size of a rule that only adds the mean move times it; None for other rules."""
+    """Return the step size of a rule that only adds step size times mean move to the model; None for any other rule."""
     if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
         return None
     return rule.learning_rate
@@ -177,8 +189,9 @@ def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen:
 
 
 def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
-    """Return True if `after` follows from the state before and the mean move, its clip norm from the stages' next
-    state.
+    """Return True if `after` follows by the rule from the state before and the mean move.
+
+    Its clip norm must be the one that the stages return.
     """
     again = rule.again(before)
     if again is None:
@@ -189,7 +202,7 @@ def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Made:
-    """Choice of the round's map that was made before."""
+    """Map choice that always returns one precomputed map."""
 
     choice: MapChoice
     projection: Map

@@ -1,8 +1,8 @@
-"""Power of an audit by trials: the faults that its decision rule finds, for any outcome of the trials.
+"""Power of an audit by trials: the faults that its decision rule finds with probability 90%.
 
-The rule counts errors at one threshold, false positives in n0 trials and false negatives in n1. Both are binomial, so
-the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here uses
-the outcome of the audit.
+The rule counts errors at one threshold: false positives in n0 trials of world 0, false negatives in n1 trials of world
+1. Both counts are binomial, so the probability of a rejection under a stated fault is a sum over the rejected counts.
+The power does not depend on the outcome of the audit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, 
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9
-"""Probability from which a fault counts as one that would have been found."""
+"""Least probability of a rejection at which a fault counts as found."""
 
 A_FIFTH = 0.2
-"""Part by which noise is short, or a client moves the sum too far, that an audit must find to pass."""
+"""Smallest shortfall of the noise's standard deviation, as a part of it, that an audit must be able to find."""
 
 _TOO_FAR = A_FIFTH / (1 - A_FIFTH)
 _PLACES = 41
@@ -34,9 +34,9 @@ _REACH = 8.0
 
 
 def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
-    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts.
+    """Return the threshold at which noise short by a fifth exceeds `profile` the most, at expected counts.
 
-    For drawn cohorts, whose worst events are in the tail.
+    It is meant for drawn cohorts, whose worst events are in the tail of the score.
     """
     low, high = law.reach()
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
@@ -49,11 +49,11 @@ def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alp
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """Smallest faults that would have been found with `probability`; None: none of this kind would.
+    """Smallest faults that would have been found with `probability`; None if no fault of the kind would have been.
 
-    noise_short: the noise has a standard deviation smaller by this part; None for Bernoulli samples, whose noise has no
-    size
-    too_far:     the client moves the released vector this part farther than claimed
+    noise_short: part by which the noise's standard deviation is too small; None for Bernoulli samples, which have no
+                 such noise
+    too_far:     part by which the client moves the released vector farther than claimed
     """
 
     probability: float
@@ -62,15 +62,19 @@ class Power:
 
     @property
     def enough(self) -> bool:
-        """True if noise short by a fifth would have been found; for Bernoulli samples, moves as much too large over the
-        noise.
+        """True if noise short by a fifth would have been found.
+
+        For Bernoulli samples: True if a client that moves the release farther by a quarter would have been found, which
+        is the same ratio of move to noise.
         """
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
 
     def or_too_far(self, part: float | None) -> Power:
-        """Return the power together with a test that finds clients which move the release too far from this part on."""
+        """Return the power of this test and a second one, which finds a client that moves the release too far by
+        `part`.
+        """
         found = [one for one in (self.too_far, part) if one is not None]
         return replace(self, too_far=min(found, default=None))
 
@@ -79,7 +83,7 @@ class Power:
         return {**asdict(self), "enough": self.enough}
 
     def as_text(self) -> str:
-        """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
+        """Return text such as "noise short by 12% or a client that moves the release 15% too far, with probability
         90%".
         """
         found = []
@@ -98,9 +102,11 @@ def _percent(part: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """Counts that a rule rejects: with at most `false_positives[k]` of them, up to `most_negatives[k]` (-1: none).
+    """Rejected counts: at most `false_positives[k]` false positives and `most_negatives[k]` false negatives, for some
+    k.
 
-    A part of the whole region, so that power computed from it is a lower bound.
+    -1 in `most_negatives` means that no count is rejected. The listed counts are a part of the whole rejection region,
+    so that a power computed from them is a lower bound.
     """
 
     threshold: float
@@ -120,8 +126,9 @@ class Region:
         trials1: int,
         alpha: float,
     ) -> Region:
-        """Return the region of `rejection.reject_claim` with this one threshold. `law` only decides where cells are
-        narrow.
+        """Return the rejected counts of `rejection.reject_claim` with one threshold.
+
+        `law` affects only the false positives at which the region is evaluated most densely.
         """
         cells = _cells(trials0, law.errors(threshold)[0])
 
@@ -142,9 +149,7 @@ class Region:
         )
 
     def probability(self, law: ScoreLaw, fault: Deviation) -> float:
-        """Return a lower bound on the probability of a rejection if the scores have this distribution under this
-        fault.
-        """
+        """Return a lower bound on the probability of a rejection if scores are distributed as `law` under `fault`."""
         fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
         in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
         return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
@@ -156,7 +161,7 @@ def _at_most(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.
 
 
 def _cells(trials: int, rate: float) -> NDArray[np.int64]:
-    """Return numbers of false positives, dense around the expected one."""
+    """Return numbers of false positives, from 0 to beyond their mean and dense around it."""
     spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
     low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
     near, far = np.linspace(low, high, _CELLS), np.linspace(0, low, _CELLS // 2)
@@ -164,9 +169,10 @@ def _cells(trials: int, rate: float) -> NDArray[np.int64]:
 
 
 def _most(holds: Callable[[int], bool], most: int) -> int:
-    """Return the largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
+    """Return the largest number from 0 to `most` for which `holds` is true; -1 if there is none.
 
-    Steps down from `most`, which is often near, and then halves.
+    `holds` is true up to that number and false beyond it. The search steps down from `most`, which is often near the
+    result, and then bisects.
     """
     if most < 0 or holds(most):
         return most
@@ -179,7 +185,7 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
 
 
 def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:
-    """Return the smallest fault of either kind from which all larger ones, of those listed, are found."""
+    """Return, for `noises` and for `moves`, the smallest listed fault such that it and all larger ones are found."""
     short = [Deviation(noise_short=one) for one in noises]
     far = [Deviation(too_far=one) for one in moves]
     found = [_smallest_fault([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
@@ -191,7 +197,7 @@ def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves:
 
 
 def _smallest_fault(found: list[bool]) -> int | None:
-    """Return the first fault from which all are found."""
+    """Return the index of the first fault such that it and all later ones are found; None if the last one is not."""
     first = None
     for k in reversed(range(len(found))):
         if not found[k]:
