@@ -263,8 +263,8 @@ def test_wrong_settings_are_refused(wrong):
         ((1.0, 0), None, "delta=0 is not supported"),
         ([4.4], None, "two numbers"),
         (Gaussian, None, "claim=<class"),
-        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "as many deltas"),
-        (lambda epsilon: 0.1, None, "as many deltas"),
+        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "of equal shape"),
+        (lambda epsilon: 0.1, None, "of equal shape"),
     ],
 )
 def test_what_is_no_claim_is_refused_in_words(claim, delta, words):

@@ -224,7 +224,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"is not the ledger of a dpfed\.ClientLevel"):
         audit_run(tmp_path / "p.jsonl")
     (tmp_path / "q.jsonl").write_text("hello\n")
-    with pytest.raises(ConfigError, match="no ledger that can be read"):
+    with pytest.raises(ConfigError, match="cannot be read as a ledger"):
         audit_run(tmp_path / "q.jsonl")
     ran(tmp_path, rounds=1, **PLAIN)
     with pytest.raises(ConfigError, match="has several ledgers"):

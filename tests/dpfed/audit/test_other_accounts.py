@@ -91,7 +91,7 @@ def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, noise):
         loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
     found = audit_run(tmp_path, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
-    assert "is enough today" in checks_of(found)["ledger follows the plan"][1]
+    assert "this version requires" in checks_of(found)["ledger follows the plan"][1]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])

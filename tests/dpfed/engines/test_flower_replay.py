@@ -168,7 +168,7 @@ def test_sound_apps_pass(app):
         (RunningMean, "clients or records were changed"),
         (DataSeed, "its noise differs"),
         (ReturnsMetrics, "result of the call, 1"),
-        (LocalNotBounded, "makes private in Flower: what enters it moves"),
+        (LocalNotBounded, "makes private in Flower: its input moves"),
         (ShrinkingNorm, "clipped updates in Flower: is beyond its bound"),
     ],
 )
