@@ -11,11 +11,11 @@ from accounting import require
 from accounting.errors import AccountingError
 from dpfed.audit.evidence import canary_test, conformance, noise_evidence
 from dpfed.audit.evidence.canary_test import CanaryResult
-from dpfed.audit.evidence.loop import LoopFiles, ledger_of
+from dpfed.audit.evidence.loop import LoopFiles, ledger_of_loop
 from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.summary_evidence import not_checked
+from dpfed.audit.evidence.summary_evidence import unchecked_keys
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
@@ -39,7 +39,7 @@ class RunAudit:
     checks: tuple[Check, ...]
     canaries: CanaryResult | None
     notes: tuple[str, ...]
-    not_checked: tuple[str, ...] = ()
+    unchecked_keys: tuple[str, ...] = ()
 
     @property
     def alpha_each(self) -> float:
@@ -104,7 +104,7 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
-    loop = ledger_of(path)
+    loop = ledger_of_loop(path)
     if loop is not None and project is not None:
         raise ConfigError(f"--project {project}: a dpfed.ClientLevel is not charged to a project. Leave --project out.")
     if loop is not None:
@@ -125,7 +125,7 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
         checks=tuple(checks),
         canaries=canaries,
         notes=_notes(files, project),
-        not_checked=not_checked(files),
+        not_checked=unchecked_keys(files),
     )
 
 
@@ -157,7 +157,7 @@ def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None
         result = canary_test.canary_result(files, alpha=alpha)
     except (DpfedError, AccountingError) as reason:
         return Check(name=name, passed=None, detail=f"could not be made: {reason}"), None
-    return check(name, partial(canary_test.claim_of_a_round_holds, result)), result
+    return check(name, partial(canary_test.canaries_agree_with_claim, result)), result
 
 
 def _require_claim(files: RunFiles) -> None:

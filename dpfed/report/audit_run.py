@@ -9,7 +9,7 @@ import numpy as np
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_distribution import size_distribution
-from dpfed.audit.evidence.noise_evidence import limits, measured
+from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
 from dpfed.audit.run import RunAudit
 from dpfed.audit.verdict import failed_first, failed_in_words
 from dpfed.errors import DpfedError, RunError
@@ -87,13 +87,13 @@ def _canaries(found: RunAudit) -> CanaryScores | None:
 def _noise(found: RunAudit) -> NoiseRatios | None:
     """Return standard deviations of the noise, with the limits of the test of single rounds."""
     try:
-        rounds, _ = measured(found.files)
+        rounds, _ = measured_noise(found.files)
     except (DpfedError, AccountingError):
         return None
     if not rounds:
         return None
     each = found.alpha_each / 2 / len(rounds)
-    bounds = np.sqrt([limits(one, alpha=each) for one in rounds])
+    bounds = np.sqrt([limits_of_ratio(one, alpha=each) for one in rounds])
     return NoiseRatios(
         rounds=[one.round for one in rounds],
         ratios=np.sqrt([one.ratio for one in rounds]),

@@ -21,7 +21,7 @@ from accounting.mechanisms import Gaussian
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.noise_evidence import unsampled
+from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
@@ -97,7 +97,7 @@ class CanaryResult:
         }
 
 
-def coins_are_the_seeds(files: RunFiles) -> Finding:
+def canaries_follow_seed(files: RunFiles) -> Finding:
     """Check that canaries.jsonl has, for every round with a result, the canaries and coin flips that run.seed gives."""
     schedule, expected = canaries_of(files.config), set()
     for one in files.results:
@@ -126,9 +126,9 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
         raise Unavailable(f"canaries.jsonl: {int(present.sum())} canaries present and {int((~present).sum())} absent.")
-    shifts = np.array([one.norm / noise_of(files.released[one.round]) for one in seen])
+    shifts = np.array([one.norm / noise_along_direction(files.released[one.round]) for one in seen])
     scores = np.array([one.score for one in seen]) * shifts
-    mechanism = weakest([files.released[one.round] for one in seen])
+    mechanism = mechanism_with_least_noise([files.released[one.round] for one in seen])
     profile, delta = profiles.profile(mechanism), files.delta
     shift = float(np.median(shifts))
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
@@ -151,12 +151,12 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         scores=scores,
         present=present,
         shift=shift,
-        score_gap=_gap(files, seen),
+        score_gap=_median_score_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
         lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
-        moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
+        moved_epsilon=_epsilon_of_gaussian(mechanism, moved * float(shifts.min()), delta),
         too_far=surely > 1 + _ROUNDING,
         claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
         power=power_of(region, law, noises=NOISES, moves=MOVES),
@@ -170,7 +170,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     )
 
 
-def claim_of_a_round_holds(found: CanaryResult) -> Finding:
+def canaries_agree_with_claim(found: CanaryResult) -> Finding:
     """Check the scores of canaries, and the guesses of their coin flips, against the claimed profile of one round.
 
     Inconclusive (None) if noise short by a fifth would not have been found, which holds for most numbers of canaries.
@@ -182,7 +182,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round has epsilon of at least "
         f"{downwards(found.lower_bound)} if it is Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_finding_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. "
+        f"{_moved_epsilon_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. "
         "This is a smoke test for random directions, not for the worst client: these canaries would have found "
         f"{found.power.as_text()}."
     )
@@ -200,23 +200,23 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
     return True if found.power.enough else None, detail
 
 
-def _finding_text(found: CanaryResult) -> str:
+def _moved_epsilon_text(found: CanaryResult) -> str:
     if found.moved_epsilon is None:
         return ""
     return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"
 
 
-def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | None:
+def _epsilon_of_gaussian(mechanism: Mechanism, shift: float, delta: float) -> float | None:
     """Return the epsilon at `delta` of a Gaussian shift; None if the charged noise is not Gaussian."""
     return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
 
 
-def noise_of(release: Release) -> float:
+def noise_along_direction(release: Release) -> float:
     """Return the standard deviation of the noise along a direction, in units of the released sum.
 
     For Bernoulli uploads it is that of K samples of probability 1/2, the largest possible; it affects thresholds only.
     """
-    mechanism = unsampled(release)
+    mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, BernoulliAggregate):
         return math.sqrt(mechanism.cohort) / 2
     if not release.noise_std > 0:
@@ -224,16 +224,16 @@ def noise_of(release: Release) -> float:
     return release.noise_std
 
 
-def weakest(releases: list[Release]) -> Mechanism:
+def mechanism_with_least_noise(releases: list[Release]) -> Mechanism:
     """Return the mechanism, without sampling, of the release with the least noise relative to its bound."""
-    mechanisms = [unsampled(release) for release in releases]
+    mechanisms = [unsampled_mechanism(release) for release in releases]
     known = [one for one in mechanisms if isinstance(one, Mechanism)]
     if len(known) < len(mechanisms):
         raise Unavailable("ledger.jsonl: each upload is a release, so there is no sum that could contain a canary.")
-    return min(known, key=_strength)
+    return min(known, key=_noise_over_bound)
 
 
-def _strength(mechanism: Mechanism) -> float:
+def _noise_over_bound(mechanism: Mechanism) -> float:
     match mechanism:
         case Gaussian():
             return mechanism.noise_multiplier
@@ -242,5 +242,5 @@ def _strength(mechanism: Mechanism) -> float:
     return mechanism.variance / mechanism.l2_bound**2
 
 
-def _gap(files: RunFiles, seen: list[CanaryLine]) -> float:
+def _median_score_gap(files: RunFiles, seen: list[CanaryLine]) -> float:
     return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))

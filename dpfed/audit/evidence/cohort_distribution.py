@@ -49,7 +49,7 @@ _COINS = 1 << 31
 """Largest number of client draws, clients times rounds, that the audit repeats."""
 
 
-def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
+def sizes_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     """Check cohort sizes against the sampler.
 
     For fixed-size and full participation all sizes must be equal to the expected one. For Poisson sampling there are
@@ -64,7 +64,7 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         return sizes_follow_schedule(who.law, who, sizes, alpha)
     if isinstance(who.law, PoissonSampling | CappedPoissonSampling):
         law = size_distribution(who)
-        return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
+        return poisson_finding(law, round(who.expected), sizes[: most_testable_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
     if wrong:
         taken, due = sizes[wrong[0] - 1], int(who.expected)
@@ -78,14 +78,14 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     With a public order, sizes must be equal to those of the order.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.period)
+        turns = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
-        of_lane = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.lanes)
+        of_lane = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
@@ -96,11 +96,11 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     return True, f"{words}, consistent with {law.name}."
 
 
-def _ids(who: Sampler) -> ClientIds | None:
+def _ids_of_turns(who: Sampler) -> ClientIds | None:
     return who.ids if isinstance(who, InTurns) else None
 
 
-def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
+def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
     """Return the public lane of each client, or its turn in a public order.
 
     ids: client ids from which lanes and turns are computed; None to compute them from the clients' numbers.
@@ -110,14 +110,14 @@ def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) ->
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SizeLaw:
+class SizeDistribution:
     """Distribution of a cohort's size: `mass` has the probabilities of the sizes first, first + 1, ..."""
 
     first: int
     mass: Floats
 
 
-def most_rounds(law: SizeLaw) -> int:
+def most_testable_rounds(law: SizeDistribution) -> int:
     """Return the largest number of rounds that can be tested exactly.
 
     The distribution of their sum has an entry for each possible total size.
@@ -125,13 +125,13 @@ def most_rounds(law: SizeLaw) -> int:
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
-def size_distribution(who: Sampler) -> SizeLaw:
+def size_distribution(who: Sampler) -> SizeDistribution:
     """Return the distribution of a cohort's size: binomial under Poisson sampling, else a constant.
 
     A cap replaces all larger sizes by the cap.
     """
     if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
-        return SizeLaw(first=int(who.expected), mass=np.ones(1))
+        return SizeDistribution(first=int(who.expected), mass=np.ones(1))
     room = cap_of(who.law) or who.clients
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
@@ -139,23 +139,25 @@ def size_distribution(who: Sampler) -> SizeLaw:
     last = min(who.clients, int(who.clients * chance + reach) + 1)
     mass = np.asarray(binom.pmf(np.arange(first, last + 1), who.clients, chance))
     if room >= last:
-        return SizeLaw(first=first, mass=mass)
+        return SizeDistribution(first=first, mass=mass)
     if room <= first:
-        return SizeLaw(first=room, mass=np.ones(1))
-    return SizeLaw(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
+        return SizeDistribution(first=room, mass=np.ones(1))
+    return SizeDistribution(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
 
 
-def distance_distribution(sizes: SizeLaw, centre: int) -> Floats:
+def distance_distribution(sizes: SizeDistribution, centre: int) -> Floats:
     """Return the probabilities that |size - centre| is 0, 1, 2, ..."""
     distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
 
 
-def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
+def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha: float) -> Finding:
     """Test three sums against their exact distributions: sizes, distances of sizes from `centre`, and empty cohorts."""
     distances = np.abs(np.array(sizes) - centre)
-    p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
-    p_spread = two_sided(power(distance_distribution(law, centre), len(sizes)), int(distances.sum()))
+    p_mean = two_sided_p_value(distribution_of_sum(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
+    p_spread = two_sided_p_value(
+        distribution_of_sum(distance_distribution(law, centre), len(sizes)), int(distances.sum())
+    )
     none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
     empty = sizes.count(0)
     p_empty = min(
@@ -175,7 +177,7 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
     return True, detail + "consistent with Poisson sampling."
 
 
-def two_sided(mass: Floats, observed: int) -> float:
+def two_sided_p_value(mass: Floats, observed: int) -> float:
     """Return the two-sided p-value: twice the smaller tail, where both tails include the observed value.
 
     Exact, except for 1e-13 by convolutions.
@@ -185,24 +187,24 @@ def two_sided(mass: Floats, observed: int) -> float:
     return min(1.0, 2 * min(below, above))
 
 
-def power(mass: Floats, count: int) -> Floats:
+def distribution_of_sum(mass: Floats, count: int) -> Floats:
     """Return the distribution of a sum of `count` independent variables with distribution `mass`."""
     result = np.ones(1)
     while count:
         if count & 1:
-            result = convolved(result, mass)
+            result = convolution(result, mass)
         count >>= 1
-        mass = convolved(mass, mass) if count else mass
+        mass = convolution(mass, mass) if count else mass
     return result
 
 
-def convolved(first: Floats, second: Floats) -> Floats:
+def convolution(first: Floats, second: Floats) -> Floats:
     if min(len(first), len(second)) == 1:
         return np.convolve(first, second)
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
 
 
-def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
+def cohorts_by_round(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
     """Yield every round's record and sorted cohort members. Errors: Unavailable if members are missing or invalid."""
     clients = files.config.federation.clients
     for one in files.rounds:
@@ -217,12 +219,12 @@ def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
 
 
-def log_choose(clients: int, size: int) -> float:
+def log_binomial_coefficient(clients: int, size: int) -> float:
     """Return log C(clients, size)."""
     return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
 
 
-def cohorts_and_the_seed(files: RunFiles) -> Finding:
+def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
     """Check that every cohort follows from run.seed if run.randomness = "simulated", and that none does if "secure".
 
     A secure cohort equals the seed's cohort by accident in 1 of 1e9 runs. The draws of a seed may change with the
@@ -245,7 +247,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     looked_at = _COINS // who.clients
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
-    for one, ids in itertools.islice(cohorts_of(files), looked_at):
+    for one, ids in itertools.islice(cohorts_by_round(files), looked_at):
         drawn = draw_cohort(who, of_seed, one.round - 1)
         if np.array_equal(np.sort(drawn), ids):
             same[one.round] = one.cohort
@@ -259,7 +261,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
             )
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
-    telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
+    telling = [number for number, size in same.items() if log_binomial_coefficient(who.clients, size) > rare]
     if telling:
         return (
             False,

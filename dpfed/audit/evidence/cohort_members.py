@@ -24,7 +24,13 @@ from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
-from dpfed.audit.evidence.cohort_distribution import cohorts_of, convolved, log_choose, turns_of, two_sided
+from dpfed.audit.evidence.cohort_distribution import (
+    cohorts_by_round,
+    convolution,
+    log_binomial_coefficient,
+    public_turns,
+    two_sided_p_value,
+)
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.data.client_ids import ClientIds
@@ -49,7 +55,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     cohorts: list[Ints] = []
     if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
-    for one, ids in cohorts_of(files):
+    for one, ids in cohorts_by_round(files):
         if len(ids) != one.cohort:
             return False, f"round {one.round}: {one.cohort} clients were drawn, but {len(ids)} are listed."
         if len(ids) and (int(np.diff(ids).min(initial=1)) < 1 or int(ids[-1]) >= seen.clients):
@@ -63,7 +69,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         return None, "there are no rounds."
     law = files.sampler.law
     if isinstance(law, Schedule):
-        return schedule_kept(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
+        return cohorts_follow_schedule(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
     if files.sampler.law.probability >= 1:
         return False, f"all {seen.clients} clients take part in every round, but cohorts list fewer."
     return seen.finding(alpha)
@@ -113,7 +119,9 @@ class RecordedCohorts:
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
         for rounds in self.alike.values():
             size = self.size_in[rounds[0]]
-            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
+            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_binomial_coefficient(self.clients, size) < math.log(
+                alpha
+            ):
                 return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
         return None
 
@@ -121,7 +129,7 @@ class RecordedCohorts:
         """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
         for lag, shared in self.shared.items():
             first, mass = overlap_distribution(self.sizes, lag, self.clients)
-            p = two_sided(mass, sum(shared) - first)
+            p = two_sided_p_value(mass, sum(shared) - first)
             if p < alpha / LAGS:
                 expected = sum(self._means(lag))
                 return (
@@ -156,7 +164,9 @@ class RecordedCohorts:
         words = f"a client drawn {often} times or more would be found, {mean:.2f} times are expected"
         if often > rounds:
             words = "there are too few rounds to find a client that is in all of them"
-        spread = math.sqrt(sum(_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False)))
+        spread = math.sqrt(
+            sum(_overlap_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False))
+        )
         expected = sum(self._means(1))
         if not expected:
             return words + "."
@@ -170,43 +180,43 @@ def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[
     Returns (first, mass): mass has the probabilities of the values first, first + 1, ... Exact except for rounding:
     1e-13 by convolutions, and 1e-9 of single values for a million clients.
     """
-    laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
+    laws = [_overlap_of_two_cohorts(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
-        paired = [convolved(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]
+        paired = [convolution(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]
         masses = paired + masses[len(paired) * 2 :]
-        trimmed = [_trimmed(mass) for mass in masses]
+        trimmed = [_without_negligible_ends(mass) for mass in masses]
         first, masses = first + sum(shift for shift, _ in trimmed), [mass for _, mass in trimmed]
     return first, masses[0] if masses else np.ones(1)
 
 
-def _hypergeometric(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
-    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_variance(taken, marked, clients)) + 1)
+def _overlap_of_two_cohorts(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
+    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_overlap_variance(taken, marked, clients)) + 1)
     first = max(0, taken + marked - clients, int(mean - reach))
     last = min(taken, marked, int(mean + reach) + 1)
     shared = np.arange(first, last + 1, dtype=float)
-    ways = _log_choose_each(marked, shared) + _log_choose_each(clients - marked, taken - shared)
+    ways = _log_binomial_coefficients(marked, shared) + _log_binomial_coefficients(clients - marked, taken - shared)
     mass = np.exp(ways - ways.max())
     return first, np.asarray(mass / mass.sum())
 
 
-def _variance(taken: int, marked: int, clients: int) -> float:
+def _overlap_variance(taken: int, marked: int, clients: int) -> float:
     if clients < 2:
         return 0.0
     return taken * (marked / clients) * (1 - marked / clients) * (clients - taken) / (clients - 1)
 
 
-def _trimmed(mass: Floats) -> tuple[int, Floats]:
+def _without_negligible_ends(mass: Floats) -> tuple[int, Floats]:
     """Trim ends of negligible probability; return the number of entries cut in front, and the trimmed probabilities."""
     kept = np.flatnonzero(mass > _NEGLIGIBLE)
     return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
 
 
-def _log_choose_each(n: int, k: Floats) -> Floats:
+def _log_binomial_coefficients(n: int, k: Floats) -> Floats:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
-def schedule_kept(
+def cohorts_follow_schedule(
     law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: ClientIds | None = None
 ) -> Finding:
     """Check the cohorts against their schedule.
@@ -220,12 +230,12 @@ def schedule_kept(
     """
     match law:
         case BallsAndBins():
-            return _bins(law, cohorts, clients, alpha, ids)
+            return _balls_and_bins_finding(law, cohorts, clients, alpha, ids)
         case Allocation():
-            return _allocated(law, cohorts, clients)
+            return _allocation_finding(law, cohorts, clients)
         case MinSeparation() | CorrelatedRounds():
-            return _rests_are_kept(law, cohorts, clients)
-    turns = turns_of(law, clients, ids)
+            return _separation_finding(law, cohorts, clients)
+    turns = public_turns(law, clients, ids)
     wrong = [
         number
         for number, cohort in enumerate(cohorts, 1)
@@ -236,13 +246,15 @@ def schedule_kept(
     return True, f"{len(cohorts)} cohorts are those of the public order."
 
 
-def times_of(cohorts: Sequence[Ids], clients: int) -> Ints:
+def rounds_of_clients(cohorts: Sequence[Ids], clients: int) -> Ints:
     """Return the number of rounds of each client [clients]."""
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
 
-def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None) -> Finding:
-    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else turns_of(law, clients, ids)
+def _balls_and_bins_finding(
+    law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None
+) -> Finding:
+    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else public_turns(law, clients, ids)
     for number, cohort in enumerate(cohorts):
         strays = cohort[lane_of[cohort] != number % law.lanes]
         if len(strays):
@@ -252,7 +264,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
             )
     epochs = [cohorts[start : start + law.bins] for start in range(0, len(cohorts), law.bins)]
     for number, epoch in enumerate(epochs, 1):
-        times = times_of(epoch, clients)
+        times = rounds_of_clients(epoch, clients)
         if int(times.max()) > 1:
             return (
                 False,
@@ -302,8 +314,8 @@ def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> In
     return found
 
 
-def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
-    times = times_of(cohorts, clients)
+def _allocation_finding(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
+    times = rounds_of_clients(cohorts, clients)
     if int(times.max()) > law.participations:
         return (
             False,
@@ -317,7 +329,7 @@ def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 
-def _rests_are_kept(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _separation_finding(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
     last = np.full(clients, -law.separation)
     for number, ids in enumerate(cohorts):
         early = ids[number - last[ids] < law.separation]

@@ -15,7 +15,7 @@ from accounting.mechanisms import Schedule, with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
+from dpfed.audit.evidence.summary_evidence import protection_problem, values_from_configuration, values_from_ledger
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
@@ -33,7 +33,7 @@ _STREAMED = 1e-3
 """Relative difference allowed for epsilons of metrics.jsonl, which are computed by another order of convolutions."""
 
 
-def ledger_intact(files: RunFiles) -> Finding:
+def ledger_is_intact(files: RunFiles) -> Finding:
     """Check that every line of the ledger has the hash of its content and of the line before."""
     try:
         ledger = files.ledger
@@ -47,7 +47,7 @@ def ledger_intact(files: RunFiles) -> Finding:
     )
 
 
-def epsilon_follows(files: RunFiles) -> Finding:
+def epsilon_follows_ledger(files: RunFiles) -> Finding:
     """Check that the summary's epsilon, and the last epsilon in metrics.jsonl, are those of the ledger's releases."""
     stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
     files.compared.add("epsilon")
@@ -63,7 +63,8 @@ def epsilon_follows(files: RunFiles) -> Finding:
         return False, f"{detail} That is {low}."
     last = files.published[-1].epsilon if files.published else None
     if last is None or not (
-        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated)) or _is_a_better_account(files, last)
+        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated))
+        or _is_valid_smaller_epsilon(files, last)
     ):
         return (
             False,
@@ -72,7 +73,7 @@ def epsilon_follows(files: RunFiles) -> Finding:
     return True, detail
 
 
-def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
+def _is_valid_smaller_epsilon(files: RunFiles, epsilon: float) -> bool:
     """Return True if the epsilon is below the configured accountant's, and is valid by the best accountant.
 
     A run uses the closed form for plain Gaussians with any configured accountant.
@@ -83,7 +84,7 @@ def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
 
 
-def summary_names_the_claim(files: RunFiles) -> Finding:
+def summary_states_the_claim(files: RunFiles) -> Finding:
     """Check that the values that summary.json must state with an epsilon agree with the ledger and the
     configuration.
     """
@@ -104,11 +105,11 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         "aborted_rounds": sum(not one.has_result for one in files.published),
         "delta": delta if delta is not None else header.about.get("delta"),
     }
-    expected |= named_by_the_configuration(files) | named_by_the_ledger(files)
+    expected |= values_from_configuration(files) | values_from_ledger(files)
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not same(stated.get(key), value)
+        if not are_equal_values(stated.get(key), value)
     ]
     unprotected = protection_problem(files)
     files.compared |= {*expected, "not_protected"}
@@ -121,7 +122,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
     )
 
 
-def rounds_charged(files: RunFiles) -> Finding:
+def every_round_is_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as a round without result and publication."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
@@ -134,7 +135,7 @@ def rounds_charged(files: RunFiles) -> Finding:
             problem = "ended without a result, which this configuration does not allow"
         if problem:
             problems.setdefault(problem, []).append(one.round)
-    for problem, rounds in _published_in_spite(files).items():
+    for problem, rounds in _contradicted_aborts(files).items():
         problems.setdefault(problem, []).extend(rounds)
     if problems:
         return False, "; ".join(f"{rounds_text(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
@@ -160,7 +161,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
     return None
 
 
-def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
+def _contradicted_aborts(files: RunFiles) -> Mapping[str, list[int]]:
     """Return, by problem, the rounds without result according to metrics.jsonl for which other values show a result."""
     found: dict[str, list[int]] = {}
     for before, one in zip(files.published, files.published[1:], strict=False):
@@ -193,13 +194,17 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
         return False, problem
     if unit == "record":
         return steps_follow_configuration(files)
-    wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
+    wrong = {
+        number: words
+        for number in files.released
+        if (words := _difference_from_configuration(files, number)) is not None
+    }
     if wrong:
         first = min(wrong)
         return False, f"{rounds_text(sorted(wrong))}: {wrong[first]} (round {first})."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
-        f"gives, recomputed{more_noise(files)}."
+        f"gives, recomputed{earlier_calibration_text(files)}."
     )
 
 
@@ -215,9 +220,9 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
     rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
     if plan.rounds is None or plan.rounds > rounds or (plan.rounds < rounds and not prolongable):
         return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
-    if not same(plan.epsilon, table.epsilon):
+    if not are_equal_values(plan.epsilon, table.epsilon):
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
-    if plan.delta is not None and not same(plan.delta, files.delta):
+    if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
     if kinds and plan.most and files.released and files.config.privacy is not None:
         try:
@@ -226,12 +231,12 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
             raise
         except (DpfedError, AccountingError) as error:
             return f"{source} does not give the planned releases ({error})."
-        if not same(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
+        if not are_equal_values(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
             return f"the ledger's header plans releases that differ from those of {source}."
     return None
 
 
-def more_noise(files: RunFiles) -> str:
+def earlier_calibration_text(files: RunFiles) -> str:
     """Return text on a noise multiplier or clip norm that this version would calibrate differently; empty if equal.
 
     An earlier version may have calibrated more noise, or a smaller clip norm.
@@ -252,7 +257,7 @@ def more_noise(files: RunFiles) -> str:
     return ""
 
 
-def _difference(files: RunFiles, number: int) -> str | None:
+def _difference_from_configuration(files: RunFiles, number: int) -> str | None:
     """Return text on a difference between a round's line and the one that the configuration gives; None if equal."""
     release, facts = files.released[number], _round_record(files, number)
     if facts is None:
@@ -264,15 +269,17 @@ def _difference(files: RunFiles, number: int) -> str | None:
         raise
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
-    return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
+    return first_difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
 
 
-def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
+def first_difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
     """Return text on the first key whose value in a ledger line (`found`) differs from the value that `source` gives.
 
     Returns None if the lines agree.
     """
-    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
+    different = [
+        key for key in expected.keys() | found.keys() if not are_equal_values(expected.get(key), found.get(key))
+    ]
     if not different:
         return None
     key = min(different)
@@ -283,13 +290,15 @@ def _round_record(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
-def same(expected: object, found: object) -> bool:
+def are_equal_values(expected: object, found: object) -> bool:
     """Return True if two values of a JSON document are equal; numbers may differ by rounding."""
     match expected, found:
         case Mapping(), Mapping():
-            return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
+            return expected.keys() == found.keys() and all(
+                are_equal_values(value, found[key]) for key, value in expected.items()
+            )
         case list(), list():
-            return len(expected) == len(found) and all(map(same, expected, found))
+            return len(expected) == len(found) and all(map(are_equal_values, expected, found))
         case (float(), _) | (_, float()):
             if not (require.is_number(expected) and require.is_number(found)):
                 return False
@@ -308,7 +317,7 @@ def _promised_delta(files: RunFiles) -> float | None:
     return delta_of_records(files)
 
 
-def epsilon_is_possible(files: RunFiles) -> Finding:
+def epsilon_reaches_lower_bound(files: RunFiles) -> Finding:
     """Check that the stated epsilon is at least a proven lower bound (`accounting.compose.lower_bound`).
 
     Delta is computed from the configuration and the number of clients. The lower bound is computed independently of the
@@ -337,7 +346,7 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
     )
 
 
-def certificate_recomputed(files: RunFiles) -> Finding:
+def certificate_is_reproduced(files: RunFiles) -> Finding:
     """Check the certificate of summary.json: sample again from the ledger's releases, without using a cache."""
     files.compared.add("certificate")
     stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)

@@ -14,7 +14,7 @@ from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, Release, kept_head
 from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
+from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
@@ -37,7 +37,7 @@ class LoopFiles(RunFiles):
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
         self.diagnostics_name, self.client_ids_name = diagnostics_of(ledger).name, ids_of(ledger).name
-        about = _header_entries(ledger)
+        about = _header_with_plan(ledger)
         self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")
         self.own_stages = about.get("stages") == "own"
@@ -112,7 +112,7 @@ class LoopFiles(RunFiles):
         return self.rounds
 
 
-def ledger_of(path: Path) -> Path | None:
+def ledger_of_loop(path: Path) -> Path | None:
     """Return the ledger of a loop: the file `path`, or the ledger in the folder `path`; None for the
     folder of a run.
     """
@@ -127,7 +127,7 @@ def ledger_of(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _header_entries(ledger: Path) -> Mapping[str, Any]:
+def _header_with_plan(ledger: Path) -> Mapping[str, Any]:
     """Return `about` of the ledger's header; the checks find errors in later lines."""
     try:
         about = Ledger.header_of(ledger).about
@@ -141,7 +141,7 @@ def _header_entries(ledger: Path) -> Mapping[str, Any]:
     return about
 
 
-def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
+def epsilon_is_within_plan(files: LoopFiles) -> Finding:
     """Check that the epsilon of the releases, at the plan's delta, is at most the planned epsilon."""
     assert files.config.privacy is not None
     found, allowed = files.spent, files.config.privacy.epsilon
@@ -194,7 +194,9 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
     if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
         return False, problem
     wrong = {
-        number: words for number, line in files.released.items() if (words := _difference(files, line)) is not None
+        number: words
+        for number, line in files.released.items()
+        if (words := _difference_from_plan(files, line)) is not None
     }
     if wrong and files.own_stages:
         return (
@@ -205,13 +207,13 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
         return False, f"{rounds_text(sorted(wrong))}: {wrong[min(wrong)]}."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
-        f"{more_noise(files)}."
+        f"{earlier_calibration_text(files)}."
     )
 
 
-def _difference(files: LoopFiles, line: Release) -> str | None:
+def _difference_from_plan(files: LoopFiles, line: Release) -> str | None:
     assert files.config.privacy is not None
     assert files.config.privacy.clip_norm is not None
     norm = files.config.privacy.clip_norm
     expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
-    return difference(expected, line.to_dict(), "the plan")
+    return first_difference(expected, line.to_dict(), "the plan")

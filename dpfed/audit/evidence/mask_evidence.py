@@ -27,7 +27,7 @@ _ALIKE = 0.99
 """Least part of the coordinates that must agree; those near the threshold differ since processors round differently."""
 
 
-def chosen_by_public_data(files: RunFiles) -> Finding:
+def coordinates_follow_public_data(files: RunFiles) -> Finding:
     """Check that in every round the public samples of config.toml, and no others, chose the coordinates.
 
     No client may hold one of these samples, and the coordinates of round 1 must be those that the samples choose.
@@ -38,7 +38,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
             f"diagnostics.jsonl, {rounds_text(lacking)}: no 'map' of coordinates. The run was made by a version "
             "that did not record it."
         )
-    inputs, labels, leaked = _public(files.config)
+    inputs, labels, leaked = _public_samples(files.config)
     if leaked:
         return False, f"clients hold {leaked} of the public samples."
     expected = fingerprint(inputs, labels)
@@ -48,7 +48,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
             False,
             f"{rounds_text(other)}: the samples that chose the coordinates are not the {len(labels)} public ones.",
         )
-    alike = _first_again(files, inputs, labels)
+    alike = _agreement_of_first_round(files, inputs, labels)
     if alike < _ALIKE:
         return False, f"round 1: only {alike:.1%} of the coordinates that the public samples choose were used."
     return (
@@ -61,7 +61,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
 "round 1 agree."
 
 
-def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _public_samples(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return inputs and labels of the public samples, and the number of them that clients hold."""
     seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")
     try:
@@ -71,16 +71,16 @@ def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
         raise Unavailable(f"the run's data cannot be loaded here ({error}).") from None
     if public is None:
         raise Unavailable("config.toml: defines no public samples.")
-    there, again = _rows(whole.train_inputs), _rows(dealt.train_inputs) + _rows(public.inputs.numpy())
+    there, again = _row_counts(whole.train_inputs), _row_counts(dealt.train_inputs) + _row_counts(public.inputs.numpy())
     beyond = sum((again - there).values()) if config.data.public_from is None else 0
     return public.inputs, public.labels, beyond
 
 
-def _rows(inputs: NDArray[np.generic]) -> Counter[bytes]:
+def _row_counts(inputs: NDArray[np.generic]) -> Counter[bytes]:
     return Counter(np.ascontiguousarray(row).tobytes() for row in inputs)
 
 
-def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+def _agreement_of_first_round(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) -> float:
     """Choose the coordinates of round 1 again, and return the part that agrees with the recorded coordinates."""
     chosen = files.rounds[0].map
     assert chosen is not None

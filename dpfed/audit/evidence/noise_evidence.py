@@ -50,7 +50,7 @@ class ChargedNoise:
 
 def charged_noise(release: Release) -> ChargedNoise | None:
     """Return the charged noise of a release; None for Bernoulli samples, which have no sum of noise."""
-    mechanism = unsampled(release)
+    mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, NoisyIntegers):
         return ChargedNoise(
             share_variance=mechanism.share_variance,
@@ -74,13 +74,13 @@ def charged_noise(release: Release) -> ChargedNoise | None:
     return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole=False, excess=0.0)
 
 
-def unsampled(release: Release) -> object:
+def unsampled_mechanism(release: Release) -> object:
     """Return the mechanism of a round without its sampling."""
     return mechanisms.unsampled(release.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredNoise:
     """Recorded noise of a round, its charged noise, and the ratio of the mean square to the charged variance."""
 
     round: int
@@ -89,12 +89,12 @@ class Measured:
     ratio: float
 
 
-def unseen(files: RunFiles) -> list[int]:
+def rounds_with_unknown_noise(files: RunFiles) -> list[int]:
     """Return the rounds whose noise is not recorded, since only the clients know it."""
     return [one.round for one in files.results if one.noise is None and not one.noise_known]
 
 
-def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
+def measured_noise(files: RunFiles) -> tuple[list[MeasuredNoise], list[int]]:
     """Return the noise of every round with a result and charged noise, and the rounds that lack charged noise."""
     found, silent = [], []
     for one in files.results:
@@ -107,11 +107,11 @@ def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
             silent += [one.round] if one.noise_known and not unsent else []
             continue
         ratio = one.noise.mean_square / (charged.share_variance * one.noise.draws)
-        found.append(Measured(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
+        found.append(MeasuredNoise(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
     return found, silent
 
 
-def limits(one: Measured, *, alpha: float) -> tuple[float, float]:
+def limits_of_ratio(one: MeasuredNoise, *, alpha: float) -> tuple[float, float]:
     """Return limits between which the ratio of a correct round is with probability 1 - alpha."""
     scale, degrees = _chi_square_parameters([one])
     low, high = chi2.ppf([alpha / 2, 1 - alpha / 2], degrees) * scale / one.noise.entries
@@ -125,11 +125,14 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     freedom are lowered to match the variance of a sum of squares with this kurtosis. Noise as charged fails with
     probability at most alpha.
     """
-    found, silent = measured(files)
+    found, silent = measured_noise(files)
     if silent:
         return False, f"{rounds_text(silent)}: the sum has no noise, although noise is charged."
-    if unseen(files):
-        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
+    if rounds_with_unknown_noise(files):
+        return (
+            None,
+            f"{rounds_text(rounds_with_unknown_noise(files))}: the noise was the clients', and only they have seen it.",
+        )
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
         return False, f"{rounds_text(wrong)}: the number of entries with noise differs from the charged one."
@@ -138,8 +141,8 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     whole = sum(one.noise.entries for one in found)
     pooled = sum(one.ratio * one.noise.entries for one in found) / whole
     each = alpha / 2 / len(found)
-    outside = [one.round for one in found if _two_sided([one]) < each]
-    together = _two_sided(found)
+    outside = [one.round for one in found if _two_sided_p_value([one]) < each]
+    together = _two_sided_p_value(found)
     visible = 1 - math.sqrt(1 - min((ndtri(1 - alpha / 4) + ndtri(0.95)) * math.sqrt(2 / whole), 1.0))
     detail = (
         f"over {len(found)} rounds and {whole:,} entries the standard deviation is {math.sqrt(pooled):.4f} of the "
@@ -158,9 +161,12 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     Fingerprints must differ. For Gaussian noise, mean squares must differ by more than rounding. Independent noise
     fails with probability at most alpha.
     """
-    found, _ = measured(files)
-    if unseen(files):
-        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
+    found, _ = measured_noise(files)
+    if rounds_with_unknown_noise(files):
+        return (
+            None,
+            f"{rounds_text(rounds_with_unknown_noise(files))}: the noise was the clients', and only they have seen it.",
+        )
     if not found:
         return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}
@@ -169,13 +175,13 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     repeated = [rounds for rounds in by_digest.values() if len(rounds) > 1]
     if repeated:
         return False, f"{rounds_text(repeated[0])} have equal noise, so that the difference of their sums has no noise."
-    near = _too_near([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
+    near = _rounds_with_near_noise([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
     if near:
         return False, f"{rounds_text(near)} have noise of equal norm up to rounding, so the noise was repeated."
     return True, f"the fingerprints of the noise of {len(found)} rounds are all different."
 
 
-def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
+def _rounds_with_near_noise(found: Sequence[MeasuredNoise], alpha: float) -> list[int]:
     """Return two rounds whose ratios are nearer to each other than those of fresh noise; empty if there are none.
 
     P(nearer than t) <= 2 t max density, for each pair. The density of chi-square / n is largest at 1 - 2/n. Equal noise
@@ -194,7 +200,7 @@ def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
     return []
 
 
-def _chi_square_parameters(found: Sequence[Measured]) -> tuple[float, float]:
+def _chi_square_parameters(found: Sequence[MeasuredNoise]) -> tuple[float, float]:
     """Return (a, b) such that the sum of entries x ratio has the mean and the variance of a x chi-square(b)."""
     entries = sum(one.noise.entries for one in found)
     excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
@@ -202,7 +208,7 @@ def _chi_square_parameters(found: Sequence[Measured]) -> tuple[float, float]:
     return scale, entries / scale
 
 
-def _two_sided(found: Sequence[Measured]) -> float:
+def _two_sided_p_value(found: Sequence[MeasuredNoise]) -> float:
     scale, degrees = _chi_square_parameters(found)
     reached = sum(one.ratio * one.noise.entries for one in found) / scale
     return float(min(1.0, 2 * np.minimum(chi2.cdf(reached, degrees), chi2.sf(reached, degrees))))
@@ -218,14 +224,14 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
     table = files.config.privacy.adaptive if files.config.privacy is not None else None
     if table is None:
         return True, "the clip norm is fixed: no count is released."
-    noise = np.array([_noise_of(files, one.round, table.quantile, table.rate) for one in files.results])
+    noise = np.array([_noise_of_count(files, one.round, table.quantile, table.rate) for one in files.results])
     if not len(noise):
         return None, "no round has a result."
     squares = float((noise**2).sum())
     p_size = 2 * min(float(chi2.cdf(squares, len(noise))), float(chi2.sf(squares, len(noise))))
     smallest = float(np.abs(noise).min())
     p_none = len(noise) * (2 * float(ndtr(smallest)) - 1)
-    p_again = _nearest_counts(noise)
+    p_again = _p_value_of_nearest_counts(noise)
     spread = math.sqrt(squares / len(noise))
     detail = (
         f"over {len(noise)} rounds the noise of the count has {spread:.3g} times the charged standard deviation "
@@ -236,7 +242,7 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
     return True, detail
 
 
-def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> float:
+def _noise_of_count(files: RunFiles, number: int, quantile: float, rate: float) -> float:
     """Return the noise of a round's count, over its charged standard deviation.
 
     It follows from the clip norms: C' = C exp(-rate (b - quantile)), with the noisy fraction b = 1/2 + (sum of (inside
@@ -253,7 +259,7 @@ def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> flo
     return (centred - (facts.counted / 2 - facts.clipped)) / std
 
 
-def _nearest_counts(noise: Floats) -> float:
+def _p_value_of_nearest_counts(noise: Floats) -> float:
     """Return a bound on the probability that two values of fresh noise are as near as the nearest two.
 
     The density of a difference is at most 1 / sqrt(4 pi).

@@ -10,7 +10,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import skellam
 
-from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
+from dpfed.audit.evidence.noise_evidence import (
+    NO_NOISE,
+    ChargedNoise,
+    MeasuredNoise,
+    measured_noise,
+    rounds_with_unknown_noise,
+)
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bins
@@ -32,9 +38,12 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     tails. The largest autocorrelation of a round's noise is compared with a Chernoff bound. Each test has alpha / 2, so
     that noise as charged fails with probability at most alpha.
     """
-    found, _ = measured(files)
-    if unseen(files):
-        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
+    found, _ = measured_noise(files)
+    if rounds_with_unknown_noise(files):
+        return (
+            None,
+            f"{rounds_text(rounds_with_unknown_noise(files))}: the noise was the clients', and only they have seen it.",
+        )
     if not found:
         return True, NO_NOISE
     lacking = [one.round for one in found if one.noise.largest is None or one.noise.correlation is None]
@@ -43,24 +52,28 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
             f"diagnostics.jsonl, {rounds_text(lacking)}: the noise has no 'largest' or 'correlation'. The run was "
             "made by a version that did not record them."
         )
-    tails, in_tails = _tails(found, alpha / 2)
-    tiles, in_tiles = _tiles(found, alpha / 2)
+    tails, in_tails = _tail_test(found, alpha / 2)
+    tiles, in_tiles = _repetition_test(found, alpha / 2)
     words = f"{in_tails} {in_tiles}"
     return (True, words) if tails and tiles else (False, f"{words} {chance_text(alpha)}")
 
 
-def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
+def _tail_test(found: Sequence[MeasuredNoise], alpha: float) -> tuple[bool, str]:
     """Return False if the largest draw is too small or too large, and text on the test.
 
     No draw is beyond x with probability (1 - P(beyond x))^n.
     """
     entries = sum(one.noise.entries for one in found)
-    beyond = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=False) for one in found)
-    reached = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=True) for one in found)
+    beyond = min(
+        tail_probability(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=False) for one in found
+    )
+    reached = min(
+        tail_probability(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=True) for one in found
+    )
     too_small = math.exp(entries * math.log1p(-min(beyond, 1 - 1e-16)))
     too_large = -math.expm1(entries * math.log1p(-min(reached, 1 - 1e-16)))
-    farthest = max((one.noise.largest or 0.0) / _std(one.charged, one.noise.draws) for one in found)
-    clamp = _noticed_clamp(entries, alpha / 2)
+    farthest = max((one.noise.largest or 0.0) / _noise_std(one.charged, one.noise.draws) for one in found)
+    clamp = _clamp_that_is_found(entries, alpha / 2)
     words = (
         f"the largest of {entries:,} draws is {farthest:.2f} standard deviations (p-value of so small a value: "
         f"{too_small:.2g}, of so large a value: {too_large:.2g}); noise clamped at {clamp:.2f} would be found."
@@ -68,11 +81,13 @@ def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
     return min(too_small, too_large) >= alpha / 2, words
 
 
-def _tiles(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
+def _repetition_test(found: Sequence[MeasuredNoise], alpha: float) -> tuple[bool, str]:
     each = alpha / len(found)
-    outside = [one.round for one in found if repeats(one.noise.entries, one.noise.correlation or 0.0) < each]
+    outside = [
+        one.round for one in found if p_value_of_correlation(one.noise.entries, one.noise.correlation or 0.0) < each
+    ]
     largest = max(one.noise.correlation or 0.0 for one in found)
-    noticed = max(noticed_correlation(one.noise.entries, each) for one in found)
+    noticed = max(correlation_that_is_found(one.noise.entries, each) for one in found)
     words = f"The largest correlation between coordinates is {largest:.3f}; {noticed:.3f} would be found"
     words += (
         ", and repeated noise has 0.5." if noticed < _TILED else ", too much to find repeated noise, which has 0.5."
@@ -82,7 +97,7 @@ def _tiles(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
     return not outside, words
 
 
-def repeats(entries: int, correlation: float) -> float:
+def p_value_of_correlation(entries: int, correlation: float) -> float:
     """Return a bound on the probability that independent Gaussians have an autocorrelation |r_l| > t at any lag l.
 
     t: `correlation`, which may be too large by CORRELATION_ERROR, less this error. P(r_l > t) = P(x'(A - t)x > 0),
@@ -98,15 +113,15 @@ def repeats(entries: int, correlation: float) -> float:
     return min(1.0, 2 * (m - 1) * math.exp(m / 2 * math.log1p(-(correlation**2))))
 
 
-def noticed_correlation(entries: int, alpha: float) -> float:
-    """Return the correlation at which the bound of `repeats` is alpha; 1 if there is none."""
+def correlation_that_is_found(entries: int, alpha: float) -> float:
+    """Return the correlation at which the bound of `p_value_of_correlation` is alpha; 1 if there is none."""
     m = bins(entries)
     if m < 2:
         return 1.0
     return CORRELATION_ERROR + math.sqrt(-math.expm1(2 / m * math.log(alpha / (2 * (m - 1)))))
 
 
-def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) -> float:
+def tail_probability(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) -> float:
     """Return P(|X| > largest), or P(|X| >= largest) if `reached`, for the noise X of an entry, a sum of `draws` draws.
 
     For whole numbers it is exact for Skellam and for one draw of the discrete Gaussian. Sums of discrete Gaussians are
@@ -135,11 +150,11 @@ def _discrete_gaussian_tails(variance: float) -> np.ndarray[tuple[int], np.dtype
     return np.asarray(2 * beyond / (weights[0] + 2 * beyond[0]))
 
 
-def _std(charged: ChargedNoise, draws: int) -> float:
+def _noise_std(charged: ChargedNoise, draws: int) -> float:
     return math.sqrt(charged.share_variance * draws)
 
 
-def _noticed_clamp(entries: int, alpha: float) -> float:
+def _clamp_that_is_found(entries: int, alpha: float) -> float:
     """Return x, in standard deviations, with (1 - P(|X| > x))^entries = alpha for a Gaussian X."""
     beyond = -math.expm1(math.log(alpha) / entries)
     return float(-ndtri(beyond / 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.saved import sha256_of, values_of
+from dpfed.audit.evidence.saved import sha256_of, sorted_values_of
 from dpfed.audit.verdict import Finding
 from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
@@ -20,7 +20,7 @@ from dpfed.runs.experiment import own_code_of
 _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safetensors"}
 
 
-def files_are_of_one_run(files: RunFiles) -> Finding:
+def files_belong_to_one_run(files: RunFiles) -> Finding:
     """Check that configuration, ledger, checkpoint and summary belong to one run.
 
     The ledger's header and the checkpoint must have the hash of config.toml. Ledger, checkpoint and summary must agree
@@ -61,7 +61,7 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
     return True, "configuration, ledger, checkpoint and summary agree on run, clients and last line of the ledger."
 
 
-def model_is_the_runs(files: RunFiles) -> Finding:
+def model_belongs_to_run(files: RunFiles) -> Finding:
     """Check that the model's files are those of the run.
 
     They must have the SHA-256 of summary.json, and the checkpoint the clip norm of the last line of metrics.jsonl. The
@@ -93,7 +93,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
         if "average" not in files.checkpoint.memory:
             return False, "checkpoint.safetensors: has no average of models, which config.toml requires."
         model = files.checkpoint.memory["average"]
-    if not np.array_equal(np.sort(model.float().numpy()), values_of(files.path / "model.safetensors")):
+    if not np.array_equal(np.sort(model.float().numpy()), sorted_values_of(files.path / "model.safetensors")):
         return False, "model.safetensors: its numbers are not those of checkpoint.safetensors."
     return True, "the model has the hash that summary.json states, and holds the numbers of the checkpoint."
 
@@ -109,7 +109,7 @@ def require_own_code(files: RunFiles) -> None:
         raise ConfigError(f"{files.path}: the run was made with user-defined code ({words}): {error}") from None
 
 
-def loaded_here(files: RunFiles) -> bool:
+def own_code_is_loaded(files: RunFiles) -> bool:
     """Return True if each file of code that the run needed is loaded here, perhaps in another version."""
     here = own_code_of(files.config)
     known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
@@ -129,7 +129,7 @@ def own_code_matches_run(files: RunFiles) -> Finding:
         return False, "own_code.json is not the code in the ledger's header."
     if any(not one.sha256 for one in files.own_code):
         return None, "some of the run's code was typed in a session, and is in no file."
-    if not loaded_here(files):
+    if not own_code_is_loaded(files):
         words = " ".join(f"--load {one.path}" for one in files.own_code)
         return (
             None,

@@ -99,7 +99,7 @@ class Promise:
         )
 
 
-def with_more_noise(
+def config_with_stated_noise(
     config: Config, privacy_target: PrivacyTarget, *, noise: float | None, clip: float | None
 ) -> Config | None:
     """Return the configuration with the run's stated noise multiplier, if this version would calibrate less noise.

@@ -29,12 +29,12 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     """
     table = files.config.local.record
     assert table is not None
-    noise = {one.noise_std for one in _releases(files).values()}
+    noise = {one.noise_std for one in _local_releases(files).values()}
     if len(noise) > 1:
         return False, "the noise of local steps differs between rounds, but a run fixes it before round 1."
     sizes: dict[int, int | None] = {}
-    for number, release in _releases(files).items():
-        problem = _problem(files, table, release, files.rounds[number - 1], sizes)
+    for number, release in _local_releases(files).items():
+        problem = _release_problem(files, table, release, files.rounds[number - 1], sizes)
         if problem is not None:
             return False, f"round {number}: {problem}."
     known = {size for size in sizes.values() if size is not None}
@@ -51,8 +51,8 @@ def delta_of_records(files: RunFiles) -> float | None:
     table = files.config.local.record
     sizes: dict[int, int | None] = {}
     assert table is not None
-    for number, release in _releases(files).items():
-        if _problem(files, table, release, files.rounds[number - 1], sizes) is not None:
+    for number, release in _local_releases(files).items():
+        if _release_problem(files, table, release, files.rounds[number - 1], sizes) is not None:
             return None
     known = [size for size in sizes.values() if size is not None]
     return float(sum(known) ** -1.1) if len(known) == files.config.federation.clients else None
@@ -63,12 +63,12 @@ def _sizes_are_even(config: Config) -> bool:
     return config.data.partition == "iid"
 
 
-def _releases(files: RunFiles) -> dict[int, LocalRelease]:
+def _local_releases(files: RunFiles) -> dict[int, LocalRelease]:
     last = {number: entries[-1] for number, entries in files.entries.items() if number <= len(files.rounds)}
     return {number: entry for number, entry in last.items() if isinstance(entry, LocalRelease)}
 
 
-def _problem(
+def _release_problem(
     files: RunFiles, table: Record, release: LocalRelease, facts: RoundRecord, sizes: dict[int, int | None]
 ) -> str | None:
     charged = [client for part in release.steps for client in part.clients]
@@ -82,9 +82,9 @@ def _problem(
     given = table.noise_multiplier if table.noise == "gaussian" else None
     if given is not None and not math.isclose(z, given, rel_tol=_ROUNDING):
         return f"the noise multiplier is {z}, config.toml has {given}"
-    noise = _noise(table, release, z)
+    noise = _expected_noise(table, release, z)
     for part in release.steps:
-        found = _part_problem(files.config, part, noise)
+        found = _steps_problem(files.config, part, noise)
         if isinstance(found, str):
             return found
         if any(sizes.setdefault(client, found) != found for client in part.clients):
@@ -92,7 +92,7 @@ def _problem(
     return None
 
 
-def _noise(table: Record, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
+def _expected_noise(table: Record, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
     """Return the noise of a step according to config.toml, with the stated multiplier if config.toml has none.
 
     Returns None if the ledger line does not state a valid integer encoding.
@@ -112,7 +112,7 @@ def _same_noise(charged: object, expected: Gaussian | DiscreteGaussian | None) -
     return isinstance(charged, DiscreteGaussian) and charged == expected
 
 
-def _part_problem(config: Config, part: Steps, noise: Gaussian | DiscreteGaussian | None) -> str | int | None:
+def _steps_problem(config: Config, part: Steps, noise: Gaussian | DiscreteGaussian | None) -> str | int | None:
     """Return a problem as text, or the number of records; None if it is at most a batch, and therefore not visible."""
     mechanism, batch = part.mechanism, config.local.batch_size
     inside, sampling = unsampled(mechanism), sampling_of(mechanism)

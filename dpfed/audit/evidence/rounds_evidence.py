@@ -22,7 +22,7 @@ _STREAMED = 1e-3
 """Relative difference allowed for epsilons during a run, which are computed by another order of convolutions."""
 
 
-def rounds_agree(files: RunFiles) -> Finding:
+def files_agree_on_rounds(files: RunFiles) -> Finding:
     """Check that summary, metrics, diagnostics and checkpoint end with one round, and that the stated end is possible.
 
     A run that ended by "rounds" must have all configured rounds. For a run that ended by "budget", one more round must
@@ -37,13 +37,13 @@ def rounds_agree(files: RunFiles) -> Finding:
     other = [f"{name} has {count}" for name, count in counts.items() if count != done]
     if other:
         return False, f"summary.json states {done} rounds; " + ", ".join(other) + ". Rounds were cut off or added."
-    problem = _problem_of_ending(files, done) or _charges(files, done)
+    problem = _ending_problem(files, done) or _charges_problem(files, done)
     if problem is not None:
         return False, problem
-    return True, f"{done} rounds in summary, metrics, diagnostics and checkpoint; {_reason_unchecked(files)}."
+    return True, f"{done} rounds in summary, metrics, diagnostics and checkpoint; {_ending_text(files)}."
 
 
-def _problem_of_ending(files: RunFiles, done: int) -> str | None:
+def _ending_problem(files: RunFiles, done: int) -> str | None:
     """Return the problem with the stated reason for the end of the run; None if there is none."""
     configured, stopped_by = files.config.federation.rounds, files.summary.stopped_by
     if stopped_by == "rounds":
@@ -64,14 +64,14 @@ def _problem_of_ending(files: RunFiles, done: int) -> str | None:
         return "the run states that its budget ended it, but config.toml has no epsilon."
     if files.config.privacy is None or not files.released:
         return None
-    epsilon = _with_one_more(files)
+    epsilon = _epsilon_with_one_more_round(files)
     if epsilon * (1 + _STREAMED) > budget:
         return None
     after, allowed = upwards(epsilon), upwards(budget)
     return f"the run states that its budget ended it, but with round {done + 1} epsilon would be {after} of {allowed}."
 
 
-def _with_one_more(files: RunFiles) -> float:
+def _epsilon_with_one_more_round(files: RunFiles) -> float:
     """Return the epsilon with one more round at its largest possible charge."""
     privacy_target = files.promise.privacy_target
     mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
@@ -84,12 +84,14 @@ def _with_one_more(files: RunFiles) -> float:
         raise Unavailable(f"epsilon with one more round could not be computed ({error}).") from None
 
 
-def _charges(files: RunFiles, done: int) -> str | None:
+def _charges_problem(files: RunFiles, done: int) -> str | None:
     """Return the problem with charges that have no finished round; None if there is none.
 
     An interrupted round leaves such a charge. Only a run that the budget ended may have one after its last round.
     """
-    beyond = sorted(number for number, entries in files.entries.items() if number > done and not _only_aborted(entries))
+    beyond = sorted(
+        number for number, entries in files.entries.items() if number > done and not _are_all_aborted(entries)
+    )
     if beyond and files.summary.stopped_by != "budget":
         return f"ledger.jsonl: round {beyond[0]} is charged, but the run ended before it. Rounds were cut off."
     charges = Counter(entry.round for entry in files.trusted_ledger.releases)
@@ -102,7 +104,7 @@ def _charges(files: RunFiles, done: int) -> str | None:
     return None
 
 
-def project_agrees(files: RunFiles, path: Path) -> Finding:
+def project_ledger_agrees(files: RunFiles, path: Path) -> Finding:
     """Check that the project's ledger has an equal line for every release of the run's ledger.
 
     The project's ledger must not have a charge of fresh noise for the run that the run's ledger lacks.
@@ -127,13 +129,13 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
                 f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another ledger.",
             )
     charged = lines_of(str(run), project)
-    ours = _contents(one for one in own if isinstance(one, Release))
-    theirs = _contents(charged)
-    if unpaid := _rounds(ours - theirs):
+    ours = _line_counts(one for one in own if isinstance(one, Release))
+    theirs = _line_counts(charged)
+    if unpaid := _round_numbers(ours - theirs):
         return False, f"{path} was not charged as ledger.jsonl states for {rounds_text(unpaid)}."
     repeatable = header.randomness == "simulated"
     if beyond := [one for one in (theirs - ours).elements() if repeatable or "nonce" in json.loads(one)]:
-        words = rounds_text(_rounds(beyond))
+        words = rounds_text(_round_numbers(beyond))
         return (
             False,
             f"{path} was also charged for {words}, which ledger.jsonl lacks: there is another copy of the run.",
@@ -141,7 +143,7 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
     return True, f"{len(own)} releases, each with an equal line in {path}."
 
 
-def _contents(lines: Iterable[Release]) -> Counter[str]:
+def _line_counts(lines: Iterable[Release]) -> Counter[str]:
     """Return the lines as JSON text with their counts, without the keys that a project adds."""
     found: Counter[str] = Counter()
     for line in lines:
@@ -153,16 +155,16 @@ def _contents(lines: Iterable[Release]) -> Counter[str]:
     return found
 
 
-def _rounds(contents: Iterable[str]) -> list[int]:
+def _round_numbers(contents: Iterable[str]) -> list[int]:
     """Return the rounds of these lines, counted from 1."""
     return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 
-def _only_aborted(entries: tuple[object, ...]) -> bool:
+def _are_all_aborted(entries: tuple[object, ...]) -> bool:
     return all(isinstance(entry, Aborted) for entry in entries)
 
 
-def _reason_unchecked(files: RunFiles) -> str:
+def _ending_text(files: RunFiles) -> str:
     if files.summary.stopped_by == "rounds":
         return "these are all configured rounds"
     if files.summary.project_ledger is not None:

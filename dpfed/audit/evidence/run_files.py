@@ -16,8 +16,8 @@ from accounting.errors import AccountingError, EditedLedger, InvalidParameter, L
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
-from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
-from dpfed.audit.evidence.saved import Saved, saved_in
+from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
+from dpfed.audit.evidence.saved import SavedState, read_checkpoint
 from dpfed.config.own_code import OwnFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.tables import Config, override, parse_written
@@ -124,9 +124,9 @@ class RunFiles:
         return _required_value(self.summary.delta, "delta")
 
     @cached_property
-    def checkpoint(self) -> Saved:
+    def checkpoint(self) -> SavedState:
         """State after the last round, from checkpoint.safetensors."""
-        return saved_in(self.path / "checkpoint.safetensors")
+        return read_checkpoint(self.path / "checkpoint.safetensors")
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -206,7 +206,7 @@ class RunFiles:
     def promise(self) -> Promise:
         """Promise of the configuration, with the run's stated noise if it is more than this version calibrates."""
         today, (noise, clip) = self.promised_today, self._calibrated
-        more = with_more_noise(self.config, today.privacy_target, noise=noise, clip=clip)
+        more = config_with_stated_noise(self.config, today.privacy_target, noise=noise, clip=clip)
         try:
             promise = today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run can have had the stated values
@@ -224,12 +224,12 @@ class RunFiles:
     @cached_property
     def published(self) -> tuple[MetricsLine, ...]:
         """Lines of metrics.jsonl, one for each of the rounds 1, 2, ..."""
-        return _numbered(self.path / "metrics.jsonl", MetricsLine)
+        return _lines_of_rounds(self.path / "metrics.jsonl", MetricsLine)
 
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Lines of diagnostics.jsonl, one for each round of metrics.jsonl."""
-        rounds = _numbered(self.path / "diagnostics.jsonl", RoundRecord)
+        rounds = _lines_of_rounds(self.path / "diagnostics.jsonl", RoundRecord)
         if len(rounds) != len(self.published):
             raise Unavailable(
                 f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}; some are missing."
@@ -264,7 +264,7 @@ def clip_norm_before(files: RunFiles, number: int) -> float:
     return norm
 
 
-def _numbered(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
+def _lines_of_rounds(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
     """Return the lines of a file, which must be one for each of the rounds 1, 2, ..."""
     lines = tuple(lines_of(file, kind))
     for expected, line in enumerate(lines, 1):

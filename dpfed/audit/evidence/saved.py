@@ -19,7 +19,7 @@ _MEMORY = "memory."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Saved:
+class SavedState:
     """Content of checkpoint.safetensors.
 
     round: number of finished rounds. clip_norm, broadcast: clip norm and model at the start of the next round.
@@ -33,7 +33,7 @@ class Saved:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def saved_in(path: Path) -> Saved:
+def read_checkpoint(path: Path) -> SavedState:
     """Return the content of a checkpoint file. Errors: Unavailable if it is missing, damaged, or lacks a value."""
     _require_file(path)
     try:
@@ -46,7 +46,7 @@ def saved_in(path: Path) -> Saved:
                 if name.startswith(_MEMORY)
             }
         done, clip_norm = int(facts["round"]), float(facts["clip_norm"])
-        saved = Saved(round=done, clip_norm=clip_norm, broadcast=broadcast, facts=facts, memory=memory)
+        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, facts=facts, memory=memory)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
     alike = all(one.shape == broadcast.shape and one.dtype == broadcast.dtype for one in memory.values())
@@ -71,7 +71,7 @@ def sha256_of(path: Path) -> str:
         raise Unavailable(f"{path.name}: cannot be read ({error.strerror}).") from None
 
 
-def values_of(path: Path) -> NDArray[np.float32]:
+def sorted_values_of(path: Path) -> NDArray[np.float32]:
     """Return all numbers of a safetensors file, sorted, without fixed tensors, which no round releases."""
     _require_file(path)
     try:

@@ -14,7 +14,7 @@ from typing import get_args
 from accounting.factorisation import column, inverse
 from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from dpfed.audit.evidence.noise_evidence import unsampled
+from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
@@ -41,14 +41,14 @@ def sums_match_rows(files: RunFiles) -> Finding:
     if files.config.privacy is None:
         return True, "the unit is a record: privacy does not depend on sums."
     wrong, unknown, decoded = [], [], True
-    for one, probes in _probed(files):
+    for one, probes in _rounds_with_probes(files):
         if probes.added is None and one.arrived:
             unknown.append(one.round)
-        elif not _same_sum(probes, one, _longest_sum(files, one)):
+        elif not _sum_matches_rows(probes, one, _norm_limit_of_sum(files, one)):
             wrong.append(one.round)
         if not _summed_in_floats(files):
             decoded = False
-        elif not _released_alone(files, one, probes):
+        elif not _release_matches_sum(files, one, probes):
             wrong.append(one.round)
     if wrong:
         found = rounds_text(sorted(set(wrong)))
@@ -69,15 +69,15 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     if files.config.privacy is None:
         return True, "the unit is a record: each upload that moves the model is private itself."
     last: Probes | None = None
-    velocity, wrong, kept, server = 0.0, [], _Kept(), files.config.server
+    velocity, wrong, kept, server = 0.0, [], _ServerMemory(), files.config.server
     momentum, rate = (server.momentum, server.learning_rate) if isinstance(server, StepServer) else (0.0, 0.0)
-    for one, probes in _probed(files):
-        kept = _kept_after(files, kept, one, probes)
+    for one, probes in _rounds_with_probes(files):
+        kept = _memory_after(files, kept, one, probes)
         room = _rounding_allowance(files, probes, one, velocity)
         velocity = momentum * velocity + probes.moved / (one.divisor or 1.0)
         stepped = probes.before + rate * velocity
         broken = last is not None and abs(probes.before - last.after) > room
-        if broken or (_linear(files) and abs(probes.after - stepped) > room * max(1.0, rate)):
+        if broken or (_has_linear_step(files) and abs(probes.after - stepped) > room * max(1.0, rate)):
             wrong.append(one.round)
         last = probes
     if wrong:
@@ -87,19 +87,19 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     reached = probe_of(files.checkpoint.broadcast)
     if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
         return False, "checkpoint.safetensors: its model is not the model after the last round."
-    beside = _wrong_beside(files, kept)
+    beside = _memory_problem(files, kept)
     if beside is not None:
         return False, f"checkpoint.safetensors: {beside}"
     words = "its step follows from the release"
-    if not _linear(files):
+    if not _has_linear_step(files):
         words = "the server's step is not linear and was not checked"
-    if _adaptive(files):
+    if _has_adaptive_rule(files):
         words = "the mean of updates that determines its steps follows from the releases"
     return True, f"each of {len(files.results)} rounds starts from the model of the round before; {words}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
+class _ServerMemory:
     """Expected probes of the server's memory, and their allowed rounding error (`room`).
 
     first: mean of updates of adaptive rules. average: moving average of models; None before round 1.
@@ -110,23 +110,23 @@ class _Kept:
     room: float = 0.0
 
 
-def _kept_after(files: RunFiles, before: _Kept, one: RoundRecord, probes: Probes) -> _Kept:
+def _memory_after(files: RunFiles, before: _ServerMemory, one: RoundRecord, probes: Probes) -> _ServerMemory:
     server, move = files.config.server, probes.moved / (one.divisor or 1.0)
     beta = server.beta1 if isinstance(server, AdamServer | AdagradServer) else 0.0
     decay, average = server.average or 0.0, before.average
-    return _Kept(
+    return _ServerMemory(
         first=beta * before.first + (1 - beta) * move,
         average=probes.after if average is None else decay * average + (1 - decay) * probes.after,
         room=max(before.room, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
     )
 
 
-def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
+def _memory_problem(files: RunFiles, kept: _ServerMemory) -> str | None:
     """Return the problem with the server's memory in the checkpoint; None if it agrees with the rounds."""
     memory, expected = files.checkpoint.memory, {}
     if files.config.server.average is not None and kept.average is not None:
         expected["average"] = kept.average
-    if _adaptive(files):
+    if _has_adaptive_rule(files):
         expected["first"] = kept.first
     for name, value in expected.items():
         if name not in memory:
@@ -136,11 +136,11 @@ def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
     return None
 
 
-def _adaptive(files: RunFiles) -> bool:
+def _has_adaptive_rule(files: RunFiles) -> bool:
     return files.config.server.rule in get_args(Kind)
 
 
-def _probed(files: RunFiles) -> Iterator[tuple[RoundRecord, Probes]]:
+def _rounds_with_probes(files: RunFiles) -> Iterator[tuple[RoundRecord, Probes]]:
     for one in files.results:
         if one.probes is None:
             raise Unavailable(
@@ -150,7 +150,7 @@ def _probed(files: RunFiles) -> Iterator[tuple[RoundRecord, Probes]]:
         yield one, one.probes
 
 
-def _same_sum(probes: Probes, one: RoundRecord, longest: float) -> bool:
+def _sum_matches_rows(probes: Probes, one: RoundRecord, longest: float) -> bool:
     added = 0 if probes.added is None else probes.added
     if isinstance(added, float) and added.is_integer() and isinstance(probes.summed, int):
         added = int(added)  # counts of Bernoulli samples are floats in rows, but integers in a secure sum
@@ -159,7 +159,7 @@ def _same_sum(probes: Probes, one: RoundRecord, longest: float) -> bool:
     return abs(added - probes.summed) <= _OF_SUMS * longest
 
 
-def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
+def _release_matches_sum(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
     own = probes.filled
     release = files.released.get(one.round)
     if release is None:
@@ -167,11 +167,11 @@ def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
     if release.noise_placement == "server" and one.noise is not None:
         if one.noise.probe is None:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: has no probe of the noise.")
-        own = one.noise.probe + _taken_back(files, one)
-    return abs(probes.released - probes.summed - own) <= _OF_SUMS * _longest_sum(files, one)
+        own = one.noise.probe + _cancelled_noise_probe(files, one)
+    return abs(probes.released - probes.summed - own) <= _OF_SUMS * _norm_limit_of_sum(files, one)
 
 
-def _taken_back(files: RunFiles, one: RoundRecord) -> float:
+def _cancelled_noise_probe(files: RunFiles, one: RoundRecord) -> float:
     """Return the probe of the earlier noise that this round's correlated noise cancels, from the earlier probes."""
     schedule = schedule_of(files.released[one.round].mechanism)
     stream = None if schedule is None else noise_matrix(schedule)
@@ -188,7 +188,7 @@ def _taken_back(files: RunFiles, one: RoundRecord) -> float:
     return total
 
 
-def _longest_sum(files: RunFiles, one: RoundRecord) -> float:
+def _norm_limit_of_sum(files: RunFiles, one: RoundRecord) -> float:
     """Return a norm that a sum with its noise rarely exceeds, in units of updates."""
     rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
@@ -198,11 +198,11 @@ def _longest_sum(files: RunFiles, one: RoundRecord) -> float:
 def _summed_in_floats(files: RunFiles) -> bool:
     """Return True if sums need no decoding: they are not of integers or Bernoulli samples, and not majority votes."""
     of_coins = (BernoulliAggregate, BernoulliChannel)
-    coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
+    coins = any(isinstance(unsampled_mechanism(release), of_coins) for release in files.released.values())
     return not (coins or in_integers(files.config) or files.config.method.purge == "clients")
 
 
-def _linear(files: RunFiles) -> bool:
+def _has_linear_step(files: RunFiles) -> bool:
     chosen = method(files.config.method.name)
     purging = chosen.sends_models and files.config.method.purge != "clients"
     return files.config.server.rule == "step" and not chosen.coins and not purging
@@ -210,5 +210,5 @@ def _linear(files: RunFiles) -> bool:
 
 def _rounding_allowance(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:
     """Return the allowed rounding error of the probe of a step."""
-    move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
+    move = max(abs(probes.moved), _norm_limit_of_sum(files, one)) / (one.divisor or 1.0)
     return _OF_STEPS * (probes.before_norm + move + abs(velocity))

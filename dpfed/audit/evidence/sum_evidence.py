@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from accounting.mechanisms.bernoulli import BernoulliAggregate
-from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
+from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled_mechanism
 from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
@@ -25,7 +25,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
             False,
             f"{rounds_text(over)}: a row with a norm of {max(norms.values()):.6g} times the clip norm was summed.",
         )
-    added = _added_beyond(files)
+    added = _rows_beyond_bound(files)
     if added:
         number, times = max(added.items(), key=lambda item: item[1])
         return False, (
@@ -41,7 +41,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     )
 
 
-def _added_beyond(files: RunFiles) -> dict[int, float]:
+def _rows_beyond_bound(files: RunFiles) -> dict[int, float]:
     """Return the rounds with a summed row beyond its bound, and the row's norm over the bound."""
     found = {}
     for one in files.results if files.released else ():
@@ -112,7 +112,7 @@ def _shares_text(files: RunFiles) -> str:
     if files.config.privacy is None or not files.released:
         return "only the drawn clients sent uploads."
     release = next(iter(files.released.values()))
-    mechanism = unsampled(release)
+    mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, BernoulliAggregate):
         return f"no sum has more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."
     if release.noise_placement == "clients":

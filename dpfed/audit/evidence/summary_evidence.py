@@ -42,7 +42,7 @@ _OF_SCORES = 1e-3
 """Relative difference allowed for scores, which processors round differently; accuracies may differ by two samples."""
 
 
-def figures_follow(files: RunFiles) -> Finding:
+def summary_values_follow(files: RunFiles) -> Finding:
     """Check that the lower bound and the delta charged for failures follow from the ledger.
 
     If the run's data can be loaded here, scores must follow from the saved model, and bits and bytes from the method.
@@ -66,7 +66,7 @@ def figures_follow(files: RunFiles) -> Finding:
     return True, f"{', '.join(expected) or 'no value'}: equal to the recomputed values.{words}"
 
 
-def not_checked(files: RunFiles) -> tuple[str, ...]:
+def unchecked_keys(files: RunFiles) -> tuple[str, ...]:
     """Return the keys of summary.json that no check has compared with other files."""
     try:
         return tuple(sorted(files.summary.to_dict().keys() - files.compared))
@@ -105,7 +105,7 @@ def _ledger_values(files: RunFiles) -> dict[str, object]:
 def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
     """Return the values recomputed from model and data, and the allowed relative and absolute differences of scores."""
     experiment, saved = files.experiment, files.checkpoint
-    _require_same(files, experiment)
+    _require_same_data(files, experiment)
     state = ServerState(
         round=saved.round,
         broadcast=saved.broadcast.to(experiment.device),
@@ -127,7 +127,7 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
         "fixed_parameters": sum(one.numel() for one in experiment.model.fixed.values()),
         "loss": experiment.objective.loss.name,
     }
-    if _same_noise(files, experiment):
+    if _calibrates_equal_noise(files, experiment):
         exact |= bytes_of(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
     measured = [one.mask_entropy for one in files.rounds if one.has_result]
     if measured and None not in measured:
@@ -143,13 +143,13 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
     return {**scores, "best_test_accuracy": best, **exact}, rooms
 
 
-def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
+def _calibrates_equal_noise(files: RunFiles, experiment: Experiment) -> bool:
     """Return True if this version calibrates the run's noise, on which the length of dithered uploads depends."""
     now = getattr(experiment.privacy_target, "noise_multiplier", None)
     return now is None or _is_near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
-def _require_same(files: RunFiles, experiment: Experiment) -> None:
+def _require_same_data(files: RunFiles, experiment: Experiment) -> None:
     """Raise Unavailable unless the data and the start on this machine are those of the run."""
     header = files.trusted_ledger.header
     try:
@@ -164,7 +164,7 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
         raise Unavailable("the data or the start that config.toml gives on this machine are not those of the run.")
 
 
-def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
+def values_from_configuration(files: RunFiles) -> dict[str, object]:
     """Return the values of the summary that follow from the configuration only."""
     config = files.config
     return {
@@ -177,7 +177,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
     }
 
 
-def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
+def values_from_ledger(files: RunFiles) -> dict[str, object]:
     """Return the values of the summary that follow from the ledger's releases; empty without releases."""
     releases = files.trusted_ledger.releases
     if not releases:
@@ -222,7 +222,7 @@ def protection_problem(files: RunFiles) -> str | None:
     set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
     if len(set_aside) != (config.data.validation is not None):
         return "not_protected does not mention the validation samples"
-    expected = not_protected([*public, *set_aside], config, decodes_first(config))
+    expected = not_protected([*public, *set_aside], config, decodes_before_clipping(config))
     if files.trusted_ledger.header.plan is None:  # a ledger of version 0.2
         expected = tuple(one for one in expected if one != CHARGED_LOSSES)
     nodes = config.aggregation.kind == "protocol"  # clients may be nodes of an engine, which no file states
@@ -230,7 +230,7 @@ def protection_problem(files: RunFiles) -> str | None:
     return f"not_protected lacks {lacking[0]!r}" if lacking else None
 
 
-def decodes_first(config: Config) -> bool:
+def decodes_before_clipping(config: Config) -> bool:
     """Return True if a trusted server decodes every upload before clipping."""
     chosen = method(config.method.name)
     if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
