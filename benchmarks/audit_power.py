@@ -65,14 +65,14 @@ def main() -> None:
 
 
 def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    zeros, ones = thresholds.coins(count, int(rng.integers(2**31)))
+    zeros, ones = thresholds.trials_in_worlds(count, int(rng.integers(2**31)))
     return rng.standard_normal(zeros), MU + rng.standard_normal(ones)
 
 
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
-    law = score_distribution.plain(MU)
+    law = score_distribution.scores_of_all_clients(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
-    cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
+    cuts = epsilon_bounds.best_guess_cuts(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts)
 
 
@@ -98,18 +98,25 @@ def guessed_of_gaussian(count: int, rng: np.random.Generator) -> float:
 
 def whole(count: int, rng: np.random.Generator) -> float:
     scores, present = canaries(count, rng)
-    factor = WholeScores.of(score_distribution.plain(MU)).moved(scores[~present], scores[present], alpha=ALPHA)
+    factor = WholeScores.of(score_distribution.scores_of_all_clients(MU)).moved(
+        scores[~present], scores[present], alpha=ALPHA
+    )
     return epsilon_bounds.epsilon_of_shift(factor * MU, delta=DELTA)
 
 
 def kinds() -> dict[str, tuple[WholeScores, Draw]]:
     """Every kind of noise: its whole scores, and scores drawn from its law."""
-    poisson = score_distribution.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
-    fixed = score_distribution.drawn(
+    poisson = score_distribution.scores_of_drawn_cohort(
+        PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7
+    )
+    fixed = score_distribution.scores_of_drawn_cohort(
         FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0
     )
     return {
-        "Gaussian, mu = 1": (WholeScores.of(score_distribution.plain(MU)), from_mixture(score_distribution.plain(MU))),
+        "Gaussian, mu = 1": (
+            WholeScores.of(score_distribution.scores_of_all_clients(MU)),
+            from_mixture(score_distribution.scores_of_all_clients(MU)),
+        ),
         "Gaussian, Poisson cohorts, 0.3 of 10, all others opposite": (WholeScores.of(poisson), from_mixture(poisson)),
         "Gaussian, 5 of 20 drawn": (WholeScores.of(fixed), from_mixture(fixed)),
         "whole numbers, Skellam of variance 4, a move of 2 steps": (WholeScores.linear(MU), skellam),

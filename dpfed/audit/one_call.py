@@ -118,7 +118,7 @@ def loaded_functions() -> dict[str, Callable[..., object]]:
     return found
 
 
-def own_names() -> list[str]:
+def names_of_loaded_functions() -> list[str]:
     """Return the names of the public functions that the files of --load define, for a message."""
     files = {str(Path(file.path)) for file in named_files()}
     home = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}

@@ -13,10 +13,10 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts
-from dpfed.audit.verdict import Check, Verdict, in_full
+from dpfed.audit.verdict import Check, Verdict, verdict_with_scope
 
 
-class Claimed(Protocol):
+class ClaimUnderTest(Protocol):
     """Claim under test: a privacy profile that holds for both orders of neighbours, and its epsilon at `delta`.
 
     gaussian: True if the claim is exactly mu-Gaussian DP, so that a shift larger than mu refutes it
@@ -42,7 +42,7 @@ class Claimed(Protocol):
     def adjacency(self) -> Adjacency: ...
 
 
-class Detectable(Protocol):
+class DetectableFaults(Protocol):
     """Faults that a test would have found, computed without the outcome of its trials."""
 
     @property
@@ -55,12 +55,12 @@ class Detectable(Protocol):
     def to_dict(self) -> dict[str, object]: ...
 
 
-ClaimT = TypeVar("ClaimT", bound=Claimed, covariant=True)
-PowerT = TypeVar("PowerT", bound=Detectable, covariant=True)
+ClaimT = TypeVar("ClaimT", bound=ClaimUnderTest, covariant=True)
+PowerT = TypeVar("PowerT", bound=DetectableFaults, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class MoveBound:
     """Lower bound on the distance that a client moves the release, as a multiple (`factor`) of the claimed distance.
 
     epsilon: lower bound at the claim's delta if the noise is as claimed; None if no such bound is known
@@ -92,14 +92,14 @@ class PairTest:
     mu: float
     test: ClaimTest
     too_far: bool = False
-    power: Detectable | None = None
-    moved: Moved | None = None
+    power: DetectableFaults | None = None
+    moved: MoveBound | None = None
 
     @classmethod
     def of(
         cls,
         seen: tuple[Floats, Floats],
-        claim: Claimed,
+        claim: ClaimUnderTest,
         cuts: ScoreCuts,
         *,
         pair: str,
@@ -133,7 +133,7 @@ class PairTest:
         """
         return self.test.rejected or self.too_far
 
-    def shown(self, claim: Claimed) -> float:
+    def shown(self, claim: ClaimUnderTest) -> float:
         """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
 
@@ -213,7 +213,7 @@ class Audit(Generic[ClaimT, PowerT]):
     @property
     def verdict_in_full(self) -> str:
         """Verdict, and the inputs it is limited to."""
-        return in_full(self.verdict)
+        return verdict_with_scope(self.verdict)
 
     def as_text(self) -> str:
         """Return the verdict and its reasons in one to three sentences."""
@@ -290,4 +290,4 @@ class Audit(Generic[ClaimT, PowerT]):
         }
 
 
-AnyAudit = Audit[Claimed, Detectable]
+AnyAudit = Audit[ClaimUnderTest, DetectableFaults]

@@ -16,7 +16,7 @@ from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
-from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
+from dpfed.audit.verdict import Check, Verdict, check, verdict, verdict_with_scope
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import Misread, Unavailable
@@ -53,7 +53,7 @@ class RunAudit:
     @property
     def verdict_in_full(self) -> str:
         """Verdict, and the files it is limited to."""
-        return in_full(self.verdict, "on these files")
+        return verdict_with_scope(self.verdict, "on these files")
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
@@ -114,44 +114,44 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     _require_claim(files)
     checks, canaries = checks_of_run(files, alpha, project), None
     if files.has_canaries:
-        found, canaries = _canaries(files, alpha)
+        found, canaries = _canary_check(files, alpha)
         checks.append(replace(found, decides=False))
     return RunAudit(
         files=files,
         confidence=confidence,
-        claimed_epsilon=_or_none(lambda: files.epsilon),
-        recomputed_epsilon=_or_none(lambda: files.guarantee.epsilon),
-        delta=_or_none(lambda: files.delta),
+        claimed_epsilon=_value_or_none(lambda: files.epsilon),
+        recomputed_epsilon=_value_or_none(lambda: files.guarantee.epsilon),
+        delta=_value_or_none(lambda: files.delta),
         checks=tuple(checks),
         canaries=canaries,
-        notes=_notes(files, project),
+        notes=_limitations_of_run(files, project),
         not_checked=unchecked_keys(files),
     )
 
 
 def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
-    recomputed = _or_none(lambda: files.guarantee.epsilon)
+    recomputed = _value_or_none(lambda: files.guarantee.epsilon)
     planned = files.config.privacy.epsilon if files.config.privacy is not None else None
     return RunAudit(
         files=files,
         confidence=confidence,
         claimed_epsilon=recomputed if planned is None else planned,
         recomputed_epsilon=recomputed,
-        delta=_or_none(lambda: files.delta),
+        delta=_value_or_none(lambda: files.delta),
         checks=tuple(checks_of_loop(files, alpha)),
         canaries=None,
-        notes=(*_caveats(files), *_notes_of_loop(files)),
+        notes=(*_guarantee_caveats(files), *_limitations_of_loop(files)),
     )
 
 
-def _is_of_project(files: RunFiles) -> bool:
+def _is_charged_to_project(files: RunFiles) -> bool:
     try:
         return "run" in files.ledger.header.about
     except (DpfedError, AccountingError):
         return False
 
 
-def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
+def _canary_check(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
     name = "canaries bear out one round"
     try:
         result = canary_test.canary_result(files, alpha=alpha)
@@ -180,7 +180,7 @@ def _states_epsilon(files: RunFiles) -> bool:
         return False
 
 
-def _or_none(number: Callable[[], float]) -> float | None:
+def _value_or_none(number: Callable[[], float]) -> float | None:
     """Return the number that the function computes from the run's files; None if the files do not give it."""
     try:
         return number()
@@ -188,10 +188,10 @@ def _or_none(number: Callable[[], float]) -> float | None:
         return None
 
 
-def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
+def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     """Return the limitations of a pass of a run."""
     notes = [
-        *_caveats(files),
+        *_guarantee_caveats(files),
         "The run wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
         "all files anew.",
     ]
@@ -202,7 +202,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
             f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
             f"both; {replay_text(files.path, files.tables)}."
         )
-    if project is None and _is_of_project(files):
+    if project is None and _is_charged_to_project(files):
         notes.append("The run was charged to a project, whose ledger was not compared: give it by --project LEDGER.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
@@ -224,7 +224,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
+def _limitations_of_loop(files: LoopFiles) -> tuple[str, ...]:
     """Return the limitations of a pass of a user's loop."""
     notes = [
         "The loop wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
@@ -243,7 +243,7 @@ def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _caveats(files: RunFiles) -> tuple[str, ...]:
+def _guarantee_caveats(files: RunFiles) -> tuple[str, ...]:
     """Return the caveats of a weak recomputed guarantee."""
     try:
         return files.guarantee.notes

@@ -13,22 +13,22 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+CallNumbers = NDArray[np.int64]
 
 Pair = TypeVar("Pair")
 
-Seen = TypeVar("Seen")
+CallOutput = TypeVar("Seen")
 
 Progress = Callable[[str], object]
 
-PLENTY = 2_000
+ENOUGH_TRIALS = 2_000
 """Number of trials for a pair other than the best pair; more trials would not find more of the faults it can show."""
 
 _CHUNK = 500
 
 Direction = NDArray[np.float64]
 
-LOUD = 1e3
+LOUD_NORM = 1e3
 """Norm of loud updates as a multiple of the clip norm: so large that a missing or faulty clip is visible."""
 
 _SMALL = 0.05
@@ -36,9 +36,9 @@ _SMALL = 0.05
 _FEW = 8  # "few coordinates" has one entry in 8 that is not zero
 
 
-def in_drawn_order(
-    call: Callable[[list[int]], list[Seen]], count: int, generator: np.random.Generator
-) -> Iterator[tuple[Ids, list[Seen]]]:
+def calls_in_random_order(
+    call: Callable[[list[int]], list[CallOutput]], count: int, generator: np.random.Generator
+) -> Iterator[tuple[CallNumbers, list[CallOutput]]]:
     """Make calls 0 to count - 1 in a random order; yield (numbers, outputs) of at most 500 calls at a time.
 
     The low numbers are calls of one input, the high numbers those of its neighbour. In a random order, a state, a
@@ -51,7 +51,7 @@ def in_drawn_order(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Share(Generic[Pair]):
+class TrialShare(Generic[Pair]):
     """Trials and error probability (alpha) that one pair has in an audit.
 
     best: True for the pair whose power is stated. seed: seed of the fair coin flips that choose each trial's input.
@@ -69,7 +69,7 @@ class Share(Generic[Pair]):
         return 1 - 2.0 ** (1 - self.trials)
 
 
-def split(
+def split_trials(
     pairs: Sequence[Pair],
     shown: Sequence[float],
     *,
@@ -78,7 +78,7 @@ def split(
     seed: int,
     nearly: float,
     plenty: int | None = None,
-) -> list[Share[Pair]]:
+) -> list[TrialShare[Pair]]:
     """Give the best pair half of the trials and of alpha, and divide the other half equally among the other pairs.
 
     The best pair gets all trials and all of alpha if the other pairs would have fewer than two trials each.
@@ -93,25 +93,27 @@ def split(
     if plenty is not None and part >= plenty:
         part, level = plenty, alpha / 10
     if part < 2:
-        return [Share(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
-    first = Share(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
-    rest = [Share(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)]
+        return [TrialShare(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
+    first = TrialShare(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
+    rest = [
+        TrialShare(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)
+    ]
     return [first, *rest]
 
 
-def signs(size: int) -> Direction:
+def fixed_signs(size: int) -> Direction:
     """Return [size] entries +1 and -1 from a fixed seed, so without a pattern that code might treat in a
     special way.
     """
     return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
 
 
-def equal_in_every_layer(layers: Sequence[int]) -> Direction:
+def layerwise_direction(layers: Sequence[int]) -> Direction:
     """Return a direction [d] with norm 1 in every layer and entries of equal size within it. layers: sizes, sum d."""
-    return np.asarray(signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
+    return np.asarray(fixed_signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
 
 
-def uneven(layers: Sequence[int]) -> dict[str, Direction]:
+def uneven_directions(layers: Sequence[int]) -> dict[str, Direction]:
     """Return directions [d] of norm 1 with entries of different size, by name. layers: sizes of the layers, sum d."""
     size = sum(layers)
     drawn = np.random.default_rng(11)
@@ -124,11 +126,11 @@ def uneven(layers: Sequence[int]) -> dict[str, Direction]:
     first, last = np.zeros(size), np.zeros(size)
     first[: layers[0]], last[size - layers[-1] :] = 1.0, 1.0
     found = {
-        "a spike beside small entries": signs(size) * spike,
+        "a spike beside small entries": fixed_signs(size) * spike,
         "Gaussian entries": normal,
-        "entries by a power law": signs(size) * power,
-        "few coordinates": signs(size) * few,
-        "the first layer only": signs(size) * first,
-        "the last layer only": signs(size) * last,
+        "entries by a power law": fixed_signs(size) * power,
+        "few coordinates": fixed_signs(size) * few,
+        "the first layer only": fixed_signs(size) * first,
+        "the last layer only": fixed_signs(size) * last,
     }
     return {name: row / np.linalg.norm(row) for name, row in found.items()}

@@ -17,7 +17,7 @@ FALSE_ALARM = 1e-6
 """Largest probability that one check of an upload audit fails on a correct round."""
 
 
-def in_full(outcome: str, scope: str = "on these inputs") -> str:
+def verdict_with_scope(outcome: str, scope: str = "on these inputs") -> str:
     """Return the verdict for a reader: a pass is followed by its scope, since it proves nothing beyond that scope."""
     return f"{outcome} {scope}" if outcome == "pass" else outcome
 
@@ -56,14 +56,14 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return "pass" if deciding and all(one.passed for one in deciding) else "inconclusive"
 
 
-def failed_first(checks: Sequence[Check]) -> list[Check]:
+def failed_checks_first(checks: Sequence[Check]) -> list[Check]:
     """Return the checks sorted for a reader: first failed checks, then checks without an outcome, then
     passed checks.
     """
     return sorted(checks, key=lambda one: (one.passed is not False, one.passed is True))
 
 
-def failed_in_words(checks: Sequence[Check]) -> str:
+def names_of_failed_checks(checks: Sequence[Check]) -> str:
     """Return the names of failed checks for a headline: at most two and the number of others; empty if none failed."""
     failed = [one.name for one in checks if one.passed is False]
     more = f" and {len(failed) - 2} more" if len(failed) > 2 else ""
@@ -77,6 +77,6 @@ def rounds_text(rounds: Sequence[int], most: int = 5) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
 
 
-def chance_text(alpha: float) -> str:
+def false_alarm_text(alpha: float) -> str:
     """Return a sentence with the false-alarm probability of a statistical check, for the detail of a failed one."""
     return f"A correct run fails here with probability at most {alpha:.2%}."

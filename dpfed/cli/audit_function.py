@@ -12,7 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.one_call import settings_beside, upload
 from dpfed.audit.outcome import AnyAudit
-from dpfed.audit.verdict import failed_first
+from dpfed.audit.verdict import failed_checks_first
 from dpfed.cli.output import console, print_json
 from dpfed.report.audit import moved_text, write_audit
 
@@ -77,7 +77,7 @@ def show(done: AnyAudit, page: Path | None) -> None:
             "refuted" if one.rejected else "stands",
         )
     out.print(table)
-    for check in failed_first(done.checks):
+    for check in failed_checks_first(done.checks):
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
     if words := moved_text(done):

@@ -12,7 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.outcome import AnyAudit, PairTest
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.verdict import FALSE_ALARM, failed_first, failed_in_words
+from dpfed.audit.verdict import FALSE_ALARM, failed_checks_first, names_of_failed_checks
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import Observed, plot_audit
 from dpfed.report.figures.inline import ChartGroup
@@ -58,7 +58,7 @@ def _claim(audit: AnyAudit) -> str:
 
 
 def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
-    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), failed_in_words(audit.checks)
+    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), names_of_failed_checks(audit.checks)
     verdict, finds = audit.as_text(), audit.power.as_text()
     return rendered(
         "audit_round.html" if of_round else "audit_function.html",
@@ -66,7 +66,7 @@ def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
         subject=subject,
         audit=audit,
         failed=failed,
-        checks=failed_first(audit.checks),
+        checks=failed_checks_first(audit.checks),
         verdict=verdict[:1].upper() + verdict[1:],
         moved=moved_text(audit),
         claim=_claim(audit),

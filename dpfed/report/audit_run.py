@@ -11,7 +11,7 @@ from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_distribution import size_distribution
 from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
 from dpfed.audit.run import RunAudit
-from dpfed.audit.verdict import failed_first, failed_in_words
+from dpfed.audit.verdict import failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
@@ -48,8 +48,8 @@ def _subject(found: RunAudit, out: Path) -> str:
 
 
 def _rendered(found: RunAudit, group: ChartGroup, subject: str) -> str:
-    checks, failed = [], failed_in_words(found.checks)
-    for one in failed_first(found.checks):
+    checks, failed = [], names_of_failed_checks(found.checks)
+    for one in failed_checks_first(found.checks):
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
     return rendered(

@@ -25,7 +25,7 @@ from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
-from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
+from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.whole_scores import WholeScores
 from dpfed.audit.verdict import Finding
@@ -134,9 +134,9 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)
     moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
-    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
-    law = score_distribution.plain(shift)
-    region = Region.of(
+    cut = thresholds.gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
+    law = score_distribution.scores_of_all_clients(shift)
+    region = RejectionRegion.of(
         profile,
         law,
         threshold=cut.values[0],

@@ -23,7 +23,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort
@@ -92,7 +92,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; the least likely is "
     words += f"round {worst + 1} with {sizes[worst]} (p = {chances[worst]:.2g})"
     if chances[worst] < alpha / len(sizes):
-        return False, f"{words}: this contradicts {law.name}. {chance_text(alpha)}"
+        return False, f"{words}: this contradicts {law.name}. {false_alarm_text(alpha)}"
     return True, f"{words}, consistent with {law.name}."
 
 
@@ -169,11 +169,11 @@ def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha:
         f"empty, {len(sizes) * none_drawn:.2g} expected (p = {p_empty:.2g}); "
     )
     if p_mean < alpha / 3:
-        return False, detail + f"the mean is not that of the charged sampling. {chance_text(alpha)}"
+        return False, detail + f"the mean is not that of the charged sampling. {false_alarm_text(alpha)}"
     if p_spread < alpha / 3:
-        return False, detail + f"sizes do not vary as under Poisson sampling. {chance_text(alpha)}"
+        return False, detail + f"sizes do not vary as under Poisson sampling. {false_alarm_text(alpha)}"
     if p_empty < alpha / 3:
-        return False, detail + f"the number of empty cohorts contradicts Poisson sampling. {chance_text(alpha)}"
+        return False, detail + f"the number of empty cohorts contradicts Poisson sampling. {false_alarm_text(alpha)}"
     return True, detail + "consistent with Poisson sampling."
 
 

@@ -32,7 +32,7 @@ from dpfed.audit.evidence.cohort_distribution import (
     two_sided_p_value,
 )
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 
@@ -106,7 +106,7 @@ class RecordedCohorts:
         """Return the joint finding of the three tests, each at alpha / 3."""
         for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
             if problem is not None:
-                return False, f"{problem} {chance_text(alpha)}"
+                return False, f"{problem} {false_alarm_text(alpha)}"
         return True, (
             f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice and "
             f"none repeated; {self._power_text(alpha / 3)}"
@@ -281,14 +281,14 @@ def _balls_and_bins_finding(
         if chances[worst] < alpha / law.lanes:
             return False, (
                 f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
-                f"secret lanes are not drawn uniformly. {chance_text(alpha)}"
+                f"secret lanes are not drawn uniformly. {false_alarm_text(alpha)}"
             )
         known = np.bincount((lane_of - np.arange(clients)) % law.lanes, minlength=law.lanes)
         p = float(of_lane.sf(int(known.max()) - 1))
         if p < alpha / law.lanes:
             return False, (
                 f"{int(known.max())} of {clients} clients are in the lane that their number determines (p = "
-                f"{p:.2g}): secret lanes are not secret. {chance_text(alpha)}"
+                f"{p:.2g}): secret lanes are not secret. {false_alarm_text(alpha)}"
             )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:
@@ -298,7 +298,7 @@ def _balls_and_bins_finding(
         if p < alpha / len(pairs):
             return False, (
                 f"{same} clients have an equal place in two epochs, {clients * law.lanes / law.bins:.1f} are "
-                f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_text(alpha)}"
+                f"expected (p = {p:.2g}): epochs are not drawn anew. {false_alarm_text(alpha)}"
             )
     kind = "secret lane" if law.secret_lanes else "lane"
     lanes = f", each in its {kind} of {law.lanes}" if law.lanes > 1 else ""

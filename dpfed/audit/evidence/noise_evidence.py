@@ -16,7 +16,7 @@ from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.records.reading import LARGEST, Unavailable
 from dpfed.records.round import SumNoise
 
@@ -151,7 +151,7 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     if outside:
         detail = f"{rounds_text(outside)}: the variance is not that of the charged noise. All rounds: {detail}"
     if outside or together < alpha / 2:
-        return False, f"{detail} {chance_text(alpha)}"
+        return False, f"{detail} {false_alarm_text(alpha)}"
     return True, detail
 
 
@@ -238,7 +238,7 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
         f"(p = {min(p_size, 1.0):.2g}), its smallest magnitude is {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
     )
     if min(p_size, p_none, p_again) < alpha / 3:
-        return False, f"{detail} Clip norms do not follow a count with the charged noise. {chance_text(alpha)}"
+        return False, f"{detail} Clip norms do not follow a count with the charged noise. {false_alarm_text(alpha)}"
     return True, detail
 
 

@@ -18,7 +18,7 @@ from dpfed.audit.evidence.noise_evidence import (
     rounds_with_unknown_noise,
 )
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bins
 from dpfed.records.reading import Unavailable
 
@@ -55,7 +55,7 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     tails, in_tails = _tail_test(found, alpha / 2)
     tiles, in_tiles = _repetition_test(found, alpha / 2)
     words = f"{in_tails} {in_tiles}"
-    return (True, words) if tails and tiles else (False, f"{words} {chance_text(alpha)}")
+    return (True, words) if tails and tiles else (False, f"{words} {false_alarm_text(alpha)}")
 
 
 def _tail_test(found: Sequence[MeasuredNoise], alpha: float) -> tuple[bool, str]:

@@ -13,17 +13,17 @@ import numpy as np
 
 from accounting import require
 from accounting.arrays import Floats
-from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, farthest
+from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, largest_gap_ratio
 from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outputs import Calls, CallTrials, coded_table
+from dpfed.audit.functions.outputs import CallTrials, FunctionCaller, output_table_with_codes
 from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.power import EpsilonFound, epsilon_found
-from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
+from dpfed.audit.functions.process import FunctionProcess
+from dpfed.audit.functions.worlds import Worlds, pair_with_nan, pairs_of_updates
 from dpfed.audit.outcome import Audit, PairTest
-from dpfed.audit.statistics.thresholds import ScoreCuts, coins
-from dpfed.audit.trials import Progress, Share, split
+from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
+from dpfed.audit.trials import Progress, TrialShare, split_trials
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 
@@ -36,7 +36,7 @@ _OF_EXACT = 0.02
 _OF_EVENTS = 0.25
 """Part of the error probability for the test of events, if a pilot found events."""
 
-ENOUGH = 0.9
+NEEDED_SEPARATION = 0.9
 """Part of the claimed separation that the estimated separation of a pair must reach for a pass."""
 
 _NEARLY = 0.9
@@ -111,7 +111,7 @@ def audit_function(
     )
     if not pairs:
         raise ConfigError("worlds=[]: must be at least one pair of inputs.")
-    with Process(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
+    with FunctionProcess(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
         return audit_calls(
             process,
             stated,
@@ -126,7 +126,7 @@ def audit_function(
 
 
 def audit_calls(
-    calls: Calls,
+    calls: FunctionCaller,
     claim: FunctionClaim,
     pairs: Sequence[Worlds],
     *,
@@ -151,7 +151,7 @@ def audit_calls(
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[PairTest] = []
     guessed = []
-    shares = split(
+    shares = split_trials(
         [PilotedPair(*both) for both in zip(pairs, pilots, strict=True)],
         [one.shown for one in pilots],
         trials=number,
@@ -160,7 +160,7 @@ def audit_calls(
         nearly=_NEARLY,
     )
     for share in shares:
-        found, guesses = _tests(share, trial, claim)
+        found, guesses = _pair_tests(share, trial, claim)
         tests += found
         guessed.append(guesses)
     if part:
@@ -177,10 +177,10 @@ def audit_calls(
         trials=sum(share.trials for share in shares),
         seed=seed,
         tests=tuple(tests),
-        checks=(*([moved] if moved else []), *_checks(trial, pilots, pairs[0] if of_updates else None)),
+        checks=(*([moved] if moved else []), *_checks_beside_scores(trial, pilots, pairs[0] if of_updates else None)),
         power=power,
-        needed_gap=ENOUGH,
-        farthest=_BEYOND_CHANCE * farthest(claim.mu) if claim.gaussian else math.inf,
+        needed_gap=NEEDED_SEPARATION,
+        farthest=_BEYOND_CHANCE * largest_gap_ratio(claim.mu) if claim.gaussian else math.inf,
         advice="Give more trials." if known else "Give more trials, or claim a mechanism.",
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         only_measured=measured,
@@ -188,12 +188,12 @@ def audit_calls(
     )
 
 
-def _tests(
-    share: Share[PilotedPair], trial: CallTrials, claim: FunctionClaim
+def _pair_tests(
+    share: TrialShare[PilotedPair], trial: CallTrials, claim: FunctionClaim
 ) -> tuple[list[PairTest], tuple[Floats, Floats]]:
     """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
     pair, pilot = share.pair
-    alpha, counts = share.alpha / len(pilot.scores), coins(share.trials, share.seed)
+    alpha, counts = share.alpha / len(pilot.scores), trials_in_worlds(share.trials, share.seed)
     mu = claim.mu if claim.gaussian else None
     cuts = [
         score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
@@ -201,19 +201,19 @@ def _tests(
     ]
     scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
     for chunk, rows in trial.chunks(pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), pair.name):
-        table = coded_table(rows)
+        table = output_table_with_codes(rows)
         scored[:, chunk] = [score.of(table[:, CODES:]) for score in pilot.scores]
         if pilot.events is not None:
             guesses[chunk] = pilot.events.guesses(table[:, :CODES])
     found = [
-        _test(share, score, (seen[: counts[0]], seen[counts[0] :]), claim, alpha, cut)
+        _score_test(share, score, (seen[: counts[0]], seen[counts[0] :]), claim, alpha, cut)
         for score, seen, cut in zip(pilot.scores, scored, cuts, strict=True)
     ]
     return found, (guesses[: counts[0]], guesses[counts[0] :])
 
 
-def _test(
-    share: Share[PilotedPair],
+def _score_test(
+    share: TrialShare[PilotedPair],
     score: LearntScore,
     seen: tuple[Floats, Floats],
     claim: FunctionClaim,
@@ -246,7 +246,7 @@ def _test(
     return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.of(claim, finds))
 
 
-def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
     """Return the checks that are not tests of scores. updates: worlds of rows for the check with NaN;
     None to skip it.
     """
@@ -258,16 +258,16 @@ def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> t
         words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for example: {trial.raised[0]}"
         detail = f"{words}. An exception counts as an output whose type is visible."
         found.append(Check(name="exceptions", passed=None, detail=detail, decides=False))
-    return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
+    return (*found, _not_a_number_check(trial, updates)) if updates is not None else tuple(found)
 
 
-def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
+def _not_a_number_check(trial: CallTrials, pair: Worlds) -> Check:
     """Check if a client that sends NaN is visible in the output.
 
     In most code it is visible; the verdict does not depend on this check.
     """
     name = "not a number"
-    rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
+    rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.drawn(20))
     if all(row.raised for row in rows):
         return Check(name=name, passed=True, detail="an update that is not finite is refused.")
     if not any(np.isnan(row.numbers).any() for row in rows):

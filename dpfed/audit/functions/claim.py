@@ -245,7 +245,7 @@ def _profile_claim(claim: Callable[[Floats], ArrayLike], delta: float, adjacency
     )
 
 
-def farthest(mu: float) -> float:
+def largest_gap_ratio(mu: float) -> float:
     """Return an upper bound on s / mu, where s is the separation of any score of a mu-GDP mechanism.
 
     s is the distance between the means of the two worlds over the standard deviation within a world. The bound is a

@@ -19,7 +19,7 @@ from dpfed.audit.outcome import PairTest
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
 from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.thresholds import Cuts
+from dpfed.audit.statistics.thresholds import GuessCuts
 
 Guesses = dict[float, float]
 """Guess for each code of an output: +1 for world 1, -1 for world 0."""
@@ -50,8 +50,8 @@ class Events:
         if not several and not again:
             return None
         return cls(
-            kinds=_learnt(one[:, 0], other[:, 0]) if several else {},
-            values=_learnt(one[:, 1], other[:, 1]) if again else {},
+            kinds=_learnt_guesses(one[:, 0], other[:, 0]) if several else {},
+            values=_learnt_guesses(one[:, 1], other[:, 1]) if again else {},
         )
 
     def guesses(self, codes: Floats) -> Floats:
@@ -62,7 +62,7 @@ class Events:
         return np.array([self.values.get(value, 0.0) or self.kinds.get(kind, 0.0) for kind, value in codes.tolist()])
 
 
-def _learnt(one: Floats, other: Floats) -> Guesses:
+def _learnt_guesses(one: Floats, other: Floats) -> Guesses:
     """Return guesses for codes in `one` (world 1) and `other` (world 0) that are clearly more frequent in one world.
 
     A code must occur in one world only, or there more often by a half and by two standard errors.
@@ -95,7 +95,7 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     limits = [float(upper_limit(count, trials, alpha=half / 2)) for count in (wrong, trials - right)]
     mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
     share = alpha if claim.gaussian else half
-    cuts = Cuts(low=-0.5, high=0.5, origin="outputs of the pilot")
+    cuts = GuessCuts(low=-0.5, high=0.5, origin="outputs of the pilot")
     plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts)
     return PairTest(
         pair="all pairs, by the kind of output or by repeated outputs",

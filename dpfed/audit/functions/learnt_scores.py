@@ -21,11 +21,11 @@ from scipy.special import ndtr
 
 from accounting.arrays import Floats, Ints
 from dpfed.audit.functions.claim import DrawnGaussian
-from dpfed.audit.functions.outputs import widened
+from dpfed.audit.functions.outputs import with_width
 from dpfed.audit.statistics import thresholds
-from dpfed.audit.statistics.epsilon_bounds import guessing
+from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
 from dpfed.audit.statistics.error_counts import ErrorCounts
-from dpfed.audit.statistics.power import for_a_fault
+from dpfed.audit.statistics.power import threshold_for_short_noise
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
 
@@ -107,28 +107,28 @@ class LearntScore:
         if not width > 1e-12 * max(abs(low), abs(high)):
             return ScoreCuts.at(middle, "the pilot's middle")
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
-        guesses = guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
+        guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
-            unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
+            unit = thresholds.gaussian_threshold(apart, trials=trials // 2, alpha=alpha).values[0]
             values = (self.centre + self.towards_one * self.std * unit,)
             cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
-        errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
+        errors = _smoothed_error_rates((short[0], short[1]), _A_FIFTH_SHORT * width)
         seen = [ErrorCounts.expected(errors(float(t)), trials=trials // 2) for t in at]
         shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
             cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
-        unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
+        unit = threshold_for_short_noise(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
         best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
         cut = Thresholds(values=(loudest, best), origin="a pilot and the claimed distribution")
         return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
 
 
-def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
+def learn_scores(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
     """Return the scores that separate the worlds of a pilot; the score `direction` is always among them.
 
     one, other: two tables of outputs of world 1 and of world 0: the first to learn on, the second to measure on.
@@ -136,15 +136,15 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
     in their differences.
     """
     width = max(table.shape[1] for table in (*one, *other)) - 2
-    first, second = ([widened(table, width) for table in tables] for tables in (one, other))
+    first, second = ([with_width(table, width) for table in tables] for tables in (one, other))
     found: list[LearntScore] = []
-    scale = _scale(first[0], second[0])
+    scale = _column_scales(first[0], second[0])
     learn_on = first[0] / scale, second[0] / scale
     for kind, learn in _KINDS.items():
         of = learn(*learn_on, scale)
 
         def wide(table: Floats, of: Callable[[Floats], Floats] = of) -> Floats:
-            return of(widened(table, width))
+            return of(with_width(table, width))
 
         shift = float((of(first[0]) - of(second[0])).mean()) if shared and kind == "direction" else None
         score = LearntScore(kind=kind, of=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
@@ -155,31 +155,31 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
     return found
 
 
-def seeds_cancel(one: Floats, other: Floats) -> bool:
+def noise_follows_seed(one: Floats, other: Floats) -> bool:
     """Return True if noise follows the seed.
 
     one, other: tables of outputs of two worlds from equal seeds. Noise follows the seed if rows of equal seeds differ
     much less (variance at most a tenth) than rows of different seeds.
     """
     width = max(one.shape[1], other.shape[1]) - 2
-    one, other = widened(one, width), widened(other, width)
-    largest = float(_scale(one, other).max())
+    one, other = with_width(one, width), with_width(other, width)
+    largest = float(_column_scales(one, other).max())
     one, other = one / largest, other / largest
     return float((one - other).var(axis=0).sum()) <= 0.1 * float(other.var(axis=0).sum() + one.var(axis=0).sum())
 
 
-def _scale(one: Floats, other: Floats) -> Floats:
+def _column_scales(one: Floats, other: Floats) -> Floats:
     """Return a power of two for each column; columns divided by it can be squared without overflow."""
     exponents = np.frexp(np.maximum(np.abs(one).max(axis=0), np.abs(other).max(axis=0)))[1]
     return np.asarray(np.ldexp(1.0, np.clip(exponents, -1000, 1000)), dtype=np.float64)
 
 
-def _product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _inner_product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     largest = float(np.abs(weights).max()) or 1.0
     return lambda table: np.asarray(table @ (weights / largest / scale))
 
 
-def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
+def _standardised_difference(one: Floats, other: Floats) -> tuple[Floats, Floats]:
     """Return (mean difference / noise, noise) of each coordinate; noise: standard deviation within a world."""
     difference = (one - other).mean(axis=0)
     noise = (one.var(axis=0) + other.var(axis=0)) / 2
@@ -187,37 +187,37 @@ def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
     return difference / std, std
 
 
-def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    apart, std = _standardised(one, other)
-    return _product(apart / std, scale)
+def _learn_direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+    apart, std = _standardised_difference(one, other)
+    return _inner_product(apart / std, scale)
 
 
-def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _learn_contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     """Return Fisher's discriminant; the covariance is regularised by a twentieth of each coordinate's variance.
 
     For wide tables it is computed in the space of the rows (Woodbury).
     """
     width, rows = one.shape[1], len(one) + len(other)
     if width > _WIDEST and rows * width > _MOST_NUMBERS:
-        return _direction(one, other, scale)
-    apart, std = _standardised(one, other)
+        return _learn_direction(one, other, scale)
+    apart, std = _standardised_difference(one, other)
     noise = np.concatenate([one - one.mean(axis=0), other - other.mean(axis=0)]) / std / math.sqrt(max(rows - 2, 1))
     if width <= _WIDEST:
         weights = np.linalg.solve(noise.T @ noise + _OWN * np.eye(width), apart)
     else:
         weights = apart - noise.T @ np.linalg.solve(noise @ noise.T + _OWN * np.eye(rows), noise @ apart)
-    return _product(weights / std, scale)
+    return _inner_product(weights / std, scale)
 
 
-def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _learn_copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     """Return Fisher's discriminant if coordinates form groups with common noise, plus little noise of
     each coordinate.
     """
-    apart, std = _standardised(one, other)
+    apart, std = _standardised_difference(one, other)
     noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
     lengths = np.sqrt((noise**2).sum(axis=0))
     noise = noise / np.where(lengths > 0, lengths, 1.0)
-    of = _groups(noise)
+    of = _groups_of_copies(noise)
     first = np.unique(of, return_index=True)[1]
     signs = np.where((noise * noise[:, first[of]]).sum(axis=0) < 0, -1.0, 1.0)
     members = coo_array((np.ones(of.size), (np.arange(of.size), of))).tocsr()
@@ -228,10 +228,10 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
     own = np.maximum(np.bincount(of, weights=1 - loads**2) / sizes, _OWN_OF_COPIES)
     along = np.bincount(of, weights=loads * apart) / (own + np.bincount(of, weights=loads**2))
     weights = np.where(sizes[of] > 1, (apart - loads * along[of]) / own[of], apart)
-    return _product(weights / std, scale)
+    return _inner_product(weights / std, scale)
 
 
-def _groups(noise: Floats) -> Ints:
+def _groups_of_copies(noise: Floats) -> Ints:
     """Return the number of the group of each column of length 1; nearly equal (or opposite) columns share a group.
 
     In wide tables only columns next to each other in the order of a random projection are compared; exact copies are.
@@ -247,7 +247,7 @@ def _groups(noise: Floats) -> Ints:
     return np.asarray(connected_components(joined, directed=False)[1], dtype=np.int64)
 
 
-def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _learn_entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     """Return a naive Bayes log-likelihood ratio: from which entries are not zero and from the last two columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
@@ -259,7 +259,7 @@ def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Fl
     return lambda table: np.asarray(marks(table) @ (yes - no) + no.sum())
 
 
-def _log_distance(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _learn_size(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     centre, spread = other.mean(axis=0), np.maximum(other.std(axis=0), 1e-300)
     spread = np.where(spread > 1e-9 * (np.abs(centre) + 1e-300), spread, 1.0) * scale
     centre = centre * scale
@@ -272,10 +272,16 @@ def _log_distance(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats
     return lambda table: sign * length(table)
 
 
-_KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "entries": _entries, "size": _log_distance}
+_KINDS = {
+    "direction": _learn_direction,
+    "contrast": _learn_contrast,
+    "copies": _learn_copies,
+    "entries": _learn_entries,
+    "size": _learn_size,
+}
 
 
-def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
+def _smoothed_error_rates(pilot: tuple[Floats, Floats], width: float) -> thresholds.ErrorRates:
     """Return the error rates at a threshold by a Gaussian kernel density estimate of the pilot's scores."""
 
     def errors(threshold: float) -> tuple[float, float]:

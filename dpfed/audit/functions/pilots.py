@@ -11,9 +11,9 @@ from scipy.special import ndtri
 
 from accounting.arrays import Floats
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.claim import FunctionClaim, farthest
+from dpfed.audit.functions.claim import FunctionClaim, largest_gap_ratio
 from dpfed.audit.functions.events import Events
-from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
+from dpfed.audit.functions.learnt_scores import LearntScore, learn_scores, noise_follows_seed
 from dpfed.audit.functions.outputs import CallTrials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
@@ -79,7 +79,7 @@ def exact_distance(
     allowed, by a normal approximation with the measured fourth moment (large samples).
     """
     pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
-    limit = claim.mu * farthest(claim.mu)
+    limit = claim.mu * largest_gap_ratio(claim.mu)
     score = max(pilot.scores, key=lambda one: one.separation)
     if not pilot.follows or not pilot.shown > limit:
         return None
@@ -112,7 +112,7 @@ def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = Fals
     shared = trial.drawn(count)
     first = trial.tables(pair, (shared, shared), words)
     other, one = (table[:, CODES:] for table in first)
-    follows, shows_seed = seeds_cancel(one, other), shows_the_seed(one, other, shared)
+    follows, shows_seed = noise_follows_seed(one, other), outputs_contain_seed(one, other, shared)
     if not follows:
         count = _LEARN_SHORT if short else max(_LEARN, trials // 10)
         first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
@@ -121,14 +121,14 @@ def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = Fals
     seen0, seen1 = ((first[world][:, CODES:], second[world][:, CODES:]) for world in (0, 1))
     codes0, codes1 = (np.concatenate([first[world][:, :CODES], second[world][:, :CODES]]) for world in (0, 1))
     return Pilot(
-        scores=learnt(seen1, seen0, shared=follows),
+        scores=learn_scores(seen1, seen0, shared=follows),
         events=Events.of(codes1, codes0),
         follows=follows,
         shows_seed=shows_seed,
     )
 
 
-def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
+def outputs_contain_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
     """Return True if outputs contain their seed as a number, and noise follows the seed.
 
     one, other: tables of outputs of the two worlds from `seeds`. A seed has 31 bits, so no number in an output equals
@@ -141,4 +141,4 @@ def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
     if not columns.any() or one.shape != other.shape:
         return False
     rest = [np.where(columns, 0.0, table) for table in (one, other)]
-    return bool(rest[0].var(axis=0).any()) and seeds_cancel(rest[0], rest[1])
+    return bool(rest[0].var(axis=0).any()) and noise_follows_seed(rest[0], rest[1])

@@ -15,8 +15,8 @@ from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, Region
-from dpfed.audit.statistics.score_distribution import HONEST, plain
+from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, RejectionRegion
+from dpfed.audit.statistics.score_distribution import HONEST, scores_of_all_clients
 from dpfed.audit.statistics.thresholds import Thresholds
 
 _FAR, _CHORDS = 15.0, 8001
@@ -73,33 +73,40 @@ def epsilon_found(
     unit = score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
     if claim.drawn is not None:
         at = claim.drawn.centre + unit * claim.drawn.std
-        return _by_profile_if_drawn(claim, claim.drawn, trials, of_profile / len(cut.values), at)
-    found = _power_by_profile(claim, trials, of_profile, unit)
-    return min(found, _by_bound(claim, sum(trials), level)) if claim.gaussian else found
+        return _epsilon_found_for_drawn_cohort(claim, claim.drawn, trials, of_profile / len(cut.values), at)
+    found = _epsilon_found_by_profile(claim, trials, of_profile, unit)
+    return min(found, _epsilon_found_by_bound(claim, sum(trials), level)) if claim.gaussian else found
 
 
-def _power_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
+def _epsilon_found_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
     """Return the smallest epsilon of a Gaussian mechanism that the test of the profile rejects with probability 90%.
 
     threshold: threshold of the test, in standard deviations from the mean of world 0.
     """
     if not 0 < claim.mu < math.inf:
         return math.inf
-    region = Region.of(
-        claim.profile, plain(claim.mu), threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+    region = RejectionRegion.of(
+        claim.profile,
+        scores_of_all_clients(claim.mu),
+        threshold=threshold,
+        trials0=trials[0],
+        trials1=trials[1],
+        alpha=alpha,
     )
     low, high = claim.mu, claim.mu
-    while region.probability(plain(high), HONEST) < LIKELY:
+    while region.probability(scores_of_all_clients(high), HONEST) < LIKELY:
         low, high = high, 1.3 * high
         if high > 40 * max(1.0, claim.mu):
             return math.inf
     while high - low > 0.005 * high:
         between = (low + high) / 2
-        low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
+        low, high = (
+            (low, between) if region.probability(scores_of_all_clients(between), HONEST) >= LIKELY else (between, high)
+        )
     return epsilon_of_shift(high, delta=claim.delta)
 
 
-def _by_profile_if_drawn(
+def _epsilon_found_for_drawn_cohort(
     claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
 ) -> float:
     """Return the epsilon of the claimed Gaussian on a drawn cohort with the smallest reduction of noise that the test
@@ -113,7 +120,9 @@ def _by_profile_if_drawn(
     ) -> Floats:  # chords are above the profile, which is convex in e^epsilon, and much faster
         return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
 
-    region = Region.of(chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+    region = RejectionRegion.of(
+        chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+    )
     found = math.inf
     for short in reversed(NOISES):
         less = drawn.with_noise_short(short)
@@ -126,7 +135,7 @@ def _by_profile_if_drawn(
     return drawn.with_noise_short(found).epsilon if found < 1 else math.inf
 
 
-def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
+def _epsilon_found_by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
     """Return the smallest epsilon of a Gaussian whose bound on mu exceeds the claimed mu with probability 90%.
 
     The bound exceeds the claim if at most k guesses with a cut in the middle are wrong.

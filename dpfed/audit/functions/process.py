@@ -19,7 +19,7 @@ from dpfed.audit.functions.outputs import Output
 from dpfed.errors import ConfigError, RunError
 
 
-class Process:
+class FunctionProcess:
     """Process that calls one function. Context manager: the process is killed on exit.
 
     arrays: "torch" or "numpy", the type of arrays in inputs. batched: True if f(inputs [t, ...], seeds [t]) returns t
@@ -35,7 +35,7 @@ class Process:
         self._limit, self._until = time_limit, time.monotonic() + time_limit
         self._module = str(getattr(f, "__module__", None) or "")
         self._sent: list[Sequence[object]] = []
-        packed = _packed((f, arrays, batched), self._module, "the function under audit")
+        packed = _pickled((f, arrays, batched), self._module, "the function under audit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dpfed.audit.functions.worker"],
             stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ class Process:
         self._send([path for path in sys.path if path])
         self._send(packed)
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> FunctionProcess:
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ class Process:
         number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
         if number == len(self._sent):
             self._sent.append(inputs)
-            self._send(_packed(tuple(inputs), self._module, "an input of the function under audit"))
+            self._send(_pickled(tuple(inputs), self._module, "an input of the function under audit"))
         self._send((number, which, seeds))
         kind, answer = self._answer()
         if kind == "seen":
@@ -115,12 +115,12 @@ class Process:
         )
 
 
-def _packed(what: object, name: str, words: str) -> bytes:
+def _pickled(what: object, name: str, words: str) -> bytes:
     """Pickle an object; by value if a new process cannot import its module `name` (files of --load, tests)."""
     import cloudpickle  # in the extra [train] only; the commands must start without it
 
     module = sys.modules.get(name)
-    by_value = module is not None and name != "__main__" and not _importable(name)
+    by_value = module is not None and name != "__main__" and not _is_importable(name)
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -132,7 +132,7 @@ def _packed(what: object, name: str, words: str) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _importable(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     """Return True if a new process can import the module; a module that is loaded here need not be importable."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.trials import LOUD, equal_in_every_layer, signs, uneven
+from dpfed.audit.trials import LOUD_NORM, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float32]
@@ -53,18 +53,18 @@ def pairs_of_updates(
     world 0 its row is missing [clients - 1, dimension] (add-remove), zero (zero-out) or the opposite (replace-one).
     layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries are last and are screened.
     """
-    sizes = _layout(layout, dimension)
+    sizes = _layer_sizes(layout, dimension)
     if clients < 2 or not clip_norm > 0:
         raise ConfigError(f"clients={clients}, clip_norm={clip_norm}: must be at least 2 clients, and a norm above 0.")
-    even_signs = signs(dimension) / dimension**0.5
-    loud = LOUD * clip_norm
+    even_signs = fixed_signs(dimension) / dimension**0.5
+    loud = LOUD_NORM * clip_norm
     dense = loud * even_signs
     entry = np.zeros(dimension)
     entry[dimension // 2] = loud
     even = np.arange(dimension) % 2 == 0
     values = [clip_norm / dimension**0.5 * (1 + _BARELY * flag) for flag in (even, ~even)]
 
-    places = itertools.cycle(_places(clients))
+    places = itertools.cycle(_client_positions(clients))
 
     def pair(
         name: str, one: ArrayLike, rest: ArrayLike, other: ArrayLike | None = None, *, screened: bool = False
@@ -84,7 +84,7 @@ def pairs_of_updates(
         pair("far beyond the clip norm", dense, nothing),
         pair("far beyond the clip norm, opposite direction", -dense, nothing),
         pair("one coordinate", entry, nothing),
-        pair("equal norm in every layer", loud * equal_in_every_layer(sizes), nothing),
+        pair("equal norm in every layer", loud * layerwise_direction(sizes), nothing),
         pair("all others opposite", dense, -dense),
         pair("others opposite, at the clip norm", dense, -clip_norm * even_signs),
         pair("just inside the clip norm", 0.9999 * clip_norm * even_signs, nothing),
@@ -93,24 +93,24 @@ def pairs_of_updates(
         found.append(pair("other entries on top", values[0], values[0], values[1]))
     else:
         found.append(pair("other entries on top", values[0], values[1] / (2 * (clients - 1))))
-    rows = uneven(sizes)
+    rows = uneven_directions(sizes)
     return [*found, *(pair(name, loud * row, nothing, screened=True) for name, row in rows.items())]
 
 
-def not_a_number(worlds: Worlds) -> Worlds:
+def pair_with_nan(worlds: Worlds) -> Worlds:
     """Return the pair in which the last client of world 1 sends NaN."""
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)
 
 
-def _places(clients: int) -> list[int]:
+def _client_positions(clients: int) -> list[int]:
     """Return at most four positions of the client under test, which the pairs use in turn."""
     ends = [clients - 1, 0]
     return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 
 
-def _layout(layout: Sequence[int] | None, dimension: int) -> list[int]:
+def _layer_sizes(layout: Sequence[int] | None, dimension: int) -> list[int]:
     if layout is None:
         return [len(part) for part in np.array_split(np.arange(dimension), min(_PARTS, dimension))]
     if sum(layout) != dimension or min(layout) < 1:

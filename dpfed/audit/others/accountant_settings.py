@@ -136,46 +136,46 @@ def _all_settings() -> list[Setting]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proven:
+class ProvenBounds:
     """Proven bounds on a setting's epsilon: the true epsilon is at least `at_least` and at most `at_most`."""
 
     at_least: float
     at_most: float
 
 
-def computed(setting: Setting) -> Proven:
+def compute_bounds(setting: Setting) -> ProvenBounds:
     """Compute both bounds by `accounting`. Direction of error: `at_least` is rounded down, `at_most` is rounded up."""
     above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
     try:
         below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)
     except AccountingError:
         below = 0.0
-    return Proven(at_least=min(below, above.epsilon), at_most=above.epsilon)
+    return ProvenBounds(at_least=min(below, above.epsilon), at_most=above.epsilon)
 
 
 @cache
-def proven() -> dict[str, Proven]:
+def stored_bounds() -> dict[str, ProvenBounds]:
     """Return the stored bounds of every setting; the key is the setting as text."""
-    return {words: Proven(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
+    return {words: ProvenBounds(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
 
 
-def write() -> None:
+def store_bounds() -> None:
     """Compute and store the bounds missing from proven.json; delete the file to recompute all (minutes)."""
     found = json.loads(_FILE.read_text()) if _FILE.exists() else {}
-    known: dict[object, Proven] = {}
+    known: dict[object, ProvenBounds] = {}
     for setting in SETTINGS:
         same = (str(setting.mechanism), setting.delta)
         if str(setting) in found:
-            known[same] = Proven(**found[str(setting)])
+            known[same] = ProvenBounds(**found[str(setting)])
             continue
-        bounds = known[same] = known.get(same) or computed(setting)
+        bounds = known[same] = known.get(same) or compute_bounds(setting)
         found[str(setting)] = {"at_least": bounds.at_least, "at_most": bounds.at_most}
         print(setting, bounds, flush=True)
         _FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    write()
+    store_bounds()
 
 SETTINGS = tuple(_all_settings())
 """About a hundred settings: q near 0 and near 1, 1 to 10^6 rounds, little and much noise, several releases."""

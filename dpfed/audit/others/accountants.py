@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.process import Process
-from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, StopRequest
-from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
+from dpfed.audit.functions.process import FunctionProcess
+from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
+from dpfed.audit.others.accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 from dpfed.audit.trials import Progress
-from dpfed.audit.verdict import in_full
+from dpfed.audit.verdict import verdict_with_scope
 from dpfed.errors import ConfigError, RunError
 
 _ROUNDING = 1e-6
@@ -41,7 +41,7 @@ class Case:
     accountant: str
     setting: Setting
     stated: float | None
-    proven: Proven
+    stored_bounds: ProvenBounds
     verdict: str
     detail: str
 
@@ -88,7 +88,7 @@ class AccountantAudit:
     @property
     def verdict_in_full(self) -> str:
         """Verdict, and the settings it is limited to."""
-        return in_full(self.verdict, "on these settings")
+        return verdict_with_scope(self.verdict, "on these settings")
 
     def as_text(self) -> str:
         """Return the verdict in one or two sentences, with the number of settings behind it."""
@@ -140,22 +140,22 @@ def audit_accountant(
     say = progress or (lambda words: None)
     name, asked = _named_accountant(what)
     for label, ask in asked.items():
-        found += _cases(label, ask, settings, seconds, say)
+        found += _cases_of_accountant(label, ask, settings, seconds, say)
     return AccountantAudit(name=name, cases=tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByKeywords:
+class KeywordAccountant:
     """User's accountant function, called with the fields of a setting as keyword arguments."""
 
     function: Callable[..., float | None]
 
     def __call__(self, given: dict[str, object], seed: int) -> float | None:
         answer: object = self.function(**given)
-        return None if answer is None else _one_number(answer)
+        return None if answer is None else _number_of_answer(answer)
 
 
-def _one_number(answer: object) -> float:
+def _number_of_answer(answer: object) -> float:
     """Return a number, or the element of an array or tensor of one, as float. Errors: ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
@@ -164,10 +164,10 @@ def _one_number(answer: object) -> float:
     return float(array.reshape(()))
 
 
-def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, StopRequest]]:
+def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, AccountantFunction]]:
     if callable(what):
         name = str(getattr(what, "__name__", "accountant"))
-        return name, {name: _by_keywords(name, what)}
+        return name, {name: _keyword_accountant(name, what)}
     if what in BUILT_IN:
         module, install = PACKAGES[what]
         if importlib.util.find_spec(module) is None:
@@ -180,10 +180,10 @@ def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dic
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"accountant={what!r}: {error}. Is the module on the path?") from None
-    return what, {what: _by_keywords(what, found)}
+    return what, {what: _keyword_accountant(what, found)}
 
 
-def _by_keywords(name: str, found: object) -> ByKeywords:
+def _keyword_accountant(name: str, found: object) -> KeywordAccountant:
     """Return the accountant for calls by keyword. Errors: ConfigError if it does not accept a setting's fields."""
     wanted = [field.name for field in fields(Setting)]
     if not callable(found):
@@ -199,36 +199,38 @@ def _by_keywords(name: str, found: object) -> ByKeywords:
         ) from None
     except ValueError:  # a function written in C may have no signature
         pass
-    return ByKeywords(function=found)
+    return KeywordAccountant(function=found)
 
 
-def _cases(label: str, ask: StopRequest, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
+def _cases_of_accountant(
+    label: str, ask: AccountantFunction, settings: Sequence[Setting], seconds: float, say: Progress
+) -> list[Case]:
     found: list[Case] = []
     while len(found) < len(settings):
-        with Process(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
+        with FunctionProcess(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
             for k in range(len(found), len(settings)):
                 say(f"{label}: {k} of {len(settings)}")
                 process.renew()
                 try:
                     answer = process.seen(settings[k].to_dict(), [0])[0]
                 except (ConfigError, RunError) as error:
-                    found.append(_case(label, settings[k], None, f"{error}"))
+                    found.append(_case_of_setting(label, settings[k], None, f"{error}"))
                     if isinstance(error, RunError):
                         break  # the process has ended or must be killed; a new one serves the remaining settings
                     continue
-                found.append(_case(label, settings[k], float(answer[0]) if answer.size else None, ""))
+                found.append(_case_of_setting(label, settings[k], float(answer[0]) if answer.size else None, ""))
     return found
 
 
-def _case(label: str, setting: Setting, stated: float | None, error: str) -> Case:
-    known = proven()[str(setting)]
+def _case_of_setting(label: str, setting: Setting, stated: float | None, error: str) -> Case:
+    known = stored_bounds()[str(setting)]
     verdict, detail = _judged_case(setting, stated, known)
     if error:
         verdict, detail = "error", error
     return Case(accountant=label, setting=setting, stated=stated, proven=known, verdict=verdict, detail=detail)
 
 
-def _judged_case(setting: Setting, stated: float | None, known: Proven) -> tuple[str, str]:
+def _judged_case(setting: Setting, stated: float | None, known: ProvenBounds) -> tuple[str, str]:
     if stated is None:
         return "no answer", ""
     if not stated >= known.at_least * (1 - _ROUNDING):  # NaN, too

@@ -55,7 +55,7 @@ class FlowerCase:
     trials: int = 6_000
 
 
-def _cases() -> list[FlowerCase]:
+def _all_cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
         """Return the claim that one client moves the sum by one clipping_norm only, for any adjacency."""
         moves = Adjacency.of(adjacency).sensitivity_in_clips
@@ -80,24 +80,24 @@ def _cases() -> list[FlowerCase]:
         "sensitivity = 2 clipping_norm"
     )
     return [
-        fixed("server-fixed", lambda: _server_fixed(), "zero-out", True, _UNSAMPLED),
-        fixed("server-fixed, add-remove", lambda: _server_fixed(expected=4), "add-remove", False, _UNSAMPLED),
-        fixed("server-fixed, replace-one", lambda: _server_fixed(), "replace-one", False, _REPLACE),
-        fixed("server-fixed, unequal examples", lambda: _server_fixed(examples=(1, 1, 1, 3)), "zero-out", False,
+        fixed("server-fixed", lambda: _server_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("server-fixed, add-remove", lambda: _server_fixed_round(expected=4), "add-remove", False, _UNSAMPLED),
+        fixed("server-fixed, replace-one", lambda: _server_fixed_round(), "replace-one", False, _REPLACE),
+        fixed("server-fixed, unequal examples", lambda: _server_fixed_round(examples=(1, 1, 1, 3)), "zero-out", False,
               _UNSAMPLED),
-        fixed("client-fixed", lambda: _client_fixed(), "zero-out", True, _UNSAMPLED),
-        fixed("client-fixed, mod forgotten", lambda: _client_fixed(mods=False), "zero-out", False,
+        fixed("client-fixed", lambda: _client_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("client-fixed, mod forgotten", lambda: _client_fixed_round(mods=False), "zero-out", False,
               "nowhere: without fixedclipping_mod nothing is clipped"),
-        fixed("server-adaptive", lambda: _adaptive("Server"), "zero-out", False, adaptive),
-        fixed("client-adaptive", lambda: _adaptive("Client"), "zero-out", False, adaptive),
-        FlowerCase(name="local-dp", make=_local, claim=_local_claim("zero-out"), adjacency="zero-out", sound=True,
+        fixed("server-adaptive", lambda: _adaptive_round("Server"), "zero-out", False, adaptive),
+        fixed("client-adaptive", lambda: _adaptive_round("Client"), "zero-out", False, adaptive),
+        FlowerCase(name="local-dp", make=_local_dp_round, claim=_local_dp_claim("zero-out"), adjacency="zero-out", sound=True,
                    true_where=local),
-        FlowerCase(name="local-dp, any two updates", make=_local, claim=_local_claim("replace-one"),
+        FlowerCase(name="local-dp, any two updates", make=_local_dp_round, claim=_local_dp_claim("replace-one"),
                    adjacency="replace-one", sound=False, true_where=local),
     ]  # fmt: skip
 
 
-def _local_claim(adjacency: str) -> Gaussian:
+def _local_dp_claim(adjacency: str) -> Gaussian:
     """Return the claim of local DP as a Gaussian mechanism, which trials test better than (epsilon, delta)."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(
@@ -143,7 +143,7 @@ def _fed_avg(clients: int) -> object:
     return FedAvg(fraction_train=1.0, min_train_nodes=clients, min_available_nodes=clients)
 
 
-def _server_fixed(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
+def _server_fixed_round(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
     def make(clients: int) -> object:
@@ -152,7 +152,7 @@ def _server_fixed(examples: tuple[int, ...] = (1,), expected: int | None = None)
     return StrategyRound(make=make, examples=examples, expected=expected)
 
 
-def _client_fixed(mods: bool = True) -> StrategyRound:
+def _client_fixed_round(mods: bool = True) -> StrategyRound:
     from flwr.clientapp.mod import fixedclipping_mod
     from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
@@ -162,7 +162,7 @@ def _client_fixed(mods: bool = True) -> StrategyRound:
     return StrategyRound(make=make, mods=(fixedclipping_mod,) if mods else ())
 
 
-def _adaptive(side: str) -> StrategyRound:
+def _adaptive_round(side: str) -> StrategyRound:
     import flwr.serverapp.strategy as strategies
     from flwr.clientapp.mod import adaptiveclipping_mod
 
@@ -182,7 +182,7 @@ def _adaptive(side: str) -> StrategyRound:
     return StrategyRound(make=make, mods=mods, shows=("clipping_norm",))
 
 
-def _local() -> StrategyRound:
+def _local_dp_round() -> StrategyRound:
     from flwr.clientapp.mod import LocalDpMod
 
     mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=LOCAL_EPSILON, delta=LOCAL_DELTA)
@@ -216,38 +216,38 @@ class StrategyRound:
 
         np.random.seed(seed)  # noqa: NPY002 - Flower draws its noise from the global source
         random.seed(seed)
-        _quiet()
-        grid = _Nodes(count=self.expected or len(updates))
+        _silence_flower()
+        grid = _NodeIds(count=self.expected or len(updates))
         strategy = self.make(grid.count)
-        start = _record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
+        start = _two_layer_record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
         messages = list(strategy.configure_train(1, start, ConfigRecord({}), grid))[: len(updates)]
         replies = [
             self._reply(message, np.where(row == 0, _NEXT_TO_NOTHING, row).astype(np.float32), k)
             for k, (message, row) in enumerate(zip(messages, updates, strict=True))
         ]
         if self.upload:
-            return _arrays(next(iter(replies[-1].content.array_records.values())))
+            return _arrays_of_record(next(iter(replies[-1].content.array_records.values())))
         arrays, _ = strategy.aggregate_train(1, replies)
         told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shows]
-        return [*_arrays(arrays), *told]
+        return [*_arrays_of_record(arrays), *told]
 
     def _reply(self, message: Any, row: Floats, client: int) -> Any:
         from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
         def train(received: object, _: object) -> object:
             metrics = MetricRecord({"num-examples": self.examples[client % len(self.examples)]})
-            content = RecordDict({"arrays": _record(ArrayRecord, row), "metrics": metrics})
+            content = RecordDict({"arrays": _two_layer_record(ArrayRecord, row), "metrics": metrics})
             return Message(content, reply_to=received)
 
         context = Context(run_id=1, node_id=client + 1, node_config={}, state=RecordDict(), run_config={})
         app = train
         for mod in reversed(self.mods):
-            app = _wrapped(mod, app)
+            app = _with_mod(mod, app)
         return app(message, context)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Nodes:
+class _NodeIds:
     """Flower grid that provides only the ids of its nodes."""
 
     count: int
@@ -256,20 +256,20 @@ class _Nodes:
         return list(range(1, self.count + 1))
 
 
-def _wrapped(mod: Any, app: Any) -> Any:
+def _with_mod(mod: Any, app: Any) -> Any:
     return lambda message, context: mod(message, context, app)
 
 
-def _record(make: Any, row: Floats) -> Any:
+def _two_layer_record(make: Any, row: Floats) -> Any:
     """Return a record with the row as two arrays, so that layer-wise processing is visible."""
     return make([part.copy() for part in np.array_split(row, 2)])
 
 
-def _arrays(record: Any) -> list[Floats]:
+def _arrays_of_record(record: Any) -> list[Floats]:
     return list(record.to_numpy_ndarrays())
 
 
-def _quiet() -> None:
+def _silence_flower() -> None:
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
@@ -277,5 +277,5 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-CASES = tuple(_cases())
+CASES = tuple(_all_cases())
 """Fixed and adaptive clipping at server and client, and local DP, each with uses in which its claim is false."""

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.world import Floats, Key, World, digest, plain
+from dpfed.audit.replays.world import Floats, Key, ReplayRun, as_array, digest
 
-Hook = Callable[[World, Any], None]
+Hook = Callable[[ReplayRun, Any], None]
 """Function of a run of the audit and of a library's module; it sets its hooks in the module."""
-COUNT = 0.5
+COUNT_SENSITIVITY = 0.5
 """Sensitivity of a count of clipped rows: each row counts as +1/2 or -1/2 (arXiv 1905.03871)."""
 
 
-def install(world: World, hooks: Mapping[str, Hook]) -> None:
+def install_hooks(world: ReplayRun, hooks: Mapping[str, Hook]) -> None:
     """Set the hooks in this process, now for loaded modules and on import for others; the process is a run's own."""
     waiting = dict(hooks)
     for name in [one for one in waiting if one in sys.modules]:
@@ -34,7 +34,7 @@ def install(world: World, hooks: Mapping[str, Hook]) -> None:
 class _WhenLoaded(MetaPathFinder):
     """Finder that sets a hook right after its module has been loaded."""
 
-    def __init__(self, world: World, waiting: dict[str, Hook]) -> None:
+    def __init__(self, world: ReplayRun, waiting: dict[str, Hook]) -> None:
         self._world, self._waiting = world, waiting
 
     def find_spec(
@@ -54,7 +54,7 @@ class _WhenLoaded(MetaPathFinder):
         return spec
 
 
-def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
+def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
     """Return the number of rows that differ from the first run; in the first run, the number of all rows.
 
     A finding is recorded for a row whose norm is above `bound`, and if more rows differ than clients or records were
@@ -77,14 +77,14 @@ def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, 
     return differing
 
 
-def key_of(world: World, name: str) -> Key:
+def key_of_finding(world: ReplayRun, name: str) -> Key:
     """Return the key of a finding about this round that is not a comparison with a value of the first run."""
     return world.round, name, None, 0
 
 
-def require_noise(world: World, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_added_noise(world: ReplayRun, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
     """Record a finding for each array that a mechanism leaves unchanged."""
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
-        entered, left = plain(one).reshape(-1), plain(two).reshape(-1)
+        entered, left = as_array(one).reshape(-1), as_array(two).reshape(-1)
         if len(entered) and np.array_equal(entered, left):
-            world.finding(f"adds no noise to array {place}", key_of(world, name))
+            world.finding(f"adds no noise to array {place}", key_of_finding(world, name))

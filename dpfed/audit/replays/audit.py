@@ -22,10 +22,10 @@ from typing import Any
 from accounting.disk_cache import VARIABLE
 from dpfed import replayed
 from dpfed.audit.replays import flower_rounds, opacus_steps
-from dpfed.audit.replays.adapters import install
+from dpfed.audit.replays.adapters import install_hooks
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
-from dpfed.audit.replays.world import Difference, Recording, Seen, Stopped, World, seed_all
+from dpfed.audit.replays.world import Difference, Recording, ReplayRun, RunFindings, RunStopped, seed_global_generators
 from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]
@@ -48,7 +48,7 @@ class Neighbour:
     def __call__(self, clients: Any) -> Any:
         """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run, with those of the pair changed."""
         world = replayed.current()
-        if isinstance(world, World) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
+        if isinstance(world, ReplayRun) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
             world.seen.units = len(clients)
             world.seen.rows += 0 if self.pair is None else len(self.pair.clients)
         return clients if self.pair is None else self.pair.changed(clients)
@@ -98,10 +98,10 @@ def replay(
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
-        runs = _Runs(call=call, seed=seed, most=rounds, folder=Path(folder))
+        runs = _AuditRuns(call=call, seed=seed, most=rounds, folder=Path(folder))
         progress("the first run")
         first = runs.record(loop=False)
-        _load(first.modules)
+        _import_modules(first.modules)
         if first.error:
             raise DpfedError(f"the first run of the replay audit fails: {first.error}")
         if not first.mechanisms:
@@ -109,7 +109,7 @@ def replay(
                 "the first run reached no mechanism: it has no private release, and every value may depend on every "
                 "client. Add [privacy] or [local.record], or mark the code that adds noise by dpfed.audit.mechanism."
             )
-        chosen = list(pairs) if isinstance(pairs, Sequence) else pairs_of(first, seed)
+        chosen = list(pairs) if isinstance(pairs, Sequence) else default_pairs_of_run(first, seed)
         results = [result_of(SAME_PAIR, first)] if first.differences else []
         for pair in chosen[: pairs if isinstance(pairs, int) else None]:
             failed = results[-1] if results and results[-1].outcome == "fail" else None
@@ -124,7 +124,7 @@ def replay(
 SAME_PAIR = Pair((), SAME)
 
 
-def pairs_of(first: Seen, seed: int) -> list[Pair]:
+def default_pairs_of_run(first: RunFindings, seed: int) -> list[Pair]:
     """Return the default pairs for the mechanisms of the first run."""
     if first.of_records:
         here = sorted({client for one in first.present for client in one})
@@ -147,7 +147,7 @@ def pairs_of(first: Seen, seed: int) -> list[Pair]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Runs:
+class _AuditRuns:
     """Runs of one replay audit, each in a separate process.
 
     most: rounds after which a run ends; None for all. folder: temporary folder of the recordings. explains: True to
@@ -160,7 +160,7 @@ class _Runs:
     folder: Path
     explains: bool = False
 
-    def record(self, *, loop: bool) -> Seen:
+    def record(self, *, loop: bool) -> RunFindings:
         """Make the first run and record it. loop: True to train clients one by one."""
         at = self._recording(loop)
         at.mkdir()
@@ -172,7 +172,7 @@ class _Runs:
         if not self._recording(loop).exists():
             failed = self.record(loop=loop).error
             if failed:
-                return result_of(pair, Seen(error=failed, refused=True))
+                return result_of(pair, RunFindings(error=failed, refused=True))
         return result_of(pair, self._made(pair, self._recording(loop), loop=loop))
 
     def explained(self, result: PairResult) -> PairResult:
@@ -183,13 +183,13 @@ class _Runs:
         first = result.first
         if first is None or first.round is None or not first.value.startswith(_OF_TRAINING):
             return result
-        from dpfed.audit.replays.modules import made_by
+        from dpfed.audit.replays.modules import place_in_network
 
         folder = self.folder / f"explained-{len(list(self.folder.glob('explained-*')))}"
         folder.mkdir()
         again = replace(self, most=first.round, folder=folder, explains=True).compare(result.pair)
         for other in again.seen.differences:
-            if made := made_by(other.value):
+            if made := place_in_network(other.value):
                 explained = [replace(first, made_by=made), *result.seen.differences[1:]]
                 return replace(result, seen=replace(result.seen, differences=explained))
         return result
@@ -197,10 +197,10 @@ class _Runs:
     def _recording(self, loop: bool) -> Path:
         return self.folder / ("in-a-loop" if loop else "first")
 
-    def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> Seen:
+    def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> RunFindings:
         """Make one run in a separate process, and return the differences and counts that it found."""
         answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
-        process = _context().Process(target=_run, args=(self, pair, at, loop, answer))
+        process = _process_context().Process(target=_run_and_store, args=(self, pair, at, loop, answer))
         with (
             warnings.catch_warnings()
         ):  # newer Pythons warn of forks in processes with threads; no run has started a thread yet
@@ -208,15 +208,18 @@ class _Runs:
             process.start()
         process.join()
         if not answer.exists():
-            return Seen(error=f"the process of the run died with status {process.exitcode}", differences=_died(pair))
-        seen: Seen = pickle.loads(answer.read_bytes())
+            return RunFindings(
+                error=f"the process of the run died with status {process.exitcode}",
+                differences=_ended_process_difference(pair),
+            )
+        seen: RunFindings = pickle.loads(answer.read_bytes())
         return seen
 
 
 _LIBRARIES = ("accounting", "dpfed", "matplotlib", "numpy", "opacus", "scipy", "sklearn", "torch")
 
 
-def _load(modules: Sequence[str]) -> None:
+def _import_modules(modules: Sequence[str]) -> None:
     """Import the library modules that the first run has imported, so that processes of later runs start with them."""
     for name in modules:
         if name.partition(".")[0] in _LIBRARIES and name not in sys.modules:
@@ -224,36 +227,36 @@ def _load(modules: Sequence[str]) -> None:
                 importlib.import_module(name)
 
 
-def _died(pair: Pair | None) -> list[Difference]:
+def _ended_process_difference(pair: Pair | None) -> list[Difference]:
     return [] if pair is None else [Difference(value="the run", words="its process ended in the second run only")]
 
 
-def _context() -> Any:
+def _process_context() -> Any:
     """Return the multiprocessing context of runs: fork, or spawn if this process uses a GPU."""
     torch = sys.modules.get("torch")
     on_gpu = torch is not None and torch.cuda.is_initialized()
     return multiprocessing.get_context("spawn" if on_gpu else "fork")
 
 
-def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
+def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
     """Make one run in this process, and write the differences and counts that it found to `answer`."""
     recording = Recording(at) if pair is None else Recording.load(at)
-    world = _world(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
+    world = _new_run(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
     if os.environ.get(VARIABLE) == "":  # the user has disabled the cache: the runs of this audit share a temporary one
         os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
     replayed.enter(world)
     seen = world.seen
     try:
-        with _quiet(runs.folder), _repeatable(runs.seed):
-            install(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
+        with _redirected_output(runs.folder), _seeded_generators(runs.seed):
+            install_hooks(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
             result = runs.call(Neighbour(pair), out)
         world.round = -1
         if pair is None or pair.change != REPORTING:
             _compare_result(world, "result of the call", result)
         world.round = 1 << 30
         _compare_files(world, out)
-    except Stopped:
+    except RunStopped:
         pass
     except Exception as error:  # the code under audit may raise anything
         words = f"{type(error).__name__}: {str(error)[:400]}"
@@ -271,13 +274,13 @@ def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> 
     answer.with_suffix(".new").rename(answer)
 
 
-def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> World:
+def _new_run(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> ReplayRun:
     """Return a run that compares rounds of dpfed if torch is installed, else one that compares marked values only."""
     try:
-        from dpfed.audit.replays.rounds import RoundsWorld
+        from dpfed.audit.replays.rounds import ReplayRunOfRounds
     except ImportError:
-        return World(pair, recording)
-    world = RoundsWorld(pair, recording, loop=loop, most=most)
+        return ReplayRun(pair, recording)
+    world = ReplayRunOfRounds(pair, recording, loop=loop, most=most)
     if explains:
         from dpfed.audit.replays.modules import ModuleValues
 
@@ -285,7 +288,7 @@ def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | N
     return world
 
 
-def _compare_result(world: World, name: str, value: Any) -> None:
+def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
     """Compare the result of the call if it is a number, text, array, model, or a collection of these."""
     if hasattr(value, "state_dict"):
         value = value.state_dict()
@@ -302,7 +305,7 @@ def _compare_result(world: World, name: str, value: Any) -> None:
     return None
 
 
-def _compare_files(world: World, out: Path) -> None:
+def _compare_files(world: ReplayRun, out: Path) -> None:
     from dpfed.audit.replays.files import REPORTS, public_files
 
     found = public_files(out) if out.exists() else {}
@@ -326,19 +329,19 @@ def _compare_files(world: World, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet(folder: Path) -> Iterator[None]:
+def _redirected_output(folder: Path) -> Iterator[None]:
     """Redirect the output of the code under audit to a file."""
     with (folder / "output.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         yield
 
 
 @contextlib.contextmanager
-def _repeatable(seed: int) -> Iterator[None]:
+def _seeded_generators(seed: int) -> Iterator[None]:
     """Seed the global generators, and replace the operating system's by a seeded one, so that all runs draw alike.
 
     The process belongs to one run of the audit, so that no other code is affected.
     """
-    seed_all(seed)
+    seed_global_generators(seed)
     drawn = 0
 
     def repeatable(count: int) -> bytes:

@@ -42,7 +42,7 @@ def public_files(folder: Path) -> dict[str, object]:
             lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
             for place, line in enumerate(lines):
                 at = f"{name}, line {place + 1}" if path.suffix == ".jsonl" else name
-                seen.update(_flat(json.loads(line), at, _KEYS.get(path.name, ())))
+                seen.update(_flat_values(json.loads(line), at, _KEYS.get(path.name, ())))
         elif path.suffix in (".html", ".md", ".csv", ".toml", ".txt"):
             seen[name] = _IN_TEXT.sub("#", content.decode())
         else:
@@ -50,13 +50,13 @@ def public_files(folder: Path) -> dict[str, object]:
     return seen
 
 
-def _flat(value: object, name: str, but: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+def _flat_values(value: object, name: str, but: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for key, one in value.items():
             if key not in but:
-                yield from _flat(one, f"{name}, {key}", but)
+                yield from _flat_values(one, f"{name}, {key}", but)
     elif isinstance(value, list):
         for place, one in enumerate(value):
-            yield from _flat(one, f"{name}[{place}]", but)
+            yield from _flat_values(one, f"{name}[{place}]", but)
     else:
         yield name, value

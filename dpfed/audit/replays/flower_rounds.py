@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.audit.replays.adapters import COUNT, Hook, compare_rows, key_of, require_noise
-from dpfed.audit.replays.world import ROUNDING, Floats, World
+from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
+from dpfed.audit.replays.world import ROUNDING, Floats, ReplayRun
 
 
-def _flower_strategies(world: World, module: Any) -> None:
+def _watch_strategies(world: ReplayRun, module: Any) -> None:
     for name, strategy in vars(module).items():
         if name.startswith("DifferentialPrivacy") and "aggregate_train" in vars(strategy):
             _watch_strategy(world, strategy)
 
 
-def _watch_strategy(world: World, strategy: Any) -> None:
+def _watch_strategy(world: ReplayRun, strategy: Any) -> None:
     configure, aggregate = strategy.configure_train, strategy.aggregate_train
 
     @wraps(configure)
@@ -46,7 +46,7 @@ def _watch_strategy(world: World, strategy: Any) -> None:
 class _FlowerRound:
     """Round of a private strategy: clipped updates are compared row by row, noisy means and counts are frozen."""
 
-    def __init__(self, world: World, strategy: Any) -> None:
+    def __init__(self, world: ReplayRun, strategy: Any) -> None:
         self._world, self._strategy = world, strategy
         self._aggregate = strategy.strategy.aggregate_train
         self._noise = strategy._add_noise_to_aggregated_arrays
@@ -71,8 +71,8 @@ class _FlowerRound:
     def aggregate(self, server_round: int, replies: Any) -> Any:
         replies = list(replies)
         came = sorted((one for one in replies if not one.has_error()), key=lambda one: one.metadata.src_node_id)
-        announced = _flat(self._strategy._replay_announced)
-        self._rows = [_flat(_arrays_of(one)) - announced for one in came]
+        announced = _concatenated(self._strategy._replay_announced)
+        self._rows = [_concatenated(_arrays_of(one)) - announced for one in came]
         self._rounding = 2**-22 * (float(np.linalg.norm(announced)) + float(self._strategy.clipping_norm))
         return self._aggregate(server_round, replies)
 
@@ -93,7 +93,7 @@ class _FlowerRound:
         self._require_mean(name, before)
         noisy = self._noise(aggregated)
         after = noisy.to_numpy_ndarrays()
-        require_noise(self._world, name, before, after)
+        check_added_noise(self._world, name, before, after)
         bound = float(strategy.clipping_norm) / strategy.num_sampled_clients
         frozen = self._world.mechanism(name, before, after, sensitivity=bound, units=units)
         return _record_like(noisy, frozen)
@@ -109,20 +109,22 @@ class _FlowerRound:
         if not self._rows or type(strategy.strategy).aggregate_train is not FedAvg.aggregate_train:
             return
         mean = np.sum(self._rows, axis=0) / strategy.num_sampled_clients
-        apart = float(np.abs(_flat(arrays) - _flat(strategy._replay_announced) - mean).max(initial=0))
+        apart = float(np.abs(_concatenated(arrays) - _concatenated(strategy._replay_announced) - mean).max(initial=0))
         room = ROUNDING * float(np.abs(mean).max(initial=0)) + 2 * self._rounding
         if not apart <= room:
             words = "is not the sum of the updates over num_sampled_clients"
-            self._world.finding(words, key_of(self._world, name), by=apart, allowed=room)
+            self._world.finding(words, key_of_finding(self._world, name), by=apart, allowed=room)
 
     def fraction(self, count: int, total: int) -> float:
         assert self._fraction is not None
         noisy = float(self._fraction(count, total))
         name, units = "share of clipped updates in Flower", self._differing
-        return float(self._world.mechanism(name, float(count / total), noisy, sensitivity=COUNT / total, units=units))
+        return float(
+            self._world.mechanism(name, float(count / total), noisy, sensitivity=COUNT_SENSITIVITY / total, units=units)
+        )
 
 
-def _flower_local(world: World, module: Any) -> None:
+def _watch_local_dp(world: ReplayRun, module: Any) -> None:
     """Set hooks in the mod of local DP: each client's update is the output of a mechanism."""
     call, add = module.LocalDpMod.__call__, module.add_gaussian_noise_inplace
     now: list[tuple[Any, int, Floats]] = []
@@ -130,7 +132,7 @@ def _flower_local(world: World, module: Any) -> None:
     @wraps(call)
     def watched(self: Any, msg: Any, ctxt: Any, call_next: Any) -> Any:
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
-        now.append((self, client, _flat(_arrays_of(msg))))
+        now.append((self, client, _concatenated(_arrays_of(msg))))
         try:
             return call(self, msg, ctxt, call_next)
         finally:
@@ -140,14 +142,17 @@ def _flower_local(world: World, module: Any) -> None:
         mod, client, announced = now[-1]
         name = f"update that client {client} makes private in Flower"
         before = [array.copy() for array in arrays]
-        row = _flat(before) - announced
+        row = _concatenated(before) - announced
         if not float(np.linalg.norm(row)) <= mod.clipping_norm * (1 + 1e-5) + 2**-22 * float(np.linalg.norm(announced)):
             world.finding(
-                "is beyond its bound", key_of(world, name), by=float(np.linalg.norm(row)), allowed=mod.clipping_norm
+                "is beyond its bound",
+                key_of_finding(world, name),
+                by=float(np.linalg.norm(row)),
+                allowed=mod.clipping_norm,
             )
         world.outside(name, row, client)
         add(arrays, std_dev)
-        require_noise(world, name, before, arrays)
+        check_added_noise(world, name, before, arrays)
         mine = int(client in world.changed)
         frozen = world.mechanism(name, before, arrays, sensitivity=float(mod.sensitivity), units=mine)
         for array, made in zip(arrays, frozen, strict=True):
@@ -161,7 +166,7 @@ def _arrays_of(message: Any) -> list[NDArray[Any]]:
     return arrays
 
 
-def _flat(arrays: Sequence[NDArray[Any]]) -> Floats:
+def _concatenated(arrays: Sequence[NDArray[Any]]) -> Floats:
     return np.concatenate([np.zeros(0), *(np.asarray(one, dtype=np.float64).reshape(-1) for one in arrays)])
 
 
@@ -228,7 +233,7 @@ class FlowerNodes:
         return [self._kept.pop(name) for name in message_ids if name in self._kept]
 
 
-def _flower_simulation(world: World, module: Any) -> None:
+def _replace_simulation(world: ReplayRun, module: Any) -> None:
     """Run the nodes of Flower's simulation engine in this process, in which the audit sees them, and not in Ray's.
 
     Apps and messages are Flower's.
@@ -244,8 +249,8 @@ def _flower_simulation(world: World, module: Any) -> None:
 
 
 HOOKS: dict[str, Hook] = {
-    "flwr.simulation.run_simulation": _flower_simulation,
-    "flwr.serverapp.strategy.dp_fixed_clipping": _flower_strategies,
-    "flwr.serverapp.strategy.dp_adaptive_clipping": _flower_strategies,
-    "flwr.clientapp.mod.localdp_mod": _flower_local,
+    "flwr.simulation.run_simulation": _replace_simulation,
+    "flwr.serverapp.strategy.dp_fixed_clipping": _watch_strategies,
+    "flwr.serverapp.strategy.dp_adaptive_clipping": _watch_strategies,
+    "flwr.clientapp.mod.localdp_mod": _watch_local_dp,
 }

@@ -18,7 +18,7 @@ from dpfed.clients.losses import Loss
 from dpfed.clients.task import LocalTask
 
 if TYPE_CHECKING:
-    from dpfed.audit.replays.rounds import RoundsWorld
+    from dpfed.audit.replays.rounds import ReplayRunOfRounds
 
 _STEP = ", step "
 
@@ -29,7 +29,7 @@ class ModuleValues:
     It sets forward hooks of all modules, and may therefore be used only in the process of a run of the audit.
     """
 
-    def __init__(self, world: RoundsWorld) -> None:
+    def __init__(self, world: ReplayRunOfRounds) -> None:
         self._world, self._now = world, threading.local()
 
     def watch(self) -> None:
@@ -66,14 +66,14 @@ class ModuleValues:
         for name, state in [*module._parameters.items(), *module._buffers.items()]:
             if state is not None:
                 self._compare(f"in {name} of {label}", state)
-        for tensor in _tensors(given):
+        for tensor in _tensors_in(given):
             self._compare(f"between {self._now.last} and the input of {label}", tensor)
 
     def _after(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if getattr(self._now, "at", None) is None:
             return
         label = self._label(module)
-        for tensor in _tensors(output):
+        for tensor in _tensors_in(output):
             self._compare(f"in the forward pass of {label}", tensor)
         self._now.last = label
 
@@ -122,14 +122,14 @@ class _WatchedLoss(Loss):
         return self.values.of_loss(super().of_clients(outputs, targets))
 
 
-def made_by(value: str) -> str:
+def place_in_network(value: str) -> str:
     """Return the place in the network ("in ...", "between ...") from the name of a value; "" for other values."""
     return value.partition(_STEP)[0] if _STEP in value else ""
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for one in value:
-            yield from _tensors(one)
+            yield from _tensors_in(one)

@@ -22,9 +22,9 @@ from dpfed.seeds import Seeds
 Ids = NDArray[np.int64]
 
 
-def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
+def changed_data(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
     """Return the data of this run (None for those of the configuration), and the training samples of each client."""
-    whole = _unaltered(config) if given is None else given
+    whole = _configured_data(config) if given is None else given
     rows, dataset = _rows_without_public(config, whole)
     held = partition_of(config, dataset, Seeds(root=config.data.partition_seed))
     if pair is None or pair.change in (SAME, REPORTING) or isinstance(held, Resampled):
@@ -41,7 +41,7 @@ def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tup
     return replace(whole, train_inputs=inputs, train_labels=labels), held
 
 
-def _unaltered(config: Config) -> Dataset:
+def _configured_data(config: Config) -> Dataset:
     """Return the data set of the configuration without its features, which are computed from this run's data."""
     return whole_data(config.model_copy(update={"data": config.data.model_copy(update={"features": None})}))
 
@@ -63,7 +63,7 @@ def _rows_without_public(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Held:
+class ChangedHoldings:
     """Holdings equal to `base`, except for the rows of the clients in `others`."""
 
     base: Holdings

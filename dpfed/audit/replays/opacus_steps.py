@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.adapters import COUNT, Hook, compare_rows, key_of, require_noise
-from dpfed.audit.replays.world import ROUNDING, Floats, World, plain
+from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
+from dpfed.audit.replays.world import ROUNDING, Floats, ReplayRun, as_array
 
 
-def _opacus(world: World, module: Any) -> None:
+def _watch_optimizers(world: ReplayRun, module: Any) -> None:
     optimizer = module.DPOptimizer
     for name in ("step", "pre_step"):
         setattr(optimizer, name, _watched_step(world, getattr(optimizer, name)))
 
 
-def _watched_step(world: World, step: Callable[..., Any]) -> Callable[..., Any]:
+def _watched_step(world: ReplayRun, step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def watched(self: Any, *given: Any, **named: Any) -> Any:
         if "_replay" not in vars(self):
@@ -35,7 +35,7 @@ class _OpacusStep:
     compared.
     """
 
-    def __init__(self, world: World, optimizer: Any) -> None:
+    def __init__(self, world: ReplayRun, optimizer: Any) -> None:
         self._world, self._optimizer = world, optimizer
         self._clip, self._noise = optimizer.clip_and_accumulate, optimizer.add_noise
         self._differing: int | None = None
@@ -57,7 +57,7 @@ class _OpacusStep:
             room = ROUNDING * max(float(np.abs(total).max(initial=0)), float(np.abs(before).max(initial=0)), bound)
             if not apart <= room:
                 words = "do not add up: the sum differs from the sum of the rows of single records"
-                world.finding(words, key_of(world, name), by=apart, allowed=room)
+                world.finding(words, key_of_finding(world, name), by=apart, allowed=room)
 
     def _row_of_record(self, grads: list[Any]) -> Floats:
         """Return the row that this optimizer computes from one record's gradients, and restore the
@@ -74,7 +74,7 @@ class _OpacusStep:
         for one, grad in zip(params, grads, strict=True):
             one.grad_sample, one.summed_grad = grad.clone(), None
         self._clip()
-        row = np.concatenate([plain(one.summed_grad).reshape(-1).astype(np.float64) for one in params])
+        row = np.concatenate([as_array(one.summed_grad).reshape(-1).astype(np.float64) for one in params])
         for one, (grad_sample, summed_grad) in zip(params, kept, strict=True):
             one.grad_sample, one.summed_grad = grad_sample, summed_grad
         vars(optimizer).update(state)
@@ -83,7 +83,7 @@ class _OpacusStep:
     def _summed(self) -> Floats:
         """Return the optimizer's sum of clipped gradients so far."""
         parts = [
-            np.zeros(one.numel()) if one.summed_grad is None else plain(one.summed_grad).reshape(-1)
+            np.zeros(one.numel()) if one.summed_grad is None else as_array(one.summed_grad).reshape(-1)
             for one in self._optimizer.params
         ]
         return np.concatenate(parts).astype(np.float64)
@@ -99,7 +99,7 @@ class _OpacusStep:
         self._noise()
         name = "sum of clipped gradients in Opacus"
         after = [one.grad for one in params]
-        require_noise(world, name, before, after)
+        check_added_noise(world, name, before, after)
         frozen = world.mechanism(name, before, after, sensitivity=bound, units=self._differing)
         for one, grad in zip(params, frozen, strict=True):
             one.grad = grad.view_as(one)
@@ -108,10 +108,10 @@ class _OpacusStep:
                 "count of unclipped records in Opacus",
                 float(unclipped),
                 optimizer.unclipped_num,
-                sensitivity=COUNT,
+                sensitivity=COUNT_SENSITIVITY,
                 units=self._differing,
             )
         self._differing = None
 
 
-HOOKS: dict[str, Hook] = {"opacus.optimizers.optimizer": _opacus}
+HOOKS: dict[str, Hook] = {"opacus.optimizers.optimizer": _watch_optimizers}

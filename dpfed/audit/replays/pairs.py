@@ -16,7 +16,7 @@ from dpfed.errors import ConfigError, DataError
 Array = NDArray[Any]
 
 
-def _floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
+def _constant_floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
     return lambda x, y: (np.full_like(x, value) if x.dtype.kind == "f" else x[::-1].copy(), y)
 
 
@@ -26,9 +26,9 @@ def _other_target(y: Array) -> Any:
 
 
 VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
-    "far": _floats(-30.0),
-    "huge": _floats(1e30),
-    "nan": _floats(float("nan")),
+    "far": _constant_floats(-30.0),
+    "huge": _constant_floats(1e30),
+    "nan": _constant_floats(float("nan")),
     "one class": lambda x, y: (x, np.full_like(y, _other_target(y))),
     "turned": lambda x, y: (x, (y.max(initial=0) - y).astype(y.dtype)),
     "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
@@ -132,7 +132,7 @@ class Pair:
             return data
         if isinstance(data, Mapping):
             return {
-                key: _changed(one, self) if place in self.clients else one
+                key: _changed_client(one, self) if place in self.clients else one
                 for place, (key, one) in enumerate(data.items())
                 if not (self.change == REMOVED and self.record is None and place in self.clients)
             }
@@ -146,13 +146,13 @@ class Pair:
                 "change='removed' of a sequence of clients: later clients would move to other positions. Give "
                 "data(...) a mapping from names to clients."
             )
-        changed = [_changed(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
+        changed = [_changed_client(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
         if hasattr(data, "dtype"):
-            return type_of(data)(changed)
+            return stacking_function(data)(changed)
         return tuple(changed) if isinstance(data, tuple) else changed
 
 
-def type_of(data: Any) -> Callable[[list[Any]], Any]:
+def stacking_function(data: Any) -> Callable[[list[Any]], Any]:
     """Return the function that stacks entries to an object of the type of `data`, an array or a tensor."""
     if isinstance(data, np.ndarray):
         return np.stack
@@ -161,16 +161,16 @@ def type_of(data: Any) -> Callable[[list[Any]], Any]:
     return torch.stack
 
 
-def _changed(client: Any, pair: Pair) -> Any:
+def _changed_client(client: Any, pair: Pair) -> Any:
     """Return a client's data with every array changed: floats are taken as inputs, whole numbers as targets."""
     if pair.record is not None:
-        return _changed_at(client, pair.record, replace(pair, record=None))
+        return _with_changed_record(client, pair.record, replace(pair, record=None))
     if isinstance(client, Mapping):
-        return {key: _changed(one, pair) for key, one in client.items()}
+        return {key: _changed_client(one, pair) for key, one in client.items()}
     if isinstance(client, tuple | list):
-        return type(client)(_changed(one, pair) for one in client)
+        return type(client)(_changed_client(one, pair) for one in client)
     if isinstance(client, int | float) and not isinstance(client, bool):
-        return _changed(np.asarray(client), pair).item()
+        return _changed_client(np.asarray(client), pair).item()
     if not hasattr(client, "dtype"):
         return client
     array = np.asarray(client)
@@ -189,15 +189,15 @@ def _changed(client: Any, pair: Pair) -> Any:
     return torch.from_numpy(np.ascontiguousarray(changed))
 
 
-def _changed_at(client: Any, record: int, pair: Pair) -> Any:
+def _with_changed_record(client: Any, record: int, pair: Pair) -> Any:
     """Return a client's data with one record changed: one entry of a list, and one row of every array."""
     if isinstance(client, Mapping):
-        return {key: _changed_at(one, record, pair) for key, one in client.items()}
+        return {key: _with_changed_record(one, record, pair) for key, one in client.items()}
     if isinstance(client, tuple):
-        return tuple(_changed_at(one, record, pair) for one in client)
+        return tuple(_with_changed_record(one, record, pair) for one in client)
     if not isinstance(client, list) and not hasattr(client, "dtype"):
         return client
-    changed = client[:0] if pair.change == REMOVED else _changed(client[record : record + 1], pair)
+    changed = client[:0] if pair.change == REMOVED else _changed_client(client[record : record + 1], pair)
     parts = [client[:record], changed, client[record + 1 :]]
     if isinstance(client, list):
         return [one for part in parts for one in part]

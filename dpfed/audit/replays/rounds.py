@@ -14,9 +14,9 @@ from torch import Tensor
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
-from dpfed.audit.replays.neighbour import Held, changed_own
+from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
-from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World, digest
+from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, ReplayRun, RunStopped, digest
 from dpfed.data.partition import Holdings
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
@@ -36,7 +36,7 @@ _MEMORY = "memory of the server"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named(Simulated):
+class RenamedRandomness(Simulated):
     """Seeded randomness with the name of the randomness that it replaces."""
 
     called: str
@@ -77,7 +77,7 @@ class RowDigests:
         return self._digests, changed
 
 
-class RoundsWorld(World):
+class ReplayRunOfRounds(ReplayRun):
     """Run of a replay audit that compares dpfed's rounds; it implements `dpfed.round.Compared` and the observer of
     rows.
 
@@ -106,7 +106,7 @@ class RoundsWorld(World):
         """Stages whose server half has received the noisy sum in this round, starting with the private stage."""
 
     @property
-    def rounds(self) -> RoundsWorld:
+    def rounds(self) -> ReplayRunOfRounds:
         return self
 
     # ---- parts of a run
@@ -114,17 +114,17 @@ class RoundsWorld(World):
     def randomness(self, made: Any) -> Any:
         if made.name != "secure":
             return made
-        return Named(seeds=Seeds(root=10**9 + 7), called=made.name)
+        return RenamedRandomness(seeds=Seeds(root=10**9 + 7), called=made.name)
 
     def own(self, given: Any, config: Any) -> Any:
-        data, self._held = changed_own(given.data, config, self.pair)
+        data, self._held = changed_data(given.data, config, self.pair)
         return replace(given, data=data)
 
     def training(self, made: Any) -> Any:
         held = made.partition if self._held is None else self._held
         self.seen.units, self.seen.of_dataset = held.clients, True
         if self.pair is not None and (self.pair.changes_sizes or self.pair.change == REMOVED):
-            held = Held.resized(held, self.pair)
+            held = ChangedHoldings.resized(held, self.pair)
         return replace(made, partition=held, strategy="loop" if self._loop else made.strategy)
 
     def drawn(self, cohort: Any) -> Any:
@@ -143,7 +143,7 @@ class RoundsWorld(World):
 
     # ---- a round
 
-    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> RoundsWorld:
+    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> ReplayRunOfRounds:
         self.stop_if_found()
         self.round, self._method, self._now = now.number, method, now
         self._sum, self._added, self._in_rows = None, 0, None
@@ -153,7 +153,7 @@ class RoundsWorld(World):
         if len(np.unique(participants)) < len(participants):
             self.finding("has a client twice", (self.round, "who is drawn", None, 0))
         if not self.first and self.only is not None and now.number not in self.recording.cohorts:
-            raise Stopped  # a budget that counts uploads lasts longer without some clients
+            raise RunStopped  # a budget that counts uploads lasts longer without some clients
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
             self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
@@ -233,7 +233,7 @@ class RoundsWorld(World):
 
     # ---- rows: an observer
 
-    def of_node(self, method: Method) -> RoundsWorld:
+    def of_node(self, method: Method) -> ReplayRunOfRounds:
         self._chains = [*self._chains[:1], method.stages]
         return self
 
@@ -300,7 +300,7 @@ class RoundsWorld(World):
             if moves is not None:
                 part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
             else:
-                part = float(torch.linalg.vector_norm(row, dtype=torch.float64)) / _bound(private, self._now)
+                part = float(torch.linalg.vector_norm(row, dtype=torch.float64)) / _charged_bound(private, self._now)
             if not part <= _IN_BOUND:
                 key: Key = (self.round, f"row that enters {type(private).__name__}", int(client), 0)
                 self.finding("is beyond its bound", key, by=part, allowed=1.0)
@@ -375,7 +375,7 @@ class RoundsWorld(World):
             name,
             total,
             noisy,
-            sensitivity=None if in_rows else _bound(stage, now),
+            sensitivity=None if in_rows else _charged_bound(stage, now),
             units=self._units,
             adds_noise=not in_rows,
         )
@@ -417,7 +417,7 @@ class RoundsWorld(World):
             self.ends()  # with several ranks, values of other ranks arrive only at the end of the run
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
-            raise Stopped
+            raise RunStopped
 
     def _remembered(self, name: str, value: Tensor) -> None:
         """Compare a value of the server's memory; if it has one row for each client, row by row."""
@@ -429,6 +429,6 @@ class RoundsWorld(World):
             self.outside(f"{_MEMORY}, {name}", value)
 
 
-def _bound(private: Private, now: Round) -> float:
+def _charged_bound(private: Private, now: Round) -> float:
     """Return the charged bound on the L2 norm of a row."""
     return private.noise.l2_bound if isinstance(private, IntegerNoise) else now.clip_norm

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
-from dpfed.audit.replays.world import Difference, Seen
+from dpfed.audit.replays.world import Difference, RunFindings
 from dpfed.audit.verdict import Verdict
 from dpfed.records.replays import fingerprint
 
@@ -34,7 +34,7 @@ class PairResult:
 
     pair: Pair
     outcome: Outcome
-    seen: Seen
+    seen: RunFindings
 
     @property
     def first(self) -> Difference | None:
@@ -60,8 +60,8 @@ class PairResult:
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
             "made_by": None if first is None else first.made_by,
-            "by": None if first is None else _finite(first.by),
-            "allowed": None if first is None else _finite(first.allowed),
+            "by": None if first is None else _finite_or_none(first.by),
+            "allowed": None if first is None else _finite_or_none(first.allowed),
             "values": self.seen.values,
             "rows": self.seen.rows,
             "mechanisms": self.seen.mechanisms,
@@ -146,7 +146,7 @@ class ReplayAudit:
         }
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -154,7 +154,7 @@ def _outcome_counts(counts: Counter[Outcome]) -> str:
     return ", ".join(f"{count} pairs {outcome}" for outcome, count in sorted(counts.items()))
 
 
-def result_of(pair: Pair, seen: Seen) -> PairResult:
+def result_of(pair: Pair, seen: RunFindings) -> PairResult:
     """Return the result of a pair from the differences and counts of its second run."""
     outcome: Outcome = "pass"
     if seen.differences:

@@ -26,7 +26,7 @@ ROUNDING = 1e-4
 """Largest difference of float sums, relative to their largest entry, that a different order of additions explains."""
 
 
-class Stopped(BaseException):
+class RunStopped(BaseException):
     """Signal that ends a run of the audit: after a difference, or after its last round."""
 
 
@@ -63,7 +63,7 @@ class Difference:
 
 
 @dataclass
-class Seen:
+class RunFindings:
     """Differences that a run of the audit found, and counts of compared values."""
 
     differences: list[Difference] = field(default_factory=list)
@@ -125,12 +125,12 @@ class Recording:
         return made
 
 
-class World:
+class ReplayRun:
     """Run of a replay audit that compares marked values. pair: changed clients; None for the first run."""
 
     def __init__(self, pair: Pair | None, recording: Recording) -> None:
         self.pair, self.recording = pair, recording
-        self.seen = Seen()
+        self.seen = RunFindings()
         self.round = -1
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
         self.only: frozenset[str] | None = None
@@ -203,7 +203,7 @@ class World:
     def stop_if_found(self) -> None:
         """Raise Stopped in the second run if a difference was found; only rank 0 raises, which ends all other ranks."""
         if not self.first and self.seen.differences and not self.rank:
-            raise Stopped
+            raise RunStopped
 
     def ends(self) -> None:
         """Record a finding for the first value of the first run that the second run did not compute."""
@@ -215,7 +215,7 @@ class World:
                 self.finding("is in the first run only", key)
                 return
 
-    def gather_seen(self, recording: Recording, seen: Seen, met: set[Key]) -> None:
+    def gather_seen(self, recording: Recording, seen: RunFindings, met: set[Key]) -> None:
         """Add the recording and the comparisons of another rank. Values of both ranks, such as announcements, must be
         equal.
         """
@@ -254,7 +254,7 @@ class World:
         units: number of changed clients that take part; None for all. adds_noise: True if the output is the input plus
         noise.
         """
-        entered, left = plain(given), plain(noisy)
+        entered, left = as_array(given), as_array(noisy)
         key = self._key(name, client, step)
         self.seen.mechanisms += 1
         if adds_noise and entered.shape == left.shape and len(left) and bool(np.all(left == entered)):
@@ -270,7 +270,7 @@ class World:
         self.seen.moved += not np.array_equal(entered_1, entered)
         if self._compares(name):
             self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
-        return like(left_1, noisy)
+        return in_form_of(left_1, noisy)
 
     def _compare_mechanism(
         self,
@@ -293,7 +293,7 @@ class World:
             exempt = (self.pair.record is not None and client in self.changed) or client is None
             count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
             allowed = count * self.pair.times * sensitivity if exempt else 0.0
-            by = length(self.moved(one[0], two[0]), norm)
+            by = norm_of(self.moved(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
                 1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
             ):
@@ -315,7 +315,7 @@ class World:
         with np.errstate(all="ignore"):
             return two.astype(np.float64) - one.astype(np.float64)
 
-    # ---- parts of a dpfed.run, whose rounds `dpfed.audit.replays.rounds.RoundsWorld` compares
+    # ---- parts of a dpfed.run, whose rounds `dpfed.audit.replays.rounds.ReplayRunOfRounds` compares
 
     @property
     def rounds(self) -> Any:
@@ -348,10 +348,12 @@ class World:
 
     def reseed(self, name: str) -> None:
         place = self._times[self.round, name, None]
-        seed_all(int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little"))
+        seed_global_generators(
+            int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little")
+        )
 
 
-def seed_all(seed: int) -> None:
+def seed_global_generators(seed: int) -> None:
     """Seed the global generators of Python, numpy and, if it is loaded, torch."""
     import random
     import sys
@@ -362,23 +364,23 @@ def seed_all(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def plain(value: Any) -> NDArray[Any]:
+def as_array(value: Any) -> NDArray[Any]:
     """Return a number, an array or a tensor as an array; a sequence of these is concatenated."""
     if isinstance(value, list | tuple):
-        parts = [plain(one).reshape(-1) for one in value]
+        parts = [as_array(one).reshape(-1) for one in value]
         return np.concatenate(parts) if parts else np.zeros(0)
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.atleast_1d(np.array(value))
 
 
-def like(array: NDArray[Any], value: Any) -> Any:
+def in_form_of(array: NDArray[Any], value: Any) -> Any:
     """Return the entries of `array` as an object of the type, shape and dtype of `value`."""
     if isinstance(value, list | tuple):
         made, start = [], 0
         for one in value:
-            size = plain(one).size
-            made.append(like(array[start : start + size], one))
+            size = as_array(one).size
+            made.append(in_form_of(array[start : start + size], one))
             start += size
         return type(value)(made)
     if hasattr(value, "detach"):
@@ -408,7 +410,7 @@ def digest(value: object) -> str:
     return repr(value)
 
 
-def length(moved: Floats, norm: Norm) -> float:
+def norm_of(moved: Floats, norm: Norm) -> float:
     """Return the norm of a difference; NaN if the difference has a NaN."""
     with np.errstate(all="ignore"):
         flat = moved.reshape(-1)

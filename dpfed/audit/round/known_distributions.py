@@ -20,18 +20,18 @@ from accounting.mechanisms import (
     noise_of,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.outcome import Moved
+from dpfed.audit.outcome import MoveBound
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_samples
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreDistribution
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 _FARTHEST = 12.0
 _WIDEST = 2_000_000
 
 
-def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
+def whole_scores(claim: Claim, law: ScoreDistribution | None) -> WholeScores | None:
     """Return the moments of scores of this distribution, for bounds from whole scores; None if no means are known.
 
     Sums of whole numbers without sampling use the score itself, whose mean does not depend on the noise's distribution.
@@ -47,8 +47,8 @@ def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
 
 
 def shown(
-    claim: Claim, law: ScoreLaw, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
-) -> Moved:
+    claim: Claim, law: ScoreDistribution, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
+) -> MoveBound:
     """Return the bound on the distance that the client moves the release, and its epsilon, from whole scores.
 
     ready: moments of the scores (`WholeScores`). gap: distance of the pair without noise, over the sensitivity.
@@ -57,10 +57,10 @@ def shown(
     reach = min(gap, 1.0)
     factor = ready.moved(*scores, alpha=alpha)
     if factor == 0:
-        return Moved(factor=0.0, epsilon=None)
+        return MoveBound(factor=0.0, epsilon=None)
     if isinstance(law, CoinLaw):
-        return Moved(factor=factor * reach, epsilon=least_epsilon(law.moved(factor), delta=claim.delta))
-    return Moved(factor=factor * reach, epsilon=_delta_of_move(claim, factor * reach))
+        return MoveBound(factor=factor * reach, epsilon=least_epsilon(law.moved(factor), delta=claim.delta))
+    return MoveBound(factor=factor * reach, epsilon=_delta_of_move(claim, factor * reach))
 
 
 def _delta_of_move(claim: Claim, factor: float) -> float | None:

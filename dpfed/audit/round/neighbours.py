@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.trials import LOUD, Direction, equal_in_every_layer, signs, uneven
+from dpfed.audit.trials import LOUD_NORM, Direction, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.models.flat import Block
 from dpfed.stages.maps import Map
 
@@ -60,17 +60,17 @@ def pairs_of_sums(
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
         return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
 
-    dense, loud, sizes = tensor(signs(size)), LOUD * bound, sizes_of(layout)
+    dense, loud, sizes = tensor(fixed_signs(size)), LOUD_NORM * bound, sizes_of(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
     return [
         against("dense", loud * dense / size**0.5),
         against("one entry", loud * _one_sent(chosen, size)),
         *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
-        against("equal norm in every layer", loud * tensor(equal_in_every_layer(sizes))),
+        against("equal norm in every layer", loud * tensor(layerwise_direction(sizes))),
         against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         against("huge", HUGE * dense),
         against("tiny", TINY * bound * dense / size**0.5),
-        *(against(name, loud * tensor(row), screened=True) for name, row in uneven(sizes).items()),
+        *(against(name, loud * tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
     ]
 
 
@@ -128,11 +128,14 @@ def pairs_of_samples(
         against("all up from the edge", up, low),
         against("all down from the other edge", -up, 1 - low),
         against("all up from the start", up, None),
-        against("both ways from the start", tensor(signs(size)), None),
+        against("both ways from the start", tensor(fixed_signs(size)), None),
         against("all up, all others down", up, None, -up),
         against("one probability up", _one_sent(chosen, size), deep),
         against("all up from certainty", up, nothing),
-        *(against(name, LOUD * tensor(row), None, screened=True) for name, row in uneven(sizes_of(layout)).items()),
+        *(
+            against(name, LOUD_NORM * tensor(row), None, screened=True)
+            for name, row in uneven_directions(sizes_of(layout)).items()
+        ),
     ]
 
 

@@ -34,10 +34,19 @@ from dpfed.audit.round.round_checks import (
     sum_check,
 )
 from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.statistics.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
-from dpfed.audit.statistics.thresholds import ScoreCuts, coins
+from dpfed.audit.statistics.power import (
+    LIKELY,
+    MOVES,
+    MOVES_OF_BERNOULLI,
+    NO_POWER,
+    NOISES,
+    Power,
+    RejectionRegion,
+    power_of,
+)
+from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
 from dpfed.audit.statistics.whole_scores import WholeScores
-from dpfed.audit.trials import PLENTY, Progress, Share, split
+from dpfed.audit.trials import ENOUGH_TRIALS, Progress, TrialShare, split_trials
 from dpfed.audit.verdict import Check
 from dpfed.compress.levels import Dense
 from dpfed.errors import ConfigError
@@ -150,7 +159,7 @@ def _best_power(tests: list[PairTest]) -> Power:
     """Return the power of the pair that would have found the least shortfall of noise; for ties, the smallest move."""
     known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= ENOUGH]
     sizes = [[math.inf if fault is None else fault for fault in (one.noise_short, one.too_far)] for one in known]
-    return known[sizes.index(min(sizes))] if known else NOTHING
+    return known[sizes.index(min(sizes))] if known else NO_POWER
 
 
 def claimed(one: OneRound, delta: float) -> Claim:
@@ -186,7 +195,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
 
 
-def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
+def pair_tests(share: TrialShare[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
     """Return the tests of a pair, one for each score, and its trials. Cuts are fixed before the counted trials."""
     say("choosing the cuts of scores")
     world, kinds = share.pair, share.pair.pair.scores
@@ -195,7 +204,7 @@ def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairT
     of_profile = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
     cuts = {kind: world.cuts(kind, share.trials, of_profile[kind]) for kind in kinds}
     total = f"{share.trials:,} trials"
-    counts = coins(share.trials, share.seed)
+    counts = trials_in_worlds(share.trials, share.seed)
     trials = world.trials(counts, seed=share.seed, say=lambda done: say(f"{done:,} of {total}"))
     say(f"computing the faults that {total} would have found")
     tests = [
@@ -205,7 +214,7 @@ def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairT
 
 
 def _test(
-    share: Share[TwoWorlds],
+    share: TrialShare[TwoWorlds],
     kind: Score,
     seen: tuple[Floats, Floats],
     cuts: ScoreCuts,
@@ -247,13 +256,15 @@ def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, i
     law, claim = world.laws.get(kind), world.claim
     if law is None:
         return None
-    region = Region.of(claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+    region = RejectionRegion.of(
+        claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+    )
     if claim.coins is not None:
-        return power_of(region, law, noises=(), moves=MOVES_OF_COINS)
+        return power_of(region, law, noises=(), moves=MOVES_OF_BERNOULLI)
     return power_of(region, law, noises=NOISES, moves=MOVES)
 
 
-def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share[TwoWorlds]]:
+def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[TrialShare[TwoWorlds]]:
     """Return each pair's share of trials and alpha.
 
     A screened pair gets a share only if its gap, which is measured without noise, is above that of all pairs that are
@@ -262,7 +273,7 @@ def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) 
     plain = max(one.gap for one in worlds if not one.pair.screened)
     tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
     gaps = [one.gap for one in tried]
-    return split(tried, gaps, trials=trials, alpha=alpha, seed=seed, nearly=1 - 1e-3, plenty=PLENTY)
+    return split_trials(tried, gaps, trials=trials, alpha=alpha, seed=seed, nearly=1 - 1e-3, plenty=ENOUGH_TRIALS)
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:

@@ -19,7 +19,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -144,7 +144,7 @@ class Stream:
         assert noise is not None
         if not self.schedule.secret:
             mu = squares(self.schedule, self.rounds) ** 0.5 * noise.mu
-            return claimed_gaussian(mu, trials=trials // 2, alpha=alpha)
+            return gaussian_threshold(mu, trials=trials // 2, alpha=alpha)
         return Thresholds(values=(float(np.median(self.scores(1, pilot))),), origin="a pilot")
 
 

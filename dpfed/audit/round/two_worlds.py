@@ -20,10 +20,10 @@ from dpfed.audit.round.neighbours import Neighbours
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.statistics import power, score_distribution, thresholds
-from dpfed.audit.statistics.epsilon_bounds import guessing
-from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
-from dpfed.audit.statistics.thresholds import Cuts, ScoreCuts, Thresholds
-from dpfed.audit.trials import in_drawn_order
+from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
+from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreDistribution
+from dpfed.audit.statistics.thresholds import GuessCuts, ScoreCuts, Thresholds
+from dpfed.audit.trials import calls_in_random_order
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.integers import Integers
 
@@ -65,7 +65,7 @@ class TwoWorlds:
     base: Tensor
     direction: Tensor
     gap: float
-    laws: dict[str, ScoreLaw]
+    laws: dict[str, ScoreDistribution]
     ratio: CoinRatio | None = None
     count: CountOfNorms | None = None
 
@@ -97,7 +97,7 @@ class TwoWorlds:
                     scores[world].extend(self._scores(kind, done))
             return [None] * len(numbers)
 
-        for _ in in_drawn_order(run, sum(rounds), np.random.default_rng([seed, 0x0D])):
+        for _ in calls_in_random_order(run, sum(rounds), np.random.default_rng([seed, 0x0D])):
             say(sum(len(some) for some in found[self.pair.scores[0]]))
         scores = {kind: (np.array(one[: counts[0]]), np.array(two[: counts[1]])) for kind, (one, two) in found.items()}
         return Trials(scores=scores, entries=frozenset(entries), replays=all(replays))
@@ -111,21 +111,25 @@ class TwoWorlds:
         if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
             low, high = law.reach()
             at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
-            cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
-            return _score_cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
+            cut = power.threshold_for_short_noise(law, profile, trials=trials // 2, alpha=alpha)
+            return _score_cuts(cut, best_guess_cuts(law.errors, at, trials=trials, alpha=alpha, delta=delta))
         if self.ratio is not None and self.ratio.rules_out:
             return ScoreCuts.at(0.0, "likelihood ratio 1, since a value is possible in one world only")
         centre, scale, mu, origin = self._unit(kind, trials)
         if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
             middle = centre + scale * mu / 2 if math.isfinite(mu) else 0.0
             return ScoreCuts.at(middle if math.isfinite(middle) else 0.0, "no noise, or nothing to separate")
-        unit = thresholds.claimed_gaussian(abs(mu), trials=trials // 2, alpha=alpha)
+        unit = thresholds.gaussian_threshold(abs(mu), trials=trials // 2, alpha=alpha)
         at = np.linspace(-6.0, abs(mu) + 6.0, _CANDIDATES)
-        found = guessing(score_distribution.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
+        found = best_guess_cuts(
+            score_distribution.scores_of_all_clients(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta
+        )
         sign = 1.0 if mu > 0 else -1.0
         ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
         values = tuple(centre + scale * sign * value for value in unit.values)
-        return _score_cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
+        return _score_cuts(
+            Thresholds(values=values, origin=origin), GuessCuts(low=ends[0], high=ends[1], origin=origin)
+        )
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
         """Return (centre, scale, mu, source); (score - centre) / scale is about N(0, 1) in world 0, N(mu, 1) in world
@@ -174,7 +178,7 @@ class TwoWorlds:
         return [self.count.joint(score, done.state, self.gap * (self.claim.mu or 0.0))]
 
 
-def _score_cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
+def _score_cuts(of_profile: Thresholds, of_guesses: GuessCuts) -> ScoreCuts:
     return ScoreCuts(of_profile=of_profile, of_guesses=of_guesses, of_gaussian=of_profile.values[0])
 
 
@@ -195,16 +199,16 @@ def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     gap = float(torch.linalg.vector_norm(ends[1] - ends[0], dim=1).mean()) / claim.sensitivity
     mu = min(gap, 1.0) * (claim.mu or 0.0)
     drawn = quiet.drawn and claim.seen == "sum"
-    laws: dict[str, ScoreLaw] = {
+    laws: dict[str, ScoreDistribution] = {
         "filter": _score_distribution(quiet, claim, pair, mu, base, direction)
         if drawn
-        else score_distribution.plain(mu)
+        else score_distribution.scores_of_all_clients(mu)
     }
     count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu and claim.seen == "sum" else None
     if count is not None and not one.sampled:
         laws |= {
-            "count": score_distribution.plain(count.mu),
-            "joint": score_distribution.plain(math.hypot(mu, count.mu)),
+            "count": score_distribution.scores_of_all_clients(count.mu),
+            "joint": score_distribution.scores_of_all_clients(math.hypot(mu, count.mu)),
         }
     return TwoWorlds(
         pair=pair, claim=claim, rounds=rounds, base=base, direction=direction, count=count, gap=gap, laws=laws
@@ -234,7 +238,7 @@ def _score_distribution(
         return float(_released(quiet, moves, cohort).mean(dim=0) @ direction)
 
     origin = float(base @ direction)
-    return score_distribution.drawn(
+    return score_distribution.scores_of_drawn_cohort(
         claim.sampling,
         quiet.one.method.sampler.clients,
         mu,

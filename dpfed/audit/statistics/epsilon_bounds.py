@@ -14,11 +14,13 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.gaussian import epsilon_from_below
 from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
-from dpfed.audit.statistics.thresholds import Cuts, Errors, overfull
+from dpfed.audit.statistics.thresholds import ErrorRates, GuessCuts, most_revealed_trials
 from dpfed.errors import ConfigError
 
 
-def epsilon_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: Cuts) -> float:
+def epsilon_lower_bound(
+    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: GuessCuts
+) -> float:
     """Return the epsilon at which at least this number of correct guesses has probability alpha, for any mechanism.
 
     Guesses: "world 1" for scores from `cuts.high` on, "world 0" below `cuts.low`, none between. Every (epsilon,
@@ -37,7 +39,7 @@ def epsilon_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float,
         raise ConfigError("delta=1.0: every mechanism satisfies it. Must be in [0, 1).")
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
     right, wrong = cuts.counted(first, second)
-    shown = overfull(len(first) + len(second), target, level)
+    shown = most_revealed_trials(len(first) + len(second), target, level)
     return float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
 
 
@@ -54,7 +56,7 @@ def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, alpha: float, cut
     equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
     """
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
-    right, wrong = Cuts(low=cut, high=cut, origin="one cut").counted(first, second)
+    right, wrong = GuessCuts(low=cut, high=cut, origin="one cut").counted(first, second)
     return max(0.0, -2 * float(ndtri(upper_limit(wrong, right + wrong, alpha=alpha))))
 
 
@@ -77,7 +79,7 @@ def epsilon_of_shift(mu: float, *, delta: float) -> float:
     return epsilon_from_below(delta, mu=mu) if mu else 0.0
 
 
-def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
+def best_guess_cuts(errors: ErrorRates, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> GuessCuts:
     """Return the cuts with the largest expected epsilon bound at `delta`, if scores have the claimed distribution.
 
     errors: function from a threshold t to (P0(score >= t), P1(score < t)). candidates: thresholds to choose from.
@@ -93,10 +95,10 @@ def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float
     half = trials / 2
     right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
     wrong = half * (false[:, None] + missed_low[None, :])
-    shown = epsilon_of_guesses(right, wrong, shown=overfull(trials, delta, alpha), alpha=0.95 * alpha)
+    shown = epsilon_of_guesses(right, wrong, shown=most_revealed_trials(trials, delta, alpha), alpha=0.95 * alpha)
     highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
     shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
     high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return Cuts(
+    return GuessCuts(
         low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed distribution, {trials} trials"
     )

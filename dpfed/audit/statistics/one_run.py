@@ -93,7 +93,7 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
     return _largest_rejected(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
 
 
-def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
+def rejects_f_dp(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
     """Return True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
 
     `inverse_blow_up`(y) is the least Q(S) that the claim allows for an event with P(S) >= y, in both orders of (P, Q).
@@ -114,12 +114,12 @@ def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float],
 
 
 def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
-    """Return the largest mu for which `rejects_blow_up` rejects mu-GDP; 0 if it rejects none.
+    """Return the largest mu for which `rejects_f_dp` rejects mu-GDP; 0 if it rejects none.
 
     The result is a lower bound on mu only if the run is mu-GDP for some mu. That mu0-GDP is rejected for every mu0
     below the result holds for any run.
     """
-    return _largest_rejected(lambda mu: rejects_blow_up(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
+    return _largest_rejected(lambda mu: rejects_f_dp(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
 
 
 def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
@@ -140,7 +140,7 @@ def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) 
     scale, delta = np.exp(-epsilons), np.asarray(profile(epsilons), dtype=float)
     if np.isnan(delta).any():
         raise ConfigError("profile: gave NaN. Give a privacy profile of real epsilon.")
-    return rejects_blow_up(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
+    return rejects_f_dp(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
 
 
 def _largest_rejected(rejected: Callable[[float], bool]) -> float:

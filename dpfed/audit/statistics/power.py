@@ -18,7 +18,7 @@ from scipy.special import bdtr
 
 from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreDistribution
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9
@@ -33,7 +33,7 @@ _CELLS = 64
 _REACH = 8.0
 
 
-def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
+def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
     """Return the threshold at which noise short by a fifth exceeds `profile` the most, at expected counts.
 
     It is meant for drawn cohorts, whose worst events are in the tail of the score.
@@ -88,20 +88,20 @@ class Power:
         """
         found = []
         if self.noise_short is not None:
-            found.append(f"noise short by {_percent(self.noise_short)}")
+            found.append(f"noise short by {_percent_text(self.noise_short)}")
         if self.too_far is not None:
-            found.append(f"a client that moves the release {_percent(self.too_far)} too far")
+            found.append(f"a client that moves the release {_percent_text(self.too_far)} too far")
         if not found:
             return "no fault of the noise or of the clip, however large"
         return f"{' or '.join(found)}, with probability {self.probability:.0%}"
 
 
-def _percent(part: float) -> str:
+def _percent_text(part: float) -> str:
     return f"{100 * part:.3g}%"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Region:
+class RejectionRegion:
     """Rejected counts: at most `false_positives[k]` false positives and `most_negatives[k]` false negatives, for some
     k.
 
@@ -119,18 +119,18 @@ class Region:
     def of(
         cls,
         profile: PrivacyProfile,
-        law: ScoreLaw,
+        law: ScoreDistribution,
         *,
         threshold: float,
         trials0: int,
         trials1: int,
         alpha: float,
-    ) -> Region:
+    ) -> RejectionRegion:
         """Return the rejected counts of `rejection.reject_claim` with one threshold.
 
         `law` affects only the false positives at which the region is evaluated most densely.
         """
-        cells = _cells(trials0, law.errors(threshold)[0])
+        cells = _numbers_of_false_positives(trials0, law.errors(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
             counts = ErrorCounts.of_counts(positives, negatives, trials0, trials1)
@@ -138,7 +138,7 @@ class Region:
 
         most, limits = trials1, []
         for positives in cells:
-            most = _most(partial(rejected, int(positives)), most)
+            most = _largest_holding(partial(rejected, int(positives)), most)
             limits.append(most)
         return cls(
             threshold=threshold,
@@ -148,19 +148,19 @@ class Region:
             most_negatives=np.array(limits),
         )
 
-    def probability(self, law: ScoreLaw, fault: Deviation) -> float:
+    def probability(self, law: ScoreDistribution, fault: Deviation) -> float:
         """Return a lower bound on the probability of a rejection if scores are distributed as `law` under `fault`."""
         fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
-        in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
-        return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
+        in_cell = np.diff(_binomial_cdf(self.false_positives, self.trials0, fpr), prepend=0.0)
+        return float((in_cell * _binomial_cdf(self.most_negatives, self.trials1, fnr)).sum())
 
 
-def _at_most(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
+def _binomial_cdf(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
     """Return P(Binomial(trials, rate) <= count), 0 for counts below 0."""
     return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
 
 
-def _cells(trials: int, rate: float) -> NDArray[np.int64]:
+def _numbers_of_false_positives(trials: int, rate: float) -> NDArray[np.int64]:
     """Return numbers of false positives, from 0 to beyond their mean and dense around it."""
     spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
     low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
@@ -168,7 +168,7 @@ def _cells(trials: int, rate: float) -> NDArray[np.int64]:
     return np.unique(np.round(np.concatenate([far, near])).astype(np.int64))
 
 
-def _most(holds: Callable[[int], bool], most: int) -> int:
+def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
     """Return the largest number from 0 to `most` for which `holds` is true; -1 if there is none.
 
     `holds` is true up to that number and false beyond it. The search steps down from `most`, which is often near the
@@ -184,7 +184,9 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
 
 
-def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:
+def power_of(
+    region: RejectionRegion, law: ScoreDistribution, *, noises: tuple[float, ...], moves: tuple[float, ...]
+) -> Power:
     """Return, for `noises` and for `moves`, the smallest listed fault such that it and all larger ones are found."""
     short = [Deviation(noise_short=one) for one in noises]
     far = [Deviation(too_far=one) for one in moves]
@@ -210,5 +212,5 @@ NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 10
 MOVES = tuple(
     np.round(np.concatenate([np.arange(1, 100) / 200, np.arange(10, 100) / 20, np.arange(5, 101)]), 4).tolist()
 )
-MOVES_OF_COINS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-NOTHING = Power(probability=LIKELY, noise_short=None, too_far=None)
+MOVES_OF_BERNOULLI = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+NO_POWER = Power(probability=LIKELY, noise_short=None, too_far=None)

@@ -101,13 +101,13 @@ def _largest_excess(profile: PrivacyProfile, missed: float, false: float) -> tup
     if missed + false < 1:
         low, high = math.log(missed / (1 - false)), math.log((1 - missed) / false)
         epsilons = np.append(epsilons, np.linspace(low, high, _GRID))
-    claimed = _checked(profile, epsilons)
+    claimed = _checked_profile_values(profile, epsilons)
     seen = 1 - missed - np.exp(epsilons) * false
     best = int(np.argmax(seen - claimed))
     return float((seen - claimed)[best]), float(epsilons[best]), float(seen[best]), float(claimed[best])
 
 
-def _checked(profile: PrivacyProfile, epsilons: Floats) -> Floats:
+def _checked_profile_values(profile: PrivacyProfile, epsilons: Floats) -> Floats:
     claimed = np.asarray(profile(epsilons), dtype=float)
     least = np.maximum(-np.expm1(epsilons), 0.0)
     if claimed.shape != epsilons.shape or not np.all((claimed >= least - 1e-9) & (claimed <= 1 + 1e-9)):

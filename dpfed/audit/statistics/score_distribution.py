@@ -26,7 +26,7 @@ class Deviation:
 HONEST = Deviation()
 
 
-class ScoreLaw(Protocol):
+class ScoreDistribution(Protocol):
     """Distribution of scores, given by the error rates of threshold tests."""
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
@@ -57,13 +57,13 @@ class NormalMixture:
         return float(means.min()), float(means.max())
 
 
-def plain(mu: float) -> NormalMixture:
+def scores_of_all_clients(mu: float) -> NormalMixture:
     """Return the distribution if all clients take part: N(0, 1) in world 0 and N(mu, 1) in world 1."""
     one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
     return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
 
 
-def drawn(
+def scores_of_drawn_cohort(
     sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float, *, present: bool = False
 ) -> NormalMixture:
     """Return the distribution for a cohort drawn from `clients` clients, in units of the claimed noise.
@@ -75,10 +75,10 @@ def drawn(
     present: True if world 0 has the client under test, which may then displace another client (Poisson with a cap)
     """
     if sampling.name == "all":
-        return plain(mu)
+        return scores_of_all_clients(mu)
     q = sampling.probability
     if isinstance(sampling, CappedPoissonSampling):
-        return _capped(sampling, clients, mu, rest, expected, present)
+        return _scores_of_capped_cohort(sampling, clients, mu, rest, expected, present)
     if sampling.name != "poisson":
         weights, beside = np.array([1 - q, q]), np.array([out, 0.0])
         own = np.array([0.0, mu])
@@ -93,7 +93,7 @@ def drawn(
     )
 
 
-def _capped(
+def _scores_of_capped_cohort(
     sampling: CappedPoissonSampling, clients: int, mu: float, rest: float, expected: float, present: bool
 ) -> NormalMixture:
     """Return the distribution for Poisson sampling with a cap K: drawn with r others, r + 1 > K, the client is kept

@@ -17,7 +17,7 @@ from accounting.arrays import Floats
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.errors import ConfigError
 
-Errors = Callable[[float], tuple[float, float]]
+ErrorRates = Callable[[float], tuple[float, float]]
 PrivacyProfile = Callable[[Floats], ArrayLike]
 
 
@@ -43,7 +43,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cuts:
+class GuessCuts:
     """Cuts of a guess: world 1 if score >= `high`, world 0 if score < `low`, else no guess.
 
     The cuts are fixed before the scores are drawn.
@@ -69,7 +69,7 @@ class ScoreCuts:
     """Cuts of one score: for the test of a profile, for guesses of the world, and for the bound on mu (Gaussian DP)."""
 
     of_profile: Thresholds
-    of_guesses: Cuts
+    of_guesses: GuessCuts
     of_gaussian: float
 
     @classmethod
@@ -77,12 +77,12 @@ class ScoreCuts:
         """Return cuts that are all equal to `score`."""
         return cls(
             of_profile=Thresholds(values=(score,), origin=origin),
-            of_guesses=Cuts(low=score, high=score, origin=origin),
+            of_guesses=GuessCuts(low=score, high=score, origin=origin),
             of_gaussian=score,
         )
 
 
-def claimed_gaussian(mu: float, *, trials: int, alpha: float) -> Thresholds:
+def gaussian_threshold(mu: float, *, trials: int, alpha: float) -> Thresholds:
     """Return the best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as claimed.
 
     `trials`: number in each world. Scores are in units of the noise's standard deviation along x' - x: for an upload y,
@@ -101,14 +101,14 @@ def claimed_gaussian(mu: float, *, trials: int, alpha: float) -> Thresholds:
     return Thresholds(values=(float(at[best]),), origin=f"best for claimed scores of N({shift:g}, 1), {n} trials")
 
 
-def overfull(trials: int, delta: float, alpha: float) -> int:
+def most_revealed_trials(trials: int, delta: float, alpha: float) -> int:
     """Return the least d with P(Bin(trials, delta) > d) <= alpha / 20, a limit on the revealed trials; 0
     at delta = 0.
     """
     return int(binom.isf(alpha / 20, trials, delta)) if delta > 0 else 0
 
 
-def coins(trials: int, seed: int) -> tuple[int, int]:
+def trials_in_worlds(trials: int, seed: int) -> tuple[int, int]:
     """Return the numbers of trials in world 0 and world 1 by fair coin flips, given that both are at least 1.
 
     That condition has probability 1 - 2^(1 - trials).

@@ -65,10 +65,10 @@ class WholeScores:
     @classmethod
     def of(cls, law: NormalMixture) -> WholeScores:
         """Return the moments for Gaussian noise and any sampling: g is the log-likelihood ratio of a score's cell."""
-        edges = _edges(law)
-        absent, present = _cells(law, edges, 1.0)
+        edges = _cell_edges(law)
+        absent, present = _cell_probabilities(law, edges, 1.0)
         weights = np.log((present + _NEVER) / (absent + _NEVER))
-        laws = [_cells(law, edges, float(factor)) for factor in FACTORS]
+        laws = [_cell_probabilities(law, edges, float(factor)) for factor in FACTORS]
         means = np.array([[cells @ weights for cells in pair] for pair in laws])
         squares = np.array([[cells @ weights**2 for cells in pair] for pair in laws])
         cubes = np.array([[cells @ weights**3 for cells in pair] for pair in laws])
@@ -118,7 +118,7 @@ class WholeScores:
         error = math.sqrt(given.var(ddof=1) / given.size + without.var(ddof=1) / without.size)
         thirds = [float(((one - one.mean()) ** 3).mean()) / one.size**2 for one in (given, without)]
         quantile = _quantile(absent.size, present.size, alpha)
-        quantile += float(_more(quantile, thirds[0] - thirds[1], error))
+        quantile += float(_skewness_correction(quantile, thirds[0] - thirds[1], error))
         quantile *= math.sqrt(shared)
         shown = float(given.mean() - without.mean()) - quantile * error
         if not shown > self.differences[0]:
@@ -139,7 +139,7 @@ class WholeScores:
         errors = np.sqrt(self.variances[0] / trials0 + self.variances[1] / trials1)
         if self.thirds is not None:
             thirds = self.thirds[1] / trials1**2 - self.thirds[0] / trials0**2
-            quantile = quantile + _more(float(quantile), thirds, errors)
+            quantile = quantile + _skewness_correction(float(quantile), thirds, errors)
         likely = ndtr((self.differences - honest) / np.maximum(errors, 1e-300) - quantile) >= probability
         found = np.flatnonzero(~likely)
         first = int(found[-1]) + 1 if found.size else 0
@@ -150,7 +150,7 @@ def _quantile(first: int, second: int, alpha: float) -> float:
     return -float(stdtrit(min(first, second) - 1, require.open_probability(alpha=alpha) / _ROOM))
 
 
-def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
+def _skewness_correction(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
     """Return the addition to the quantile for a difference of means that is skewed to the left.
 
     third: third central moment of that difference. error: its standard error.
@@ -159,7 +159,7 @@ def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
     return np.asarray(np.maximum(-skewness, 0.0) * (2 * quantile**2 + 1) / 6)
 
 
-def _edges(law: NormalMixture) -> Floats:
+def _cell_edges(law: NormalMixture) -> Floats:
     """Return edges of cells such that nearly all scores of both worlds are between the first and the last edge."""
     low, high = -1.0, 1.0
     while law.errors(low)[1] > _NEVER or 1 - law.errors(low)[0] > _NEVER:
@@ -169,7 +169,7 @@ def _edges(law: NormalMixture) -> Floats:
     return np.linspace(low, high, _CELLS)
 
 
-def _cells(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Floats]:
+def _cell_probabilities(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Floats]:
     """Return the probabilities of the cells in world 0 and world 1; the first and the last cell are unbounded."""
     worlds = []
     for weights, means, own in zip(law.weights, law.means, law.own, strict=True):

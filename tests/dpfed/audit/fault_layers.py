@@ -23,8 +23,8 @@ from dpfed.audit.round.round_checks import public_map_check
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
-from dpfed.audit.trials import Share
+from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
+from dpfed.audit.trials import TrialShare
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.runs.experiment import build
@@ -120,7 +120,7 @@ def worlds(pair, trials):
         claim = claimed(case.one, DELTA)
         (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
         world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
-        tests, _ = pair_tests(Share(pair=world, trials=trials, alpha=ALPHA))
+        tests, _ = pair_tests(TrialShare(pair=world, trials=trials, alpha=ALPHA))
         return any(test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
@@ -169,7 +169,7 @@ def two_rounds(trials):
             )
             scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
         mu = claim.mu / 2**0.5
-        cut = claimed_gaussian(mu, trials=trials // 2, alpha=ALPHA)
+        cut = gaussian_threshold(mu, trials=trials // 2, alpha=ALPHA)
         values = tuple(2**0.5 * value for value in cut.values)
         return reject_claim(
             *scores, profile, alpha=ALPHA, thresholds=Thresholds(values=values, origin="N(0, 2) and N(mu, 2)")

@@ -14,7 +14,7 @@ from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, 
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
-from dpfed.audit.functions.outputs import Output, numbers_of, output_of, table_of
+from dpfed.audit.functions.outputs import Output, numbers_of, output_of, output_table
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
@@ -195,7 +195,7 @@ def test_outputs_of_every_kind_are_numbers():
     }
     assert numbers_of(seen).tolist() == [1, 1, 1, 2, 1, 2.5, 3, 1, 65]
     rows = [Output(numbers=np.array(one), kind=0) for one in ([1.0, math.nan], [2.0], [math.inf, -math.inf])]
-    assert table_of(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
+    assert output_table(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
     half = torch.tensor([0.0, 1.5], dtype=torch.bfloat16)
     assert numbers_of([half, half.to_sparse()]).tolist() == [0, 1.5, 0, 1.5]
     with pytest.raises(ConfigError, match="returned object"):

@@ -18,7 +18,7 @@ from dpfed.audit.round.method_setting import audit_upload, audited_methods, conf
 from dpfed.audit.round.one_round import OneStream
 from dpfed.audit.round.round_audit import ENOUGH, claimed, pair_tests, pairs_of, shares_of
 from dpfed.audit.round.two_worlds import TwoWorlds
-from dpfed.audit.trials import Share
+from dpfed.audit.trials import TrialShare
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
@@ -206,7 +206,7 @@ def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does()
         claim = claimed(made.one, 1e-5)
         (pair,) = [one for one in pairs_of(made.one, claim, made.layout) if one.name == "one entry"]
         world = TwoWorlds.of(made.drawing_from(OneStream(3)), claim, pair)
-        found += pair_tests(Share(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
+        found += pair_tests(TrialShare(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
     sound, broken = found
     assert not sound.rejected
     assert sound.moved.factor < 1
@@ -221,14 +221,14 @@ def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
     one, layout = prepared("dp-fedavg")
     claim = claimed(one, 1e-5)
     world = TwoWorlds.of(one.with_randomness(OneStream(4)), claim, pairs_of(one, claim, layout)[0])
-    (test,), _ = pair_tests(Share(pair=world, trials=8_000, alpha=0.05))
+    (test,), _ = pair_tests(TrialShare(pair=world, trials=8_000, alpha=0.05))
     assert 0.85 < test.mu <= 1.0
     assert 1.5 < test.lower_bound < test.lower_bound_gdp <= claim.epsilon
     assert not test.test.rejected
     release = one.method.release(replace(one.announced, uploads=one.clients))
     better = replace(release, mechanism=Gaussian(noise_multiplier=1.25, adjacency=Adjacency.ADD_REMOVE))
     wrong = replace(world, claim=claim_of(better, delta=1e-5))
-    (refuted,), _ = pair_tests(Share(pair=wrong, trials=8_000, alpha=0.05))
+    (refuted,), _ = pair_tests(TrialShare(pair=wrong, trials=8_000, alpha=0.05))
     assert refuted.test.rejected
 
 

@@ -11,15 +11,19 @@ from accounting.mechanisms import FixedSizeSampling, PoissonSampling
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, least_epsilon, whole_scores_of_samples
 from dpfed.audit.round.known_distributions import integer_epsilon
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.score_distribution import Deviation, drawn, plain
+from dpfed.audit.statistics.score_distribution import Deviation, scores_of_all_clients, scores_of_drawn_cohort
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 ALPHA = 0.05
 LAWS = {
-    "gaussian": plain(1.0),
-    "weak": plain(0.2),
-    "a Poisson cohort": drawn(PoissonSampling(probability=0.3), 10, 1.0, out=0.0, rest=-1.0, expected=2.7),
-    "a drawn cohort": drawn(FixedSizeSampling(clients=20, cohort=5), 20, 1.5, out=0.5, rest=0.0, expected=0.0),
+    "gaussian": scores_of_all_clients(1.0),
+    "weak": scores_of_all_clients(0.2),
+    "a Poisson cohort": scores_of_drawn_cohort(
+        PoissonSampling(probability=0.3), 10, 1.0, out=0.0, rest=-1.0, expected=2.7
+    ),
+    "a drawn cohort": scores_of_drawn_cohort(
+        FixedSizeSampling(clients=20, cohort=5), 20, 1.5, out=0.5, rest=0.0, expected=0.0
+    ),
 }
 
 
@@ -54,7 +58,7 @@ def test_the_error_rate_is_what_is_stated(name, canaries):
 def test_the_error_rate_of_left_skewed_scores(alpha):
     """8,000 runs of 100 scores of a cohort that few are left out of; Student's quantile alone errs in 6.0% and 0.9%.
     More above the truth than allowed here has probability 1e-3 at alpha."""
-    law = drawn(FixedSizeSampling(clients=100, cohort=95), 100, 5.0, out=-4.0, rest=0.0, expected=0.0)
+    law = scores_of_drawn_cohort(FixedSizeSampling(clients=100, cohort=95), 100, 5.0, out=-4.0, rest=0.0, expected=0.0)
     rng, ready, runs = np.random.default_rng(3), WholeScores.of(law), 8_000
     absent, present = (scores_of(law, np.full(50 * runs, world), rng).reshape(runs, 50) for world in (False, True))
     above = sum(ready.moved(*pair, alpha=alpha) > 1.0 for pair in zip(absent, present, strict=True))
@@ -143,7 +147,7 @@ def test_lines_between_factors_are_where_the_difference_is(name):
 
 def test_power_is_what_draws_show():
     """A client that moves as much too far as `finds` says is found nine times in ten (400 times; 0.9 - 4 errors)."""
-    rng, ready = np.random.default_rng(9), WholeScores.of(plain(1.0))
+    rng, ready = np.random.default_rng(9), WholeScores.of(scores_of_all_clients(1.0))
     far = ready.finds(500, 500, alpha=ALPHA, probability=0.9)
     found = sum(
         ready.moved(rng.standard_normal(500), 1 + far + rng.standard_normal(500), alpha=ALPHA) > 1.0 for _ in range(400)
@@ -154,7 +158,7 @@ def test_power_is_what_draws_show():
 
 def test_a_hundred_thousand_canaries_show_nearly_the_epsilon_of_a_gaussian():
     """Medians of 9, truth 4.377: thresholds show 2.8, or 3.5 along a Gaussian's curve."""
-    rng, law, shown = np.random.default_rng(5), plain(1.0), []
+    rng, law, shown = np.random.default_rng(5), scores_of_all_clients(1.0), []
     ready = WholeScores.of(law)
     for _ in range(9):
         present = rng.random(100_000) < 0.5
@@ -165,7 +169,7 @@ def test_a_hundred_thousand_canaries_show_nearly_the_epsilon_of_a_gaussian():
 
 def test_a_canary_that_moves_too_far_is_noticed():
     """Planted fault: half as far again as claimed, in 1,000 canaries."""
-    rng, law = np.random.default_rng(7), plain(1.0)
+    rng, law = np.random.default_rng(7), scores_of_all_clients(1.0)
     present = rng.random(1000) < 0.5
     scores = scores_of(law, present, rng, Deviation(too_far=0.5))
     assert 1.2 < moved(WholeScores.of(law), scores, present) < 1.5
@@ -174,14 +178,14 @@ def test_a_canary_that_moves_too_far_is_noticed():
 def test_scores_that_say_nothing_show_nothing():
     rng = np.random.default_rng(1)
     present = rng.random(400) < 0.5
-    ready = WholeScores.of(plain(1.0))
+    ready = WholeScores.of(scores_of_all_clients(1.0))
     assert moved(ready, rng.standard_normal(400), present) < 0.2
     assert moved(ready, -5.0 * present, present) == 0.0
 
 
 def test_coins_of_the_wrong_kind_break_the_bound():
     """Planted fault: those present are chosen by their scores; nearly every bound is above the truth."""
-    rng, law, above = np.random.default_rng(2), plain(1.0), 0
+    rng, law, above = np.random.default_rng(2), scores_of_all_clients(1.0), 0
     ready = WholeScores.of(law)
     for _ in range(20):
         present = rng.random(200) < 0.5
