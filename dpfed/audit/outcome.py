@@ -19,11 +19,11 @@ from dpfed.audit.verdict import Check, Verdict, verdict_with_scope
 class ClaimUnderTest(Protocol):
     """Claim under test: a privacy profile that holds for both orders of neighbours, and its epsilon at `delta`.
 
-    gaussian: True if the claim is exactly mu-Gaussian DP, so that a shift larger than mu refutes it
+    is_gaussian: True if the claim is exactly mu-Gaussian DP, so that a shift larger than mu refutes it
     """
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the claim."""
 
     @property
@@ -36,7 +36,7 @@ class ClaimUnderTest(Protocol):
     def delta(self) -> float: ...
 
     @property
-    def gaussian(self) -> bool: ...
+    def is_gaussian(self) -> bool: ...
 
     @property
     def adjacency(self) -> Adjacency: ...
@@ -46,7 +46,7 @@ class DetectableFaults(Protocol):
     """Faults that a test would have found, computed without the outcome of its trials."""
 
     @property
-    def enough(self) -> bool:
+    def is_sufficient(self) -> bool:
         """True if noise short by a fifth is among the faults."""
 
     def as_text(self) -> str:
@@ -96,7 +96,7 @@ class PairTest:
     moved: MoveBound | None = None
 
     @classmethod
-    def of(
+    def from_scores(
         cls,
         seen: tuple[Floats, Floats],
         claim: ClaimUnderTest,
@@ -114,16 +114,16 @@ class PairTest:
         of_profile: error probability of the test of the profile. of_bound, of_gaussian: error probabilities of the two
         lower bounds, given that both inputs were called.
         """
-        mu = gdp_lower_bound(*seen, alpha=of_gaussian, cut=cuts.of_gaussian)
+        mu = gdp_lower_bound(*seen, alpha=of_gaussian, cut=cuts.gaussian_cut)
         return cls(
             pair=pair,
             score=score,
             gap=gap,
             trials=len(seen[0]) + len(seen[1]),
-            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.of_guesses),
+            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.guess_cuts),
             lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
             mu=mu,
-            test=reject_claim(*seen, claim.profile, alpha=of_profile, thresholds=cuts.of_profile),
+            test=reject_claim(*seen, claim.profile, alpha=of_profile, thresholds=cuts.profile_thresholds),
         )
 
     @property
@@ -133,9 +133,9 @@ class PairTest:
         """
         return self.test.rejected or self.too_far
 
-    def shown(self, claim: ClaimUnderTest) -> float:
+    def largest_bound(self, claim: ClaimUnderTest) -> float:
         """Return the largest lower bound of epsilon that applies to the claim."""
-        return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
+        return max(self.lower_bound, self.lower_bound_gdp if claim.is_gaussian else 0.0)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the pair. Key `finds`: the epsilon that the test finds, if its power
@@ -159,7 +159,8 @@ class Audit(Generic[ClaimT, PowerT]):
     trials:        number of counted trials: rounds, uploads if each upload is visible, or calls of a function
     power:         power of the pair that would have found the smallest faults, for any outcome of the trials
     needed_gap:    part of the claimed distance that a pair must reach for a pass
-    farthest:      estimated gap above which the verdict is inconclusive, even if the trials do not refute the claim
+    largest_plausible_gap: estimated gap above which the verdict is inconclusive, even if the trials do not refute the
+    claim
     advice:        remedy if the trials were too few
     not_tried:     names of pairs that got no trials, because there were too few trials for all pairs
     only_measured: names of pairs of uneven updates that were measured without trials, because they show no more of
@@ -176,7 +177,7 @@ class Audit(Generic[ClaimT, PowerT]):
     checks: tuple[Check, ...]
     power: PowerT
     needed_gap: float
-    farthest: float = math.inf
+    largest_plausible_gap: float = math.inf
     advice: str = "Give more trials."
     not_tried: tuple[str, ...]
     only_measured: tuple[str, ...]
@@ -196,7 +197,7 @@ class Audit(Generic[ClaimT, PowerT]):
     @property
     def lower_bound_if_gaussian(self) -> float | None:
         """Largest lower bound of epsilon for a Gaussian mechanism; None if none is claimed."""
-        return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.gaussian else None
+        return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
 
     @property
     def verdict(self) -> Verdict:
@@ -207,8 +208,8 @@ class Audit(Generic[ClaimT, PowerT]):
         """
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
-        near = self.needed_gap <= self.score_gap <= self.farthest
-        return "pass" if near and self.power.enough else "inconclusive"
+        near = self.needed_gap <= self.score_gap <= self.largest_plausible_gap
+        return "pass" if near and self.power.is_sufficient else "inconclusive"
 
     @property
     def verdict_in_full(self) -> str:
@@ -221,12 +222,12 @@ class Audit(Generic[ClaimT, PowerT]):
         failed = [f"Checks that failed: {', '.join(broken)}."] if broken else []
         refuted = [one for one in self.tests if one.rejected]
         if refuted:
-            failed.insert(0, self._refuted(max(refuted, key=lambda one: one.shown(self.claim))))
+            failed.insert(0, self._refutation_text(max(refuted, key=lambda one: one.largest_bound(self.claim))))
         if failed:
             return " ".join(failed)
         checks = f" and {len(self.checks)} checks" if self.checks else ""
         found = (
-            f"{self._claimed} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
+            f"{self._claim_text} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
             f"have found {self.power.as_text()}."
         )
         if self.verdict == "pass":
@@ -237,7 +238,7 @@ class Audit(Generic[ClaimT, PowerT]):
                 f"{found} But the largest gap of a pair is {gap} of the claimed distance; at least {self.needed_gap:g} "
                 "is needed. Check that the clip norm is that of the code, and that the code uses its input."
             )
-        if self.score_gap > self.farthest:
+        if self.score_gap > self.largest_plausible_gap:
             return (
                 f"{found} But the outputs of a pair seem to be {gap} times as far apart as is claimed; the trials "
                 "neither confirm nor exclude it. Give more trials."
@@ -247,12 +248,12 @@ class Audit(Generic[ClaimT, PowerT]):
     in_words = as_text  # its name up to version 0.3
 
     @property
-    def _claimed(self) -> str:
+    def _claim_text(self) -> str:
         return f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
 
-    def _refuted(self, worst: PairTest) -> str:
-        words = f"{self._claimed} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
-        shown = worst.shown(self.claim)
+    def _refutation_text(self, worst: PairTest) -> str:
+        words = f"{self._claim_text} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
+        shown = worst.largest_bound(self.claim)
         if shown > self.claim.epsilon:
             return f"{words}can be distinguished as if epsilon were at least {downwards(shown)}."
         if not worst.test.rejected:
@@ -268,7 +269,7 @@ class Audit(Generic[ClaimT, PowerT]):
             "method": self.method,
             "claimed_epsilon": self.claim.epsilon,
             "delta": self.claim.delta,
-            "claim": self.claim.words,
+            "claim": self.claim.description,
             "lower_bound": self.lower_bound,
             "lower_bound_if_gaussian": self.lower_bound_if_gaussian,
             "confidence": self.confidence,

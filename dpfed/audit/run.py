@@ -39,10 +39,10 @@ class RunAudit:
     checks: tuple[Check, ...]
     canaries: CanaryResult | None
     notes: tuple[str, ...]
-    unchecked_keys: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
 
     @property
-    def alpha_each(self) -> float:
+    def alpha_of_each_check(self) -> float:
         """Error probability of each statistical check."""
         return (1 - self.confidence) / STATISTICAL
 
@@ -67,7 +67,7 @@ class RunAudit:
             if opinion is None:
                 return None, ("no second opinion: nothing was released",)
             least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent.epsilon, lower_bound=least)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent_guarantee.epsilon, lower_bound=least)
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
@@ -253,6 +253,6 @@ def _guarantee_caveats(files: RunFiles) -> tuple[str, ...]:
 
 def _has_bernoulli_noise(files: RunFiles) -> bool:
     try:
-        return any(noise_evidence.charged_noise(release) is None for release in files.released.values())
+        return any(noise_evidence.charged_noise(release) is None for release in files.releases.values())
     except DpfedError:
         return False

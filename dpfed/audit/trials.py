@@ -17,7 +17,7 @@ CallNumbers = NDArray[np.int64]
 
 Pair = TypeVar("Pair")
 
-CallOutput = TypeVar("Seen")
+CallOutput = TypeVar("CallOutput")
 
 Progress = Callable[[str], object]
 
@@ -64,7 +64,7 @@ class TrialShare(Generic[Pair]):
     seed: int = 0
 
     @property
-    def both_seen(self) -> float:
+    def probability_of_both_worlds(self) -> float:
         """Probability that both inputs of the pair get at least one trial."""
         return 1 - 2.0 ** (1 - self.trials)
 

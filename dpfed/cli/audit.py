@@ -189,7 +189,7 @@ def _show_all(audits: list[UploadAudit]) -> None:
     for done in audits:
         table.add_row(
             done.method,
-            done.claim.seen,
+            done.claim.visible_output,
             str(done.claim.mechanism.to_dict()["kind"]),
             upwards(done.claim.epsilon),
             downwards(done.lower_bound),

@@ -60,7 +60,7 @@ def show(done: AnyAudit, page: Path | None) -> None:
     """Print the verdict, the table of pairs, the checks and the path of the page of an audit by trials."""
     out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.as_text()}", highlight=False)
-    table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
+    table = Table(title=f"{done.method}: {claim.description}, claimed epsilon {upwards(claim.epsilon)}")
     for heading in ("pair of neighbours", "score"):
         table.add_column(heading)
     for heading in ("gap", "trials", "epsilon at least", "if Gaussian"):
@@ -73,7 +73,7 @@ def show(done: AnyAudit, page: Path | None) -> None:
             f"{one.gap:.4g}",
             f"{one.trials:,}",
             downwards(one.lower_bound),
-            downwards(one.lower_bound_gdp) if claim.gaussian else "–",
+            downwards(one.lower_bound_gdp) if claim.is_gaussian else "–",
             "refuted" if one.rejected else "stands",
         )
     out.print(table)

@@ -53,8 +53,8 @@ def moved_text(audit: AnyAudit) -> str:
 
 def _claim(audit: AnyAudit) -> str:
     claim = audit.claim
-    seen = f", {_visible_part(claim.seen)}" if isinstance(claim, Claim) else ""
-    return f"{claim.words}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
+    seen = f", {_visible_part(claim.visible_output)}" if isinstance(claim, Claim) else ""
+    return f"{claim.description}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
 
 
 def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
@@ -71,7 +71,7 @@ def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
         moved=moved_text(audit),
         claim=_claim(audit),
         errors=errors,
-        rows=[_row(one, claim.gaussian) for one in audit.tests],
+        rows=[_row(one, claim.is_gaussian) for one in audit.tests],
         found=finds[:1].upper() + finds[1:],
         delta=upwards(claim.delta),
         confidence=f"{audit.confidence:.0%}",

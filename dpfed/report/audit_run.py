@@ -92,7 +92,7 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
         return None
     if not rounds:
         return None
-    each = found.alpha_each / 2 / len(rounds)
+    each = found.alpha_of_each_check / 2 / len(rounds)
     bounds = np.sqrt([limits_of_ratio(one, alpha=each) for one in rounds])
     return NoiseRatios(
         rounds=[one.round for one in rounds],

@@ -122,21 +122,23 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     Thresholds and the number of guesses depend only on the claim and the number of canaries. Errors: Unavailable if
     there are no present, or no absent, canaries.
     """
-    seen = [one for one in files.canaries if one.round in files.released]
+    seen = [one for one in files.canaries if one.round in files.releases]
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
         raise Unavailable(f"canaries.jsonl: {int(present.sum())} canaries present and {int((~present).sum())} absent.")
-    shifts = np.array([one.norm / noise_along_direction(files.released[one.round]) for one in seen])
+    shifts = np.array([one.norm / noise_along_direction(files.releases[one.round]) for one in seen])
     scores = np.array([one.score for one in seen]) * shifts
-    mechanism = mechanism_with_least_noise([files.released[one.round] for one in seen])
+    mechanism = mechanism_with_least_noise([files.releases[one.round] for one in seen])
     profile, delta = profiles.profile(mechanism), files.delta
     shift = float(np.median(shifts))
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)
-    moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
+    moved, surely = (
+        _OF_ROWS.factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels
+    )
     cut = thresholds.gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
     law = score_distribution.scores_of_all_clients(shift)
-    region = RejectionRegion.of(
+    region = RejectionRegion.of_one_threshold(
         profile,
         law,
         threshold=cut.values[0],
@@ -197,7 +199,7 @@ def canaries_agree_with_claim(found: CanaryResult) -> Finding:
             None,
             f"canaries had only {found.score_gap:.3f} of the clip norm, so the clip was not tested. {detail}",
         )
-    return True if found.power.enough else None, detail
+    return True if found.power.is_sufficient else None, detail
 
 
 def _moved_epsilon_text(found: CanaryResult) -> str:
@@ -243,4 +245,4 @@ def _noise_over_bound(mechanism: Mechanism) -> float:
 
 
 def _median_score_gap(files: RunFiles, seen: list[CanaryLine]) -> float:
-    return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))
+    return float(np.median([one.norm / files.releases[one.round].clip_norm for one in seen]))

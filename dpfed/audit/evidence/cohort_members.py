@@ -63,7 +63,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
                 False,
                 f"round {one.round}: the cohort has a client twice, or an id that is none of the {seen.clients}.",
             )
-        seen.take(one.round, ids)
+        seen.add_cohort(one.round, ids)
         cohorts.append(ids)
     if not seen.sizes:
         return None, "there are no rounds."
@@ -79,32 +79,36 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 class RecordedCohorts:
     """Statistics of the cohorts, updated round by round.
 
-    sizes:   size of each cohort. size_in: size by number of the round
+    sizes:   size of each cohort. size_by_round: size by number of the round
     shared:  for each lag, numbers of clients that cohorts share with the cohort `lag` rounds before
-    alike:   numbers of the rounds with an equal cohort, by the cohort's hash
+    rounds_by_cohort:   numbers of the rounds with an equal cohort, by the cohort's hash
     """
 
     clients: int
     sizes: list[int] = field(default_factory=list)
-    size_in: dict[int, int] = field(default_factory=dict)
+    size_by_round: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    rounds_by_cohort: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _before: deque[Ints] = field(default_factory=lambda: deque(maxlen=LAGS))
     _drawn: list[Ints] = field(default_factory=list)
 
-    def take(self, number: int, ids: Ints) -> None:
+    def add_cohort(self, number: int, ids: Ints) -> None:
         """Add the cohort of the next round: ids [size], sorted, without repeats."""
         self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
         self.sizes.append(len(ids))
-        self.size_in[number] = len(ids)
-        self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
+        self.size_by_round[number] = len(ids)
+        self.rounds_by_cohort[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
         """Return the joint finding of the three tests, each at alpha / 3."""
-        for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
+        for problem in (
+            self._repetition_problem(alpha / 3),
+            self._overlap_problem(alpha / 3),
+            self._frequency_problem(alpha / 3),
+        ):
             if problem is not None:
                 return False, f"{problem} {false_alarm_text(alpha)}"
         return True, (
@@ -112,33 +116,33 @@ class RecordedCohorts:
             f"none repeated; {self._power_text(alpha / 3)}"
         )
 
-    def _repeated(self, alpha: float) -> str | None:
+    def _repetition_problem(self, alpha: float) -> str | None:
         """Return a problem if a cohort is repeated although this is improbable, by a union bound over
         pairs; else None.
         """
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
-        for rounds in self.alike.values():
-            size = self.size_in[rounds[0]]
+        for rounds in self.rounds_by_cohort.values():
+            size = self.size_by_round[rounds[0]]
             if len(rounds) > 1 and math.log(max(pairs, 1)) - log_binomial_coefficient(self.clients, size) < math.log(
                 alpha
             ):
                 return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
         return None
 
-    def _overlap(self, alpha: float) -> str | None:
+    def _overlap_problem(self, alpha: float) -> str | None:
         """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
         for lag, shared in self.shared.items():
             first, mass = overlap_distribution(self.sizes, lag, self.clients)
             p = two_sided_p_value(mass, sum(shared) - first)
             if p < alpha / LAGS:
-                expected = sum(self._means(lag))
+                expected = sum(self._expected_overlaps(lag))
                 return (
                     f"cohorts share {sum(shared)} clients with the cohorts {lag} rounds before, {expected:.1f} "
                     f"expected (p = {p:.2g}): cohorts are not drawn anew."
                 )
         return None
 
-    def _frequency(self, alpha: float) -> str | None:
+    def _frequency_problem(self, alpha: float) -> str | None:
         """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
@@ -151,7 +155,7 @@ class RecordedCohorts:
             return f"a client was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
         return None
 
-    def _means(self, lag: int) -> list[float]:
+    def _expected_overlaps(self, lag: int) -> list[float]:
         return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
 
     def _power_text(self, alpha: float) -> str:
@@ -167,7 +171,7 @@ class RecordedCohorts:
         spread = math.sqrt(
             sum(_overlap_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False))
         )
-        expected = sum(self._means(1))
+        expected = sum(self._expected_overlaps(1))
         if not expected:
             return words + "."
         visible = (float(-ndtri(alpha / LAGS / 2)) + float(-ndtri(0.05))) * spread / expected

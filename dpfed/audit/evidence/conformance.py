@@ -49,8 +49,8 @@ def ledger_is_intact(files: RunFiles) -> Finding:
 
 def epsilon_follows_ledger(files: RunFiles) -> Finding:
     """Check that the summary's epsilon, and the last epsilon in metrics.jsonl, are those of the ledger's releases."""
-    stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
-    files.compared.add("epsilon")
+    stated, found, spent = files.epsilon, files.guarantee, files.spent_guarantee.epsilon
+    files.compared_keys.add("epsilon")
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
         f"{upwards(stated, digits=6)}."
@@ -61,7 +61,7 @@ def epsilon_follows_ledger(files: RunFiles) -> Finding:
             early = "less than the planned epsilon, which an early end must state as well"
             low = "less than was spent" if stated < spent * (1 - _SAME) else early
         return False, f"{detail} That is {low}."
-    last = files.published[-1].epsilon if files.published else None
+    last = files.published_rounds[-1].epsilon if files.published_rounds else None
     if last is None or not (
         any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated))
         or _is_valid_smaller_epsilon(files, last)
@@ -78,7 +78,7 @@ def _is_valid_smaller_epsilon(files: RunFiles, epsilon: float) -> bool:
 
     A run uses the closed form for plain Gaussians with any configured accountant.
     """
-    if epsilon >= files.spent.epsilon:
+    if epsilon >= files.spent_guarantee.epsilon:
         return False
     best = files.trusted_ledger.if_fixed_in_advance(files.delta, with_lower_bound=False)
     return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
@@ -101,8 +101,8 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
         "clients": federation.clients,
         "cohort": int(files.sampler.expected),
         "randomness": header.randomness,
-        "rounds": len(files.published),
-        "aborted_rounds": sum(not one.has_result for one in files.published),
+        "rounds": len(files.published_rounds),
+        "aborted_rounds": sum(not one.has_result for one in files.published_rounds),
         "delta": delta if delta is not None else header.about.get("delta"),
     }
     expected |= values_from_configuration(files) | values_from_ledger(files)
@@ -112,7 +112,7 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
         if not are_equal_values(stated.get(key), value)
     ]
     unprotected = protection_problem(files)
-    files.compared |= {*expected, "not_protected"}
+    files.compared_keys |= {*expected, "not_protected"}
     if wrong or unprotected is not None:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
@@ -128,7 +128,7 @@ def every_round_is_charged(files: RunFiles) -> Finding:
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
     left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # an interrupted round is not repeated
     problems: dict[str, list[int]] = {}
-    for one in files.published:
+    for one in files.published_rounds:
         entries = files.entries.get(one.round, ())
         problem = _charging_problem(entries, not one.has_result, repeatable, left_out)
         if not one.has_result and not may_end and not left_out:
@@ -139,10 +139,10 @@ def every_round_is_charged(files: RunFiles) -> Finding:
         problems.setdefault(problem, []).extend(rounds)
     if problems:
         return False, "; ".join(f"{rounds_text(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
-    beyond = len(files.entries.keys() - {one.round for one in files.published})
-    aborted = sum(not one.has_result for one in files.published)
+    beyond = len(files.entries.keys() - {one.round for one in files.published_rounds})
+    aborted = sum(not one.has_result for one in files.published_rounds)
     return True, (
-        f"{len(files.published)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
+        f"{len(files.published_rounds)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
         "and did not change the model." + (f" {beyond} more were charged and not published." if beyond else "")
     )
 
@@ -164,11 +164,11 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
 def _contradicted_aborts(files: RunFiles) -> Mapping[str, list[int]]:
     """Return, by problem, the rounds without result according to metrics.jsonl for which other values show a result."""
     found: dict[str, list[int]] = {}
-    for before, one in zip(files.published, files.published[1:], strict=False):
+    for before, one in zip(files.published_rounds, files.published_rounds[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
         if not one.has_result and (changed or before.clip_norm != one.clip_norm):
             found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
-    for shown, facts in zip(files.published, files.rounds, strict=True):
+    for shown, facts in zip(files.published_rounds, files.rounds, strict=True):
         if shown.has_result != facts.has_result:
             found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it has a result", []).append(
                 facts.round
@@ -196,7 +196,7 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
         return steps_follow_configuration(files)
     wrong = {
         number: words
-        for number in files.released
+        for number in files.releases
         if (words := _difference_from_configuration(files, number)) is not None
     }
     if wrong:
@@ -224,7 +224,7 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
     if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
-    if kinds and plan.most and files.released and files.config.privacy is not None:
+    if kinds and plan.most and files.releases and files.config.privacy is not None:
         try:
             expected = files.promise.run(plan.rounds).to_dict()
         except Unavailable:
@@ -259,7 +259,7 @@ def earlier_calibration_text(files: RunFiles) -> str:
 
 def _difference_from_configuration(files: RunFiles, number: int) -> str | None:
     """Return text on a difference between a round's line and the one that the configuration gives; None if equal."""
-    release, facts = files.released[number], _round_record(files, number)
+    release, facts = files.releases[number], _round_record(files, number)
     if facts is None:
         return None  # charged and never published
     try:
@@ -348,7 +348,7 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
 
 def certificate_is_reproduced(files: RunFiles) -> Finding:
     """Check the certificate of summary.json: sample again from the ledger's releases, without using a cache."""
-    files.compared.add("certificate")
+    files.compared_keys.add("certificate")
     stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
         return (

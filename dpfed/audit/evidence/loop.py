@@ -56,7 +56,7 @@ class LoopFiles(RunFiles):
         return self.guarantee.epsilon
 
     @property
-    def _calibrated(self) -> tuple[float | None, float | None]:
+    def _stated_noise_and_clip(self) -> tuple[float | None, float | None]:
         return self._charged_multiplier, None
 
     @property
@@ -66,7 +66,7 @@ class LoopFiles(RunFiles):
         The variance of integer noise is rounded up to a whole number, so that its multiplier is larger than the
         calibrated one.
         """
-        first, privacy_target = next(iter(self.released.values()), None), self.promised_today.privacy_target
+        first, privacy_target = next(iter(self.releases.values()), None), self.promised_today.privacy_target
         if first is None or privacy_target.schedule is not None:
             return None
         noise = unsampled(first.mechanism)
@@ -81,13 +81,13 @@ class LoopFiles(RunFiles):
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property
-    def published(self) -> tuple[MetricsLine, ...]:
+    def published_rounds(self) -> tuple[MetricsLine, ...]:
         """Public values of each round, computed from the ledger."""
         last = max(self.entries, default=0)
-        return tuple(self._published(number) for number in range(1, last + 1))
+        return tuple(self._published_round(number) for number in range(1, last + 1))
 
-    def _published(self, number: int) -> MetricsLine:
-        release, entries = self.released.get(number), self.entries.get(number, ())
+    def _published_round(self, number: int) -> MetricsLine:
+        release, entries = self.releases.get(number), self.entries.get(number, ())
         reasons = [entry.reason if isinstance(entry, Aborted) else None for entry in entries]
         norm = None if release is None else release.clip_norm
         if norm is None and self.config.privacy is not None:
@@ -144,7 +144,7 @@ def _header_with_plan(ledger: Path) -> Mapping[str, Any]:
 def epsilon_is_within_plan(files: LoopFiles) -> Finding:
     """Check that the epsilon of the releases, at the plan's delta, is at most the planned epsilon."""
     assert files.config.privacy is not None
-    found, allowed = files.spent, files.config.privacy.epsilon
+    found, allowed = files.spent_guarantee, files.config.privacy.epsilon
     planned = float(files.config.privacy.delta or 0)
     if not math.isclose(found.delta, planned, rel_tol=_SAME):
         return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
@@ -195,7 +195,7 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
         return False, problem
     wrong = {
         number: words
-        for number, line in files.released.items()
+        for number, line in files.releases.items()
         if (words := _difference_from_plan(files, line)) is not None
     }
     if wrong and files.own_stages:

@@ -98,7 +98,7 @@ def measured_noise(files: RunFiles) -> tuple[list[MeasuredNoise], list[int]]:
     """Return the noise of every round with a result and charged noise, and the rounds that lack charged noise."""
     found, silent = [], []
     for one in files.results:
-        release = files.released.get(one.round)
+        release = files.releases.get(one.round)
         charged = charged_noise(release) if release is not None else None
         if release is None or charged is None:
             continue
@@ -248,10 +248,10 @@ def _noise_of_count(files: RunFiles, number: int, quantile: float, rate: float) 
     It follows from the clip norms: C' = C exp(-rate (b - quantile)), with the noisy fraction b = 1/2 + (sum of (inside
     - 1/2) + noise) / expected cohort.
     """
-    facts, after = files.rounds[number - 1], files.published[number - 1].clip_norm
+    facts, after = files.rounds[number - 1], files.published_rounds[number - 1].clip_norm
     if facts.counted is None or facts.clipped is None:
         raise Unavailable(f"diagnostics.jsonl, line {number}: has no number of clients inside the bound.")
-    std = files.released[number].detail.get("count_noise_std") if number in files.released else None
+    std = files.releases[number].detail.get("count_noise_std") if number in files.releases else None
     if not isinstance(std, float) or not std > 0 or not after:
         raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
     fraction = quantile - math.log(after / clip_norm_before(files, number)) / rate

@@ -27,7 +27,7 @@ def files_belong_to_one_run(files: RunFiles) -> Finding:
     on the start and the population. The ledger must have the lines that were its last ones according to checkpoint and
     summary. The hashes of population and start are compared, not computed: one has a secret key, one needs the model.
     """
-    header, ledger, facts = files.trusted_ledger.header, files.trusted_ledger, files.checkpoint.facts
+    header, ledger, facts = files.trusted_ledger.header, files.trusted_ledger, files.checkpoint.header
     if header.binding is None or header.population is None or "ledger_head" not in facts:
         raise Unavailable(
             "ledger.jsonl, checkpoint.safetensors: do not identify a run, since an old version wrote them."
@@ -50,7 +50,7 @@ def files_belong_to_one_run(files: RunFiles) -> Finding:
         "summary.json names a different number of ledger lines": (len(ledger.entries), files.summary.ledger_entries),
     }
     wrong = [words for words, (one, other) in pairs.items() if one != other]
-    files.compared |= {"population", "ledger_head", "ledger_entries"}
+    files.compared_keys |= {"population", "ledger_head", "ledger_entries"}
     later = ledger.entries_after(facts["ledger_head"])
     if later is None:
         wrong.append("the ledger lacks the line that checkpoint.safetensors names as its last")
@@ -74,10 +74,10 @@ def model_belongs_to_run(files: RunFiles) -> Finding:
             continue
         if stated[key] is None:
             raise Unavailable(f"summary.json: has no {key!r}. The run was made by a version that did not record it.")
-        files.compared.add(key)
+        files.compared_keys.add(key)
         if sha256_of(files.path / name) != stated[key]:
             return False, f"{name}: does not have the hash that summary.json states."
-    norm = files.published[-1].clip_norm if files.published else None
+    norm = files.published_rounds[-1].clip_norm if files.published_rounds else None
     if norm is not None and not math.isclose(files.checkpoint.clip_norm, norm, rel_tol=1e-12):
         return (
             False,

@@ -30,7 +30,7 @@ def files_agree_on_rounds(files: RunFiles) -> Finding:
     """
     done = files.summary.rounds
     counts = {
-        "metrics.jsonl": len(files.published),
+        "metrics.jsonl": len(files.published_rounds),
         "diagnostics.jsonl": len(files.rounds),
         "checkpoint.safetensors": files.checkpoint.round,
     }
@@ -62,7 +62,7 @@ def _ending_problem(files: RunFiles, done: int) -> str | None:
         return None
     if budget is None:
         return "the run states that its budget ended it, but config.toml has no epsilon."
-    if files.config.privacy is None or not files.released:
+    if files.config.privacy is None or not files.releases:
         return None
     epsilon = _epsilon_with_one_more_round(files)
     if epsilon * (1 + _STREAMED) > budget:

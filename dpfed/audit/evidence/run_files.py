@@ -48,7 +48,7 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.compared: set[str] = set()  # keys of summary.json that a check has compared with other files
+        self.compared_keys: set[str] = set()  # keys of summary.json that a check has compared with other files
         try:
             text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
             tables = self.tables = tomllib.loads(text)
@@ -159,7 +159,7 @@ class RunFiles:
         return found
 
     @cached_property
-    def released(self) -> Mapping[int, Release]:
+    def releases(self) -> Mapping[int, Release]:
         """Releases with client-level privacy by round: the last ledger line of each round, if it is a release."""
         last = {number: entries[-1] for number, entries in self.entries.items()}
         return {number: entry for number, entry in last.items() if isinstance(entry, Release)}
@@ -170,14 +170,14 @@ class RunFiles:
 
         For a run that ended early, its epsilon is that of the plan or the budget.
         """
-        return self._of_ledger(Ledger.guarantee)
+        return self._guarantee_by(Ledger.guarantee)
 
     @cached_property
-    def spent(self) -> Guarantee:
+    def spent_guarantee(self) -> Guarantee:
         """Guarantee of the ledger's releases, accounted as if their number had been fixed in advance."""
-        return self._of_ledger(Ledger.if_fixed_in_advance)
+        return self._guarantee_by(Ledger.if_fixed_in_advance)
 
-    def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
+    def _guarantee_by(self, account: Callable[..., Guarantee]) -> Guarantee:
         ledger, delta = self.trusted_ledger, self.delta
         try:
             return account(ledger, delta, accountant=self.accountant, with_lower_bound=False)
@@ -196,7 +196,7 @@ class RunFiles:
 
         The length of uploads is taken from the ledger.
         """
-        lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
+        lengths = {str(release.detail.get("dimension")) for release in self.releases.values()}
         length = lengths.pop() if len(lengths) == 1 else ""
         if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
             raise Unavailable("ledger.jsonl: its lines state no length of uploads, or several lengths.")
@@ -205,24 +205,24 @@ class RunFiles:
     @cached_property
     def promise(self) -> Promise:
         """Promise of the configuration, with the run's stated noise if it is more than this version calibrates."""
-        today, (noise, clip) = self.promised_today, self._calibrated
+        today, (noise, clip) = self.promised_today, self._stated_noise_and_clip
         more = config_with_stated_noise(self.config, today.privacy_target, noise=noise, clip=clip)
         try:
             promise = today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run can have had the stated values
             promise = today
-        earlier = any(unsampled(release.mechanism).overflow for release in self.released.values())
+        earlier = any(unsampled(release.mechanism).overflow for release in self.releases.values())
         return replace(promise, charges_overflow=earlier)
 
     @property
-    def _calibrated(self) -> tuple[float | None, float | None]:
+    def _stated_noise_and_clip(self) -> tuple[float | None, float | None]:
         """Noise multiplier and clip norm that summary.json states; None for values that it lacks."""
         with suppress(Unavailable):
             return self.summary.noise_multiplier, self.summary.clip_norm
         return None, None
 
     @cached_property
-    def published(self) -> tuple[MetricsLine, ...]:
+    def published_rounds(self) -> tuple[MetricsLine, ...]:
         """Lines of metrics.jsonl, one for each of the rounds 1, 2, ..."""
         return _lines_of_rounds(self.path / "metrics.jsonl", MetricsLine)
 
@@ -230,9 +230,9 @@ class RunFiles:
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Lines of diagnostics.jsonl, one for each round of metrics.jsonl."""
         rounds = _lines_of_rounds(self.path / "diagnostics.jsonl", RoundRecord)
-        if len(rounds) != len(self.published):
+        if len(rounds) != len(self.published_rounds):
             raise Unavailable(
-                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}; some are missing."
+                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published_rounds)}; some are missing."
             )
         return rounds
 
@@ -258,7 +258,7 @@ def clip_norm_before(files: RunFiles, number: int) -> float:
     """Return the clip norm of this round, which was published with the result of the round before."""
     if number == 1:
         return files.promise.privacy_target.clip_norm
-    norm = files.published[number - 2].clip_norm
+    norm = files.published_rounds[number - 2].clip_norm
     if norm is None:
         raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
     return norm

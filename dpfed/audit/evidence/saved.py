@@ -23,13 +23,13 @@ class SavedState:
     """Content of checkpoint.safetensors.
 
     round: number of finished rounds. clip_norm, broadcast: clip norm and model at the start of the next round.
-    facts: header of the file. memory: memory of the server's rule.
+    header: header of the file. memory: memory of the server's rule.
     """
 
     round: int
     clip_norm: float
     broadcast: Tensor
-    facts: Mapping[str, str]
+    header: Mapping[str, str]
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ def read_checkpoint(path: Path) -> SavedState:
                 if name.startswith(_MEMORY)
             }
         done, clip_norm = int(facts["round"]), float(facts["clip_norm"])
-        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, facts=facts, memory=memory)
+        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, header=facts, memory=memory)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
     alike = all(one.shape == broadcast.shape and one.dtype == broadcast.dtype for one in memory.values())

@@ -161,7 +161,7 @@ def _sum_matches_rows(probes: Probes, one: RoundRecord, longest: float) -> bool:
 
 def _release_matches_sum(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
     own = probes.filled
-    release = files.released.get(one.round)
+    release = files.releases.get(one.round)
     if release is None:
         raise Unavailable(f"ledger.jsonl: has no release of round {one.round}.")
     if release.noise_placement == "server" and one.noise is not None:
@@ -173,7 +173,7 @@ def _release_matches_sum(files: RunFiles, one: RoundRecord, probes: Probes) -> b
 
 def _cancelled_noise_probe(files: RunFiles, one: RoundRecord) -> float:
     """Return the probe of the earlier noise that this round's correlated noise cancels, from the earlier probes."""
-    schedule = schedule_of(files.released[one.round].mechanism)
+    schedule = schedule_of(files.releases[one.round].mechanism)
     stream = None if schedule is None else noise_matrix(schedule)
     if stream is None:
         return 0.0
@@ -198,7 +198,7 @@ def _norm_limit_of_sum(files: RunFiles, one: RoundRecord) -> float:
 def _summed_in_floats(files: RunFiles) -> bool:
     """Return True if sums need no decoding: they are not of integers or Bernoulli samples, and not majority votes."""
     of_coins = (BernoulliAggregate, BernoulliChannel)
-    coins = any(isinstance(unsampled_mechanism(release), of_coins) for release in files.released.values())
+    coins = any(isinstance(unsampled_mechanism(release), of_coins) for release in files.releases.values())
     return not (coins or in_integers(files.config) or files.config.method.purge == "clients")
 
 

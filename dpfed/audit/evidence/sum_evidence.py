@@ -44,7 +44,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
 def _rows_beyond_bound(files: RunFiles) -> dict[int, float]:
     """Return the rounds with a summed row beyond its bound, and the row's norm over the bound."""
     found = {}
-    for one in files.results if files.released else ():
+    for one in files.results if files.releases else ():
         bound = files.promise.longest_row(clip_norm_before(files, one.round)) if one.longest_added else None
         if bound is not None and one.longest_added is not None and one.longest_added > bound * (1 + _ROUNDING):
             found[one.round] = one.longest_added / bound
@@ -82,7 +82,7 @@ def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, but {one.participants} were requested"
     canaries, cap = canaries_present(files.config, one.round), files.config.cohort_cap
-    fill = files.promise.fill if files.config.privacy is not None and files.released else None
+    fill = files.promise.fill if files.config.privacy is not None and files.releases else None
     if cap is not None and one.cohort > cap:
         return f"{one.cohort} clients exceed the cap of {cap} that is charged"
     expected = max(one.cohort, fill or 0) + canaries
@@ -92,7 +92,7 @@ def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
 
 
 def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
-    release = files.released.get(one.round)
+    release = files.releases.get(one.round)
     charged = charged_noise(release) if release is not None else None
     if release is None or charged is None or one.noise is None:
         return None  # another check finds missing noise
@@ -109,9 +109,9 @@ def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
 
 
 def _shares_text(files: RunFiles) -> str:
-    if files.config.privacy is None or not files.released:
+    if files.config.privacy is None or not files.releases:
         return "only the drawn clients sent uploads."
-    release = next(iter(files.released.values()))
+    release = next(iter(files.releases.values()))
     mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, BernoulliAggregate):
         return f"no sum has more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."

@@ -1,7 +1,7 @@
 """Evidence on all values of summary.json except epsilon, recomputed from the ledger, the saved model and the data.
 
-Every check adds the keys that it compares to `RunFiles.compared`. All other keys, including unknown ones, are listed as
-not checked.
+Every check adds the keys that it compares to `RunFiles.compared_keys`. All other keys, including unknown ones, are
+listed as not checked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def summary_values_follow(files: RunFiles) -> Finding:
         expected |= found
     except Unavailable as reason:
         words = f" Scores, bits and bytes are not checked: {reason}"
-    files.compared.update(expected)
+    files.compared_keys.update(expected)
     stated = files.summary.to_dict()
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
@@ -69,7 +69,7 @@ def summary_values_follow(files: RunFiles) -> Finding:
 def unchecked_keys(files: RunFiles) -> tuple[str, ...]:
     """Return the keys of summary.json that no check has compared with other files."""
     try:
-        return tuple(sorted(files.summary.to_dict().keys() - files.compared))
+        return tuple(sorted(files.summary.to_dict().keys() - files.compared_keys))
     except DpfedError:
         return ()
 
@@ -118,7 +118,7 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
         )
     except (RuntimeError, ValueError) as error:  # the checkpoint does not fit this network
         raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
-    seen = [one.test_accuracy for one in files.published if one.test_accuracy is not None]
+    seen = [one.test_accuracy for one in files.published_rounds if one.test_accuracy is not None]
     now = scores.get("test_accuracy")
     best = max([*seen, *([now] if now is not None else [])], default=None)
     sent = sum(one.uplink_bytes or 0 for one in files.rounds)
@@ -185,7 +185,7 @@ def values_from_ledger(files: RunFiles) -> dict[str, object]:
     found: dict[str, object] = {
         "accountant": files.guarantee.method,
         "noise_placement": noise_placement(releases),
-        "clip_norm": files.published[-1].clip_norm if files.published else None,
+        "clip_norm": files.published_rounds[-1].clip_norm if files.published_rounds else None,
     }
     if isinstance(last := releases[-1], LocalRelease):
         table = files.config.local.record

@@ -144,16 +144,16 @@ def audit_calls(
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = CallTrials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
-    exact = _OF_EXACT if claim.gaussian else 0.0
+    exact = _OF_EXACT if claim.is_gaussian else 0.0
     pairs, pilots, measured = pairs_with_trials(trial, pairs, number)
-    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
+    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.is_gaussian else None
     alpha *= 1 - exact
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[PairTest] = []
     guessed = []
     shares = split_trials(
         [PilotedPair(*both) for both in zip(pairs, pilots, strict=True)],
-        [one.shown for one in pilots],
+        [one.largest_separation for one in pilots],
         trials=number,
         alpha=alpha * (1 - part),
         seed=seed,
@@ -165,11 +165,11 @@ def audit_calls(
         guessed.append(guesses)
     if part:
         worlds = [np.concatenate([both[world] for both in guessed]) for world in (0, 1)]
-        both_seen = math.prod(share.both_seen for share in shares)
+        both_seen = math.prod(share.probability_of_both_worlds for share in shares)
         tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
     tried = {share.pair.pair.name for share in shares}
     power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
-    known = claim.gaussian or claim.drawn is not None
+    known = claim.is_gaussian or claim.drawn_cohort is not None
     return Audit(
         method=name,
         claim=claim,
@@ -180,7 +180,7 @@ def audit_calls(
         checks=(*([moved] if moved else []), *_checks_beside_scores(trial, pilots, pairs[0] if of_updates else None)),
         power=power,
         needed_gap=NEEDED_SEPARATION,
-        farthest=_BEYOND_CHANCE * largest_gap_ratio(claim.mu) if claim.gaussian else math.inf,
+        largest_plausible_gap=_BEYOND_CHANCE * largest_gap_ratio(claim.mu) if claim.is_gaussian else math.inf,
         advice="Give more trials." if known else "Give more trials, or claim a mechanism.",
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         only_measured=measured,
@@ -194,13 +194,13 @@ def _pair_tests(
     """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
     pair, pilot = share.pair
     alpha, counts = share.alpha / len(pilot.scores), trials_in_worlds(share.trials, share.seed)
-    mu = claim.mu if claim.gaussian else None
+    mu = claim.mu if claim.is_gaussian else None
     cuts = [
-        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
+        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn_cohort)
         for score in pilot.scores
     ]
     scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
-    for chunk, rows in trial.chunks(pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), pair.name):
+    for chunk, rows in trial.chunks(pair, (trial.draw_seeds(counts[0]), trial.draw_seeds(counts[1])), pair.name):
         table = output_table_with_codes(rows)
         scored[:, chunk] = [score.of(table[:, CODES:]) for score in pilot.scores]
         if pilot.events is not None:
@@ -225,9 +225,9 @@ def _score_test(
     The lower bound is on mu for a Gaussian claim, else on epsilon.
     """
     # The shift without noise is measured in few calls: a client that is drawn rarely may be in none of them.
-    counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
-    half, level = alpha / 2, alpha * share.both_seen
-    test = PairTest.of(
+    counted = replace(score, pilot=seen, shift=score.shift if claim.drawn_cohort is None else None)
+    half, level = alpha / 2, alpha * share.probability_of_both_worlds
+    test = PairTest.from_scores(
         seen,
         claim,
         cuts,
@@ -235,15 +235,15 @@ def _score_test(
         score=score.kind,
         gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
         of_profile=half,
-        of_bound=level if claim.gaussian else level / 2,
+        of_bound=level if claim.is_gaussian else level / 2,
         of_gaussian=level / 2,
     )
-    shown, claimed = (test.mu, claim.mu) if claim.gaussian else (test.lower_bound, claim.epsilon)
+    shown, claimed = (test.mu, claim.mu) if claim.is_gaussian else (test.lower_bound, claim.epsilon)
     finds = math.inf
     if share.best:
         numbers = len(seen[0]), len(seen[1])
-        finds = epsilon_found(claim, score, cuts.of_profile, trials=numbers, of_profile=half, level=level / 2)
-    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.of(claim, finds))
+        finds = epsilon_found(claim, score, cuts.profile_thresholds, trials=numbers, of_profile=half, level=level / 2)
+    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.for_claim(claim, finds))
 
 
 def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
@@ -267,7 +267,7 @@ def _not_a_number_check(trial: CallTrials, pair: Worlds) -> Check:
     In most code it is visible; the verdict does not depend on this check.
     """
     name = "not a number"
-    rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.drawn(20))
+    rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.draw_seeds(20))
     if all(row.raised for row in rows):
         return Check(name=name, passed=True, detail="an update that is not finite is refused.")
     if not any(np.isnan(row.numbers).any() for row in rows):

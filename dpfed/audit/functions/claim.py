@@ -87,24 +87,24 @@ class FunctionClaim:
 
     epsilon:   claimed epsilon at `delta`
     mu:        shift of a Gaussian mechanism with this epsilon at `delta`
-    gaussian:  True if the claim is exactly mu-Gaussian DP
+    is_gaussian: True if the claim is exactly mu-Gaussian DP
     adjacency: adjacency of the claim
-    drawn:     a claimed Gaussian mechanism on a drawn cohort; None for any other claim
+    drawn_cohort: a claimed Gaussian mechanism on a drawn cohort; None for any other claim
     """
 
-    words: str
+    description: str
     profile: PrivacyProfile
     epsilon: float
     delta: float
     mu: float
-    gaussian: bool
+    is_gaussian: bool
     adjacency: Adjacency
-    drawn: DrawnGaussian | None = None
+    drawn_cohort: DrawnGaussian | None = None
 
     @property
     def separation(self) -> float:
         """Distance between the worlds' means of the best score, over its standard deviation, if the claim is tight."""
-        return self.mu if self.drawn is None else self.drawn.separation
+        return self.mu if self.drawn_cohort is None else self.drawn_cohort.separation
 
 
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
@@ -174,12 +174,12 @@ def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | N
             f"delta={at!r}: the claim {claim!r} states another delta. Leave delta out, or claim an epsilon at {at!r}."
         )
     return FunctionClaim(
-        words=f"({epsilon!r}, {delta!r})",
+        description=f"({epsilon!r}, {delta!r})",
         profile=point_profile(epsilon, delta),
         epsilon=epsilon,
         delta=delta,
         mu=equivalent_shift(epsilon, delta),
-        gaussian=False,
+        is_gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
 
@@ -191,14 +191,14 @@ def _mechanism_claim(claim: Any, delta: float, adjacency: str | None) -> Functio
     plain = plain_gaussian(claim)
     epsilon = accountant.epsilon(claim, delta=delta)
     return FunctionClaim(
-        words=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
+        description=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
         profile=profiles.profile(claim),
         epsilon=epsilon,
         delta=delta,
         mu=plain.mu if plain is not None else equivalent_shift(epsilon, delta),
-        gaussian=plain is not None,
+        is_gaussian=plain is not None,
         adjacency=own,
-        drawn=_drawn_cohort_scores(claim, delta),
+        drawn_cohort=_drawn_cohort_scores(claim, delta),
     )
 
 
@@ -235,12 +235,12 @@ def _profile_claim(claim: Callable[[Floats], ArrayLike], delta: float, adjacency
     below = deltas <= delta
     epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
     return FunctionClaim(
-        words="a profile",
+        description="a profile",
         profile=claim,
         epsilon=epsilon,
         delta=delta,
         mu=equivalent_shift(epsilon, delta),
-        gaussian=False,
+        is_gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
 

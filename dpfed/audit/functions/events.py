@@ -40,7 +40,7 @@ class Events:
     values: Guesses
 
     @classmethod
-    def of(cls, one: Floats, other: Floats) -> Events | None:
+    def learn(cls, one: Floats, other: Floats) -> Events | None:
         """Return the events of a pilot; None if all outputs are of one kind and none repeats.
 
         one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0.
@@ -89,12 +89,12 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     trials = len(guesses0) + len(guesses1)
     right = int((guesses1 > 0).sum() + (guesses0 < 0).sum())
     wrong = int((guesses1 < 0).sum() + (guesses0 > 0).sum())
-    counts = ErrorCounts.of_counts(wrong, trials - right, trials, trials)
+    counts = ErrorCounts.from_counts(wrong, trials - right, trials, trials)
     half = alpha / 2  # two tests: the whole profile, and the bound on mu or epsilon
     tested = reject_counts(counts, claim.profile, alpha=half)
     limits = [float(upper_limit(count, trials, alpha=half / 2)) for count in (wrong, trials - right)]
     mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
-    share = alpha if claim.gaussian else half
+    share = alpha if claim.is_gaussian else half
     cuts = GuessCuts(low=-0.5, high=0.5, origin="outputs of the pilot")
     plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts)
     return PairTest(
@@ -106,5 +106,5 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
         lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
         mu=mu,
         test=tested,
-        too_far=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
+        too_far=mu > claim.mu * (1 + _ROUNDING) if claim.is_gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
     )

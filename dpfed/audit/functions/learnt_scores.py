@@ -73,7 +73,7 @@ class LearntScore:
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
-    def towards_one(self) -> float:
+    def sign_of_world_1(self) -> float:
         """+1 if scores of world 1 are higher than those of world 0 on average, else -1."""
         return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
 
@@ -105,27 +105,27 @@ class LearntScore:
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
         if not width > 1e-12 * max(abs(low), abs(high)):
-            return ScoreCuts.at(middle, "the pilot's middle")
+            return ScoreCuts.from_one_cut(middle, "the pilot's middle")
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
         guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
             unit = thresholds.gaussian_threshold(apart, trials=trials // 2, alpha=alpha).values[0]
-            values = (self.centre + self.towards_one * self.std * unit,)
+            values = (self.centre + self.sign_of_world_1 * self.std * unit,)
             cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
-            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
+            return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed_error_rates((short[0], short[1]), _A_FIFTH_SHORT * width)
-        seen = [ErrorCounts.expected(errors(float(t)), trials=trials // 2) for t in at]
+        seen = [ErrorCounts.expected_counts(errors(float(t)), trials=trials // 2) for t in at]
         shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
             cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
-            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
+            return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
         unit = threshold_for_short_noise(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
-        best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
+        best = self.centre + self.sign_of_world_1 * (unit - drawn.centre) * self.std / drawn.std
         cut = Thresholds(values=(loudest, best), origin="a pilot and the claimed distribution")
-        return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
+        return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
 
 
 def learn_scores(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:

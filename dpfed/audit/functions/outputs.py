@@ -190,5 +190,5 @@ class CallTrials:
         table = output_table_with_codes([rows[k] for k in range(len(rows))])
         return table[: len(seeds[0])], table[len(seeds[0]) :]
 
-    def drawn(self, count: int) -> list[int]:
+    def draw_seeds(self, count: int) -> list[int]:
         return [int(one) for one in self.seeds.integers(0, 2**31, count)]

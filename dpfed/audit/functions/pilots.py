@@ -32,16 +32,16 @@ _SAME = 1e-3
 class Pilot:
     """Scores and events learnt from uncounted calls of one pair.
 
-    follows: True if noise follows the seed. shows_seed: True if the output contains the seed.
+    noise_follows_seed: True if noise follows the seed. shows_seed: True if the output contains the seed.
     """
 
     scores: list[LearntScore]
     events: Events | None
-    follows: bool
+    noise_follows_seed: bool
     shows_seed: bool
 
     @property
-    def shown(self) -> float:
+    def largest_separation(self) -> float:
         """Largest separation of the two worlds by one of the scores."""
         return max(score.separation for score in self.scores)
 
@@ -57,9 +57,9 @@ def pairs_with_trials(
     """
     kept = [pair for pair in pairs if not pair.screened] or list(pairs)
     pilots = [pilot_of(trial, pair, trials) for pair in kept]
-    least, names = max(one.shown for one in pilots) * (1 + _FARTHER), []
+    least, names = max(one.largest_separation for one in pilots) * (1 + _FARTHER), []
     for pair in [pair for pair in pairs if pair not in kept]:
-        if pilot_of(trial, pair, trials, short=True).shown > least:
+        if pilot_of(trial, pair, trials, short=True).largest_separation > least:
             kept.append(pair)
             pilots.append(pilot_of(trial, pair, trials))
         else:
@@ -78,12 +78,12 @@ def exact_distance(
     deviations. The seeds are new. alpha: probability that the standard deviation is underestimated by more than
     allowed, by a normal approximation with the measured fourth moment (large samples).
     """
-    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
+    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].largest_separation)
     limit = claim.mu * largest_gap_ratio(claim.mu)
     score = max(pilot.scores, key=lambda one: one.separation)
-    if not pilot.follows or not pilot.shown > limit:
+    if not pilot.noise_follows_seed or not pilot.largest_separation > limit:
         return None
-    seeds = trial.drawn(max(100, trials // 12))
+    seeds = trial.draw_seeds(max(100, trials // 12))
     other, one = (score.of(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}"))
     apart, centred = one - other, other - other.mean()
     shift, std = float(apart.mean()), float(centred.std())
@@ -109,21 +109,21 @@ def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = Fals
     replace them. short: True for few calls, which suffice to find a gross fault.
     """
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
-    shared = trial.drawn(count)
+    shared = trial.draw_seeds(count)
     first = trial.tables(pair, (shared, shared), words)
     other, one = (table[:, CODES:] for table in first)
     follows, shows_seed = noise_follows_seed(one, other), outputs_contain_seed(one, other, shared)
     if not follows:
         count = _LEARN_SHORT if short else max(_LEARN, trials // 10)
-        first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
+        first = trial.tables(pair, (trial.draw_seeds(count), trial.draw_seeds(count)), words)
     measured = max(60, min(150, trials // 8), count // 4) if not short else 60
-    second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
+    second = trial.tables(pair, (trial.draw_seeds(measured), trial.draw_seeds(measured)), words)
     seen0, seen1 = ((first[world][:, CODES:], second[world][:, CODES:]) for world in (0, 1))
     codes0, codes1 = (np.concatenate([first[world][:, :CODES], second[world][:, :CODES]]) for world in (0, 1))
     return Pilot(
         scores=learn_scores(seen1, seen0, shared=follows),
-        events=Events.of(codes1, codes0),
-        follows=follows,
+        events=Events.learn(codes1, codes0),
+        noise_follows_seed=follows,
         shows_seed=shows_seed,
     )
 

@@ -26,23 +26,23 @@ _FAR, _CHORDS = 15.0, 8001
 class EpsilonFound:
     """Smallest epsilon of a Gaussian mechanism that the tests find with probability 90%; infinite if there is none.
 
-    sampled: True if that mechanism has the claimed sampling. enough: True if the claimed mechanism with noise short by
-    a fifth has this epsilon or a larger one, so that the tests find it.
+    sampled: True if that mechanism has the claimed sampling. is_sufficient: True if the claimed mechanism with noise
+    short by a fifth has this epsilon or a larger one, so that the tests find it.
     """
 
     epsilon: float
     sampled: bool
-    enough: bool
+    is_sufficient: bool
 
     @classmethod
-    def of(cls, claim: FunctionClaim, epsilon: float) -> EpsilonFound:
+    def for_claim(cls, claim: FunctionClaim, epsilon: float) -> EpsilonFound:
         """Return the power of a test that finds this epsilon."""
-        if claim.drawn is not None:
-            limit = claim.drawn.with_noise_short(A_FIFTH).epsilon
+        if claim.drawn_cohort is not None:
+            limit = claim.drawn_cohort.with_noise_short(A_FIFTH).epsilon
         else:
             mu = claim.mu / (1 - A_FIFTH)
             limit = epsilon_of_shift(mu, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
-        return cls(epsilon=epsilon, sampled=claim.drawn is not None, enough=epsilon <= limit)
+        return cls(epsilon=epsilon, sampled=claim.drawn_cohort is not None, is_sufficient=epsilon <= limit)
 
     def as_text(self) -> str:
         """Return text on the mechanism that the tests find, and its epsilon."""
@@ -54,7 +54,7 @@ class EpsilonFound:
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
-        return {"probability": LIKELY, "epsilon": epsilon, "enough": self.enough}
+        return {"probability": LIKELY, "epsilon": epsilon, "enough": self.is_sufficient}
 
 
 def epsilon_found(
@@ -70,12 +70,12 @@ def epsilon_found(
 
     of_profile: error probability of the test of the profile. level: error probability of the bound on mu.
     """
-    unit = score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
-    if claim.drawn is not None:
-        at = claim.drawn.centre + unit * claim.drawn.std
-        return _epsilon_found_for_drawn_cohort(claim, claim.drawn, trials, of_profile / len(cut.values), at)
+    unit = score.sign_of_world_1 * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
+    if claim.drawn_cohort is not None:
+        at = claim.drawn_cohort.centre + unit * claim.drawn_cohort.std
+        return _epsilon_found_for_drawn_cohort(claim, claim.drawn_cohort, trials, of_profile / len(cut.values), at)
     found = _epsilon_found_by_profile(claim, trials, of_profile, unit)
-    return min(found, _epsilon_found_by_bound(claim, sum(trials), level)) if claim.gaussian else found
+    return min(found, _epsilon_found_by_bound(claim, sum(trials), level)) if claim.is_gaussian else found
 
 
 def _epsilon_found_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
@@ -85,7 +85,7 @@ def _epsilon_found_by_profile(claim: FunctionClaim, trials: tuple[int, int], alp
     """
     if not 0 < claim.mu < math.inf:
         return math.inf
-    region = RejectionRegion.of(
+    region = RejectionRegion.of_one_threshold(
         claim.profile,
         scores_of_all_clients(claim.mu),
         threshold=threshold,
@@ -120,7 +120,7 @@ def _epsilon_found_for_drawn_cohort(
     ) -> Floats:  # chords are above the profile, which is convex in e^epsilon, and much faster
         return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
 
-    region = RejectionRegion.of(
+    region = RejectionRegion.of_one_threshold(
         chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
     )
     found = math.inf

@@ -58,11 +58,11 @@ class FunctionProcess:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def renew(self) -> None:
+    def restart_time_limit(self) -> None:
         """Restart the time limit: the process has the whole limit from now on."""
         self._until = time.monotonic() + self._limit
 
-    def seen(self, given: object, seeds: list[int]) -> list[Floats]:
+    def numbers_of_outputs(self, given: object, seeds: list[int]) -> list[Floats]:
         """Return the numbers in the function's output for `given`, for each seed. ConfigError if the
         function raises.
         """
@@ -81,7 +81,7 @@ class FunctionProcess:
             self._sent.append(inputs)
             self._send(_pickled(tuple(inputs), self._module, "an input of the function under audit"))
         self._send((number, which, seeds))
-        kind, answer = self._answer()
+        kind, answer = self._read_answer()
         if kind == "seen":
             return list(answer)
         raise ConfigError(answer if kind == "refused" else f"the function under audit fails: {answer}")
@@ -92,9 +92,9 @@ class FunctionProcess:
             pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._died() from None
+            raise self._ended_error() from None
 
-    def _answer(self) -> tuple[str, Any]:
+    def _read_answer(self) -> tuple[str, Any]:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, self._until - time.monotonic()))
         if not ready:
@@ -105,10 +105,10 @@ class FunctionProcess:
         try:
             kind, answer = pickle.load(self._process.stdout)
         except EOFError:
-            raise self._died() from None
+            raise self._ended_error() from None
         return kind, answer
 
-    def _died(self) -> RunError:
+    def _ended_error(self) -> RunError:
         return RunError(
             f"the process of the function under audit has ended (exit status {self._process.wait()}). Its messages "
             "are on standard error."

@@ -69,7 +69,7 @@ class _CopiedInput:
             search.dump(made)
         self._shared = {id(one): one for one in search.found}
 
-    def own(self) -> object:
+    def copy_for_call(self) -> object:
         try:
             return copy.deepcopy(self._make_inputs, dict(self._shared))
         except Exception:  # a picklable object need not support deepcopy
@@ -106,7 +106,7 @@ class _FunctionUnderAudit:
     def outputs(self, inputs: list[_CopiedInput], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs for inputs[which[i]] and seeds[i]; the function does not get `which`."""
         if not self._batched:
-            return [self._one_output(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
+            return [self._one_output(inputs[k].copy_for_call(), seed) for k, seed in zip(which, seeds, strict=True)]
         found: dict[int, Output] = {}
         for k in dict.fromkeys(which):
             at = [i for i, one in enumerate(which) if one == k]
@@ -122,7 +122,7 @@ class _FunctionUnderAudit:
 
     def _batch_outputs(self, given: _CopiedInput, seeds: list[int]) -> list[Output]:
         """Return the outputs of one batch; if the batch raises, call trial by trial to find the trials that raise."""
-        batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
+        batch = np.repeat(np.asarray(given.copy_for_call())[None], len(seeds), axis=0)
         try:
             seen = self._f(self._converted(batch), self._converted(np.asarray(seeds)))
         except BaseException as error:  # the function is the user's: it may raise anything

@@ -41,7 +41,7 @@ class Case:
     accountant: str
     setting: Setting
     stated: float | None
-    stored_bounds: ProvenBounds
+    proven: ProvenBounds
     verdict: str
     detail: str
 
@@ -64,7 +64,7 @@ class AccountantAudit:
     name: str
     cases: tuple[Case, ...]
 
-    def of(self, verdict: str) -> tuple[Case, ...]:
+    def cases_with(self, verdict: str) -> tuple[Case, ...]:
         """Return the cases with this verdict."""
         return tuple(one for one in self.cases if one.verdict == verdict)
 
@@ -73,17 +73,17 @@ class AccountantAudit:
         """Verdict: fail if a case is refuted, pass if more answers are meaningful bounds than errors, else
         inconclusive.
         """
-        if self.of("refuted"):
+        if self.cases_with("refuted"):
             return "fail"
-        return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
+        return "pass" if self._number_of_bounds > len(self.cases_with("error")) else "inconclusive"
 
     @property
-    def _bounds(self) -> int:
+    def _number_of_bounds(self) -> int:
         """Number of answers that state a meaningful bound."""
-        loose = [one.stated or 0.0 for one in self.of("loose")]
-        at_most = [one.proven.at_most for one in self.of("loose")]
+        loose = [one.stated or 0.0 for one in self.cases_with("loose")]
+        at_most = [one.proven.at_most for one in self.cases_with("loose")]
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
-        return len(self.of("right")) + sum(said)
+        return len(self.cases_with("right")) + sum(said)
 
     @property
     def verdict_in_full(self) -> str:
@@ -92,16 +92,16 @@ class AccountantAudit:
 
     def as_text(self) -> str:
         """Return the verdict in one or two sentences, with the number of settings behind it."""
-        failed = len(self.of("error"))
-        answered = len(self.cases) - len(self.of("no answer")) - failed
+        failed = len(self.cases_with("error"))
+        answered = len(self.cases) - len(self.cases_with("no answer")) - failed
         if self.verdict == "fail":
-            wrong = len(self.of("refuted"))
+            wrong = len(self.cases_with("refuted"))
             found = (
                 f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours attains a larger epsilon."
             )
         elif not answered:
             found = "it stated no epsilon for any of the settings."
-        elif not self._bounds:
+        elif not self._number_of_bounds:
             found = f"all of {answered} stated epsilons are infinite or above a hundred times the proven epsilon."
         else:
             found = f"none of {answered} stated epsilons is below the epsilon that a pair of neighbours attains."
@@ -111,7 +111,7 @@ class AccountantAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document of `dpfed audit accountant --json`."""
-        counts = {kind: len(self.of(kind)) for kind in VERDICTS}
+        counts = {kind: len(self.cases_with(kind)) for kind in VERDICTS}
         return {
             "accountant": self.name,
             "verdict": self.verdict,
@@ -210,9 +210,9 @@ def _cases_of_accountant(
         with FunctionProcess(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
             for k in range(len(found), len(settings)):
                 say(f"{label}: {k} of {len(settings)}")
-                process.renew()
+                process.restart_time_limit()
                 try:
-                    answer = process.seen(settings[k].to_dict(), [0])[0]
+                    answer = process.numbers_of_outputs(settings[k].to_dict(), [0])[0]
                 except (ConfigError, RunError) as error:
                     found.append(_case_of_setting(label, settings[k], None, f"{error}"))
                     if isinstance(error, RunError):

@@ -116,7 +116,7 @@ def replay(
             if failed is not None and (failed.pair.change == SAME or not to_the_end):
                 break
             progress(pair.words)
-            results.append(runs.explained(runs.compare(pair)))
+            results.append(runs.with_explanation(runs.compare(pair)))
     seconds = time.monotonic() - began
     return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=seconds, first_megabytes=first.megabytes)
 
@@ -164,7 +164,7 @@ class _AuditRuns:
         """Make the first run and record it. loop: True to train clients one by one."""
         at = self._recording(loop)
         at.mkdir()
-        return self._made(None, at, loop=loop)
+        return self._run_in_process(None, at, loop=loop)
 
     def compare(self, pair: Pair) -> PairResult:
         """Make the second run of a pair; if needed, first record a first run with the pair's form of local training."""
@@ -173,9 +173,9 @@ class _AuditRuns:
             failed = self.record(loop=loop).error
             if failed:
                 return result_of(pair, RunFindings(error=failed, refused=True))
-        return result_of(pair, self._made(pair, self._recording(loop), loop=loop))
+        return result_of(pair, self._run_in_process(pair, self._recording(loop), loop=loop))
 
-    def explained(self, result: PairResult) -> PairResult:
+    def with_explanation(self, result: PairResult) -> PairResult:
         """Return the result with the network module in which the first difference arises, found by two more runs.
 
         Only differences of local training are explained; all other results are returned unchanged.
@@ -197,7 +197,7 @@ class _AuditRuns:
     def _recording(self, loop: bool) -> Path:
         return self.folder / ("in-a-loop" if loop else "first")
 
-    def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> RunFindings:
+    def _run_in_process(self, pair: Pair | None, at: Path, *, loop: bool) -> RunFindings:
         """Make one run in a separate process, and return the differences and counts that it found."""
         answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
         process = _process_context().Process(target=_run_and_store, args=(self, pair, at, loop, answer))
@@ -284,7 +284,7 @@ def _new_run(pair: Pair | None, recording: Recording, *, loop: bool, most: int |
     if explains:
         from dpfed.audit.replays.modules import ModuleValues
 
-        ModuleValues(world).watch()
+        ModuleValues(world).set_hooks()
     return world
 
 
@@ -314,7 +314,7 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
         return
     if world.pair is not None and world.pair.change == REPORTING:
         names = [name for name in found if name.endswith(".safetensors")]
-    elif world.only is not None:
+    elif world.compared_names is not None:
         names = []
     else:
         names = sorted({*found, *world.recording.files})
@@ -325,7 +325,7 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
             first, second = (text[max(0, at - 30) : at + 40] for text in (one, two))
             world.finding(f"differs ({first!r} and {second!r})", (-1, f"file {name}", None, 0))
             return
-    world.ends()
+    world.check_missing_values()
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ class ModuleValues:
     def __init__(self, world: ReplayRunOfRounds) -> None:
         self._world, self._now = world, threading.local()
 
-    def watch(self) -> None:
+    def set_hooks(self) -> None:
         """Set the forward hooks, and a hook on the randomness of local training."""
         modules = torch.nn.modules.module
         modules.register_module_forward_pre_hook(self._before)
@@ -50,7 +50,7 @@ class ModuleValues:
 
         LocalTask.own_randomness = own_randomness  # type: ignore[assignment, method-assign]
 
-    def of_loss(self, found: Tensor) -> Tensor:
+    def compare_loss(self, found: Tensor) -> Tensor:
         """Compare the losses of a batch; modules called later do not belong to the batch."""
         if (at := getattr(self._now, "at", None)) is not None:
             self._compare("in the loss", found.detach().reshape(len(at[0]), -1))
@@ -115,11 +115,11 @@ class _WatchedLoss(Loss):
         found = super().__getattribute__(name)
         if name != "mean":
             return found
-        of_loss = super().__getattribute__("values").of_loss
-        return lambda outputs, targets: of_loss(found(outputs, targets))
+        compare_loss = super().__getattribute__("values").compare_loss
+        return lambda outputs, targets: compare_loss(found(outputs, targets))
 
     def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.values.of_loss(super().of_clients(outputs, targets))
+        return self.values.compare_loss(super().of_clients(outputs, targets))
 
 
 def place_in_network(value: str) -> str:

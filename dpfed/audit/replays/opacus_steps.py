@@ -46,14 +46,14 @@ class _OpacusStep:
         bound = float(optimizer.max_grad_norm)
         grads = optimizer.grad_samples
         rows = [self._row_of_record([grad[i : i + 1] for grad in grads]) for i in range(len(grads[0]) if grads else 0)]
-        before = self._summed()
+        before = self._sum_so_far()
         self._clip()
         name = "clipped gradients in Opacus"
         differing = compare_rows(world, name, rows, bound, 1e-5 * bound)
         self._differing = differing + (self._differing or 0)
         if rows:
             total = np.sum(rows, axis=0)
-            apart = float(np.abs(self._summed() - before - total).max(initial=0))
+            apart = float(np.abs(self._sum_so_far() - before - total).max(initial=0))
             room = ROUNDING * max(float(np.abs(total).max(initial=0)), float(np.abs(before).max(initial=0)), bound)
             if not apart <= room:
                 words = "do not add up: the sum differs from the sum of the rows of single records"
@@ -80,7 +80,7 @@ class _OpacusStep:
         vars(optimizer).update(state)
         return row
 
-    def _summed(self) -> Floats:
+    def _sum_so_far(self) -> Floats:
         """Return the optimizer's sum of clipped gradients so far."""
         parts = [
             np.zeros(one.numel()) if one.summed_grad is None else as_array(one.summed_grad).reshape(-1)

@@ -68,6 +68,6 @@ def _run_following_rank(
     try:
         _run_as_rank(rank, address, part)
     finally:
-        sent: Any = world.recording, world.seen, world.met
+        sent: Any = world.recording, world.seen, world.met_keys
         there.send(sent)
         there.close()

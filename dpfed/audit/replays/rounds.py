@@ -56,7 +56,7 @@ class RowDigests:
         self.rows = self.before = np.zeros((0, 0), dtype=np.float32)
         self._digests: list[str] = []
 
-    def of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
+    def digests_of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
         """Return the digests, and for each row True if it differs from that of the last call; None if the shape
         differs.
         """
@@ -152,7 +152,7 @@ class ReplayRunOfRounds(ReplayRun):
         cohort, participants = now.task.cohort, now.task.participants
         if len(np.unique(participants)) < len(participants):
             self.finding("has a client twice", (self.round, "who is drawn", None, 0))
-        if not self.first and self.only is not None and now.number not in self.recording.cohorts:
+        if not self.first and self.compared_names is not None and now.number not in self.recording.cohorts:
             raise RunStopped  # a budget that counts uploads lasts longer without some clients
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
@@ -161,8 +161,10 @@ class ReplayRunOfRounds(ReplayRun):
                 self.seen.of_records |= {int(i): int(method.clients.partition.sizes[i]) for i in cohort}
         before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
         self._cohort = frozenset(map(int, cohort))
-        entered = self._others_of("who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None)
-        filled = self._others_of(
+        entered = self._entered_clients(
+            "who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None
+        )
+        filled = self._entered_clients(
             "who is asked",
             np.setdiff1d(asked_before, before),
             np.setdiff1d(participants, cohort),
@@ -172,7 +174,9 @@ class ReplayRunOfRounds(ReplayRun):
         self._units = len(self.changed & {*self._cohort, *map(int, before)}) + len(entered)
         came = np.array([i for i in np.intersect1d(arriving, cohort) if int(i) not in self._beside], dtype=np.int64)
         exactly = method.dropouts is not None and bool(method.dropouts.lost)
-        if self.only is None or not exactly:  # with a fixed number of dropouts, removing a client changes who drops out
+        if (
+            self.compared_names is None or not exactly
+        ):  # with a fixed number of dropouts, removing a client changes who drops out
             self.outside("who arrives", self._without_changed(came))
         self.outside("announced model", now.broadcast)
         bits = now.broadcast.cpu().numpy().tobytes()
@@ -192,9 +196,9 @@ class ReplayRunOfRounds(ReplayRun):
                 private.mechanism().adjacency is Adjacency.ADD_REMOVE and not private.in_every_upload
             )
         alone = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
-        self.only = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
+        self.compared_names = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
 
-    def _others_of(
+    def _entered_clients(
         self, name: str, before: NDArray[np.int64], now: NDArray[np.int64], *, may_enter: bool
     ) -> tuple[int, ...]:
         """Compare client ids, and return the ids that entered only because a removed client left a free place."""
@@ -229,7 +233,7 @@ class ReplayRunOfRounds(ReplayRun):
 
     def may_miss(self, key: Key) -> bool:
         no_client_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
-        return self.only is not None or no_client_came
+        return self.compared_names is not None or no_client_came
 
     # ---- rows: an observer
 
@@ -244,7 +248,7 @@ class ReplayRunOfRounds(ReplayRun):
         assert self._method is not None
         stages = self._method.stages
         if any(stage is next(iter(one)) for one in self._chains):
-            self._rows("update of local training", rows, ids, fillers=False)
+            self._compare_rows("update of local training", rows, ids, fillers=False)
         if self._is_private(stage):
             assert stages.private is not None
             self._row_beyond_bound(stages.private, rows, ids)
@@ -254,13 +258,13 @@ class ReplayRunOfRounds(ReplayRun):
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         assert self._method is not None
-        changed = self._rows(f"row after {type(stage).__name__}", rows, ids)
+        changed = self._compare_rows(f"row after {type(stage).__name__}", rows, ids)
         if self._is_private(stage):
-            self._note_noise(type(stage).__name__, changed, ids)
+            self._check_noise_in_rows(type(stage).__name__, changed, ids)
             if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
                 self._compare_noise(type(stage).__name__, ids)
 
-    def _note_noise(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
+    def _check_noise_in_rows(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
         """Record a finding if some rows have noise and others have none: noise must be in all rows, or in the sum."""
         if changed is None:
             self._in_rows = True
@@ -279,11 +283,13 @@ class ReplayRunOfRounds(ReplayRun):
                 nothing = np.zeros_like(sums)
                 self.mechanism(f"noise of {stage}", nothing, sums, sensitivity=None, client=int(client))
 
-    def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> Sequence[bool] | None:
+    def _compare_rows(
+        self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True
+    ) -> Sequence[bool] | None:
         """Compare rows; return for each True if this stage changed it, or None if this stage changed the length of
         rows.
         """
-        digests, changed = self._digests.of(rows)
+        digests, changed = self._digests.digests_of(rows)
         for found, client in zip(digests, ids, strict=True):
             drawn = int(client) in self._cohort
             self.seen.rows += drawn and not fillers and int(client) in self.changed
@@ -315,7 +321,7 @@ class ReplayRunOfRounds(ReplayRun):
             self.finding("is beyond its bound", (path[0], name, path[1], 0), by=longest, allowed=bound)
         for row, record in zip(rows, records.tolist(), strict=True):
             self.outside(name, row, (path[1], self.place_of(path[1], record)))
-            self.seen.rows += self._is_own((path[1], self.place_of(path[1], record)))
+            self.seen.rows += self._belongs_to_changed((path[1], self.place_of(path[1], record)))
 
     def place_of(self, client: int, record: int) -> int:
         assert self._held is not None
@@ -334,7 +340,7 @@ class ReplayRunOfRounds(ReplayRun):
         )
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        self._rows("upload", rows, ids)
+        self._compare_rows("upload", rows, ids)
         exact = torch.float64 if rows.is_floating_point() else torch.int64
         if self._sum is None:
             self._sum = np.zeros(rows.shape[1], dtype=np.float64 if rows.is_floating_point() else np.int64)
@@ -369,7 +375,7 @@ class ReplayRunOfRounds(ReplayRun):
     def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         name = f"sum that {type(stage).__name__} makes private"
         entered = total.cpu().numpy()
-        self._adds_up(name, entered, now.uploads)
+        self._check_sum(name, entered, now.uploads)
         in_rows = stage.in_rows or stage.in_every_upload if self._in_rows is None else self._in_rows
         made: Tensor = self.mechanism(
             name,
@@ -381,11 +387,11 @@ class ReplayRunOfRounds(ReplayRun):
         )
         return made
 
-    def _adds_up(self, name: str, entered: NDArray[Any], uploads: int) -> None:
+    def _check_sum(self, name: str, entered: NDArray[Any], uploads: int) -> None:
         """Record a finding if the sum that enters the private stage is not the sum of the uploaded rows."""
         if self._sum is None or self._added != uploads or self._sum.shape != entered.shape:
             return
-        apart = np.abs(self.moved(self._sum, entered))
+        apart = np.abs(self.difference(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
         of_rows = (
             2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0
@@ -394,9 +400,9 @@ class ReplayRunOfRounds(ReplayRun):
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
-    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
         bits = None if self._method is None else self._method.stages.bits
-        apart = super().moved(one, two)
+        apart = super().difference(one, two)
         half = 0.0 if bits is None else 2.0 ** (bits - 1)
         return apart if bits is None else (apart + half) % (2 * half) - half
 
@@ -409,17 +415,17 @@ class ReplayRunOfRounds(ReplayRun):
         self.outside("model of the server", state.broadcast)
         self.outside("clip norm of the server", state.clip_norm)
         for name, value in sorted({**state.memory, **state.stages}.items()):
-            self._remembered(name, value)
+            self._compare_memory(name, value)
         self.outside("round aborted", done.record.aborted is not None)
         self.outside("charge", repr(done.release))
         self.seen.rounds += 1
         if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
-            self.ends()  # with several ranks, values of other ranks arrive only at the end of the run
+            self.check_missing_values()  # with several ranks, values of other ranks arrive only at the end of the run
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
             raise RunStopped
 
-    def _remembered(self, name: str, value: Tensor) -> None:
+    def _compare_memory(self, name: str, value: Tensor) -> None:
         """Compare a value of the server's memory; if it has one row for each client, row by row."""
         assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:

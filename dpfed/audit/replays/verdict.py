@@ -161,6 +161,6 @@ def result_of(pair: Pair, seen: RunFindings) -> PairResult:
         outcome = "fail"
     elif seen.refused:
         outcome = "refused"
-    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.moved):
+    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.altered):
         outcome = "nothing tested"
     return PairResult(pair=pair, outcome=outcome, seen=seen)

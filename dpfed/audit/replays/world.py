@@ -70,7 +70,7 @@ class RunFindings:
     exempt: Counter[str] = field(default_factory=Counter)
     values: int = 0
     rows: int = 0
-    moved: int = 0
+    altered: int = 0
     """Number of values that the pair's change has altered: rows, inputs of mechanisms, values of changed clients."""
     mechanisms: int = 0
     used: float = 0.0
@@ -133,10 +133,10 @@ class ReplayRun:
         self.seen = RunFindings()
         self.round = -1
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
-        self.only: frozenset[str] | None = None
+        self.compared_names: frozenset[str] | None = None
         """Names of the values that are compared; None for all values."""
         self.rank, self.ranks, self.ranks_lost = 0, 1, 0
-        self.met: set[Key] = set()
+        self.met_keys: set[Key] = set()
         """Keys of all values that this run has computed."""
         self._times: Counter[tuple[int, str, object]] = Counter()
         self._lock = threading.Lock()
@@ -154,9 +154,9 @@ class ReplayRun:
         key = self._key(name, client)
         if self.first:
             self.recording.values[key] = found
-        elif self._is_own(client):
-            self.seen.moved += self.recording.values.get(key) != found
-        elif self._compares(name):
+        elif self._belongs_to_changed(client):
+            self.seen.altered += self.recording.values.get(key) != found
+        elif self._is_compared(name):
             before = self.recording.values.get(key)
             if before is None:
                 self.finding("is in the second run only", key)
@@ -170,19 +170,19 @@ class ReplayRun:
             place = at if at is not None else self._times[self.round, name, client]
             self._times[self.round, name, client] += 1
             key = (self.round, name, client, place)
-            self.met.add(key)
+            self.met_keys.add(key)
             self.seen.values += 1
             return key
 
-    def _is_own(self, client: int | tuple[int, int] | None) -> bool:
+    def _belongs_to_changed(self, client: int | tuple[int, int] | None) -> bool:
         """Return True if the value belongs to a changed client or to the changed record."""
         record = None if self.pair is None else self.pair.record
         if isinstance(client, tuple):
             return client[0] in self.changed and record in (None, client[1])
         return record is None and client in self.changed
 
-    def _compares(self, name: str) -> bool:
-        return self.only is None or name in self.only
+    def _is_compared(self, name: str) -> bool:
+        return self.compared_names is None or name in self.compared_names
 
     def finding(self, words: str, key: Key, *, by: float | None = None, allowed: float | None = None) -> None:
         """Record a difference; after the first one, the run ends at the next call of `stop_if_found`."""
@@ -205,13 +205,13 @@ class ReplayRun:
         if not self.first and self.seen.differences and not self.rank:
             raise RunStopped
 
-    def ends(self) -> None:
+    def check_missing_values(self) -> None:
         """Record a finding for the first value of the first run that the second run did not compute."""
         if self.first or self.seen.differences:
             return
         for key in [*self.recording.values, *self.recording.arrays]:
-            compared = not self._is_own(key[2]) and self._compares(key[1]) and not self.may_miss(key)
-            if compared and key not in self.met and key[0] <= self.round:
+            compared = not self._belongs_to_changed(key[2]) and self._is_compared(key[1]) and not self.may_miss(key)
+            if compared and key not in self.met_keys and key[0] <= self.round:
                 self.finding("is in the first run only", key)
                 return
 
@@ -224,9 +224,9 @@ class ReplayRun:
                 self.finding("differs between ranks", key)
         if self.first:
             self.recording.arrays |= recording.arrays
-        self.met |= met
+        self.met_keys |= met
         self.seen.differences = sorted([*self.seen.differences, *seen.differences], key=lambda one: one.round or 0)
-        for name in ("values", "rows", "moved", "mechanisms"):
+        for name in ("values", "rows", "altered", "mechanisms"):
             setattr(self.seen, name, getattr(self.seen, name) + getattr(seen, name))
         self.seen.used = max(self.seen.used, seen.used)
 
@@ -263,12 +263,12 @@ class ReplayRun:
             self.recording.put(key, entered, left)
             return noisy
         if key not in self.recording.arrays:
-            if self._compares(name):
+            if self._is_compared(name):
                 self.finding("is in the second run only", key)
             return noisy
         entered_1, left_1 = self.recording.get(key)
-        self.seen.moved += not np.array_equal(entered_1, entered)
-        if self._compares(name):
+        self.seen.altered += not np.array_equal(entered_1, entered)
+        if self._is_compared(name):
             self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
         return in_form_of(left_1, noisy)
 
@@ -293,7 +293,7 @@ class ReplayRun:
             exempt = (self.pair.record is not None and client in self.changed) or client is None
             count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
             allowed = count * self.pair.times * sensitivity if exempt else 0.0
-            by = norm_of(self.moved(one[0], two[0]), norm)
+            by = norm_of(self.difference(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
                 1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
             ):
@@ -301,14 +301,14 @@ class ReplayRun:
             elif allowed:
                 self.seen.used = max(self.seen.used, by / allowed)
         if adds_noise and one[0].shape == one[1].shape:
-            noise = [self.moved(entered, left) for entered, left in (one, two)]
+            noise = [self.difference(entered, left) for entered, left in (one, two)]
             apart = float(np.abs(noise[0] - noise[1]).max(initial=0))
             size = max(scale, float(np.abs(one[1].astype(np.float64)).max(initial=0)))
             if apart > (0.0 if whole else ROUNDING * size):
                 self.finding("its noise differs", key, by=apart, allowed=0.0 if whole else ROUNDING * size)
         return None
 
-    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
         """Return the difference two - one."""
         if one.dtype.kind in "iu":
             return (two.astype(np.int64) - one.astype(np.int64)).astype(np.float64)

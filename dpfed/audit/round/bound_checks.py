@@ -34,8 +34,8 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     bounds nothing. The check is exact except for float32 rounding: it finds a bound that is 0.002% too wide, and a clip
     that leaves rows slightly or far above the bound unchanged.
     """
-    rounds, worst, which = WholeRounds(one=one.quiet), 0.0, "zeros"
-    for name, update in (adversarial_updates(one, size) | around_the_bound(one, claim, size)).items():
+    rounds, worst, which = WholeRounds(one=one.without_noise), 0.0, "zeros"
+    for name, update in (adversarial_updates(one, size) | updates_around_the_bound(one, claim, size)).items():
         for client in range(one.clients):
             longest = _largest_effect(rounds, claim, update, client)
             if not longest <= worst:
@@ -51,20 +51,20 @@ def _largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: i
     """Return the norm of one client's bounded row or of its effect on the state, the largest, over the
     claimed bound.
     """
-    bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
-    lengths = [_norm(bounded)]
-    if claim.seen == "sum" and not claim.coins:
+    bounded = in_charged_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
+    lengths = [_l2_norm(bounded)]
+    if claim.visible_output == "sum" and not claim.coins:
         moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
         moves[client] = update
-        done = rounds.run(moves, rounds.together())
-        lengths.append(_norm(rounds.released(done, by_state=False)))
-        lengths.append(_norm(rounds.released(done)) - rounds.rounding(done))
+        done = rounds.run(moves, rounds.smallest_cohort())
+        lengths.append(_l2_norm(rounds.released_sum(done, by_state=False)))
+        lengths.append(_l2_norm(rounds.released_sum(done)) - rounds.rounding(done))
     linf = claim.coins.linf_clip if claim.coins else None
     entries = 0.0 if linf is None else float(bounded.abs().max()) / linf
     return max(*(length / claim.bound for length in lengths), entries)
 
 
-def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
+def in_charged_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
     """Return rows in the charged metric: divided by sqrt(theta (1 - theta)) for the Fisher metric, else unchanged."""
     if claim.coins is None or claim.coins.clip_metric == "euclidean":
         return rows
@@ -72,16 +72,18 @@ def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
     return rows / (theta * (1 - theta)).sqrt()
 
 
-def _norm(row: Tensor) -> float:
+def _l2_norm(row: Tensor) -> float:
     return float(torch.linalg.vector_norm(row.double()))
 
 
-def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
+def updates_around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
     """Return updates [d], by name, whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
         torch.linalg.vector_norm(
-            in_metric(one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
+            in_charged_metric(
+                one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))
+            ).double()
         )
     )
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
@@ -133,10 +135,11 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     reach = min(clip for clip in (coins.linf_clip, l2_clip) if clip is not None)
     ids = np.arange(one.clients)
     farthest = max(
-        float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
+        float(in_charged_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max())
+        / reach
         for update in adversarial_updates(one, size).values()
     )
-    chance = None if coins.noise_std else _chance_of_padding(one, stage)
+    chance = None if coins.noise_std else _p_value_of_padding(one, stage)
     return Check(
         name="window",
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
@@ -145,9 +148,9 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     )
 
 
-def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
+def _p_value_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     """Return the p-value of the counts of a round without uploads, given the public probabilities."""
-    now = replace(one.announced, uploads=0)
+    now = replace(one.announcement, uploads=0)
     count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
     off = stage.server(torch.zeros_like(one.reference), now).double()
     theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
@@ -164,7 +167,7 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     rarest, likely = 1.0, 1.0
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
-        ones = float(world.own(torch.zeros(size), trials).double().sum())
+        ones = float(world.rows_of_client(torch.zeros(size), trials).double().sum())
         drawn = len(trials) * one.projection.sent * stage.trials
         rare = ones if start == 0.0 else drawn - ones
         likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))

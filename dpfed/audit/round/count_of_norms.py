@@ -13,7 +13,7 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountOfNorms:
+class CountScore:
     """Noisy count that the next clip norm C' = C exp(-rate (fraction - quantile)) reveals.
 
     start:    clip norm C of the round
@@ -31,8 +31,10 @@ class CountOfNorms:
     sign: float
 
     @classmethod
-    def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
-        """Prepare the count's score by two rounds without noise, one in each world; mu is at most `claim.count_mu`."""
+    def prepare(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountScore:
+        """Prepare the count's score by two rounds without noise, one in each world; mu is at most
+        `claim.count_separation`.
+        """
         clip = quiet.one.method.stages.find(Clip)
         assert clip is not None
         assert clip.adaptive is not None
@@ -44,7 +46,7 @@ class CountOfNorms:
             mu=0.0,
             sign=1.0,
         )
-        together, counts = quiet.together(), []
+        together, counts = quiet.smallest_cohort(), []
         for own in (pair.other, pair.one):
             done = quiet.run(quiet.moves(own, pair.rest), together[1:] if own is None else together)
             counts.append(plain.count(done.state))
@@ -54,7 +56,7 @@ class CountOfNorms:
             start=plain.start,
             expected=plain.expected,
             base=counts[0],
-            mu=min(abs(apart) / plain.adaptive.count_noise_std, claim.count_mu),
+            mu=min(abs(apart) / plain.adaptive.count_noise_std, claim.count_separation),
             sign=math.copysign(1.0, apart),
         )
 
@@ -67,7 +69,7 @@ class CountOfNorms:
         """Return a score that is N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
         return self.sign * (self.count(after) - self.base) / self.adaptive.count_noise_std
 
-    def joint(self, score: float, after: ServerState, mu: float) -> float:
+    def joint_score(self, score: float, after: ServerState, mu: float) -> float:
         """Return the best score from the count and from `score`, which is N(0, 1) in world 0 and N(mu,
         1) in world 1.
         """

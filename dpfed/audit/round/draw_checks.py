@@ -43,12 +43,12 @@ def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], round
     found = []
     for who in (method.sampler, *others, *small, overfull):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds))
+        found.append(sampler_check(_SamplerOfRounds(drawing), drawing.randomness, rounds))
     wrong = [one for one in found if not one.passed]
     return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
 
 
-class _AsDrawn:
+class _SamplerOfRounds:
     """Sampler that draws each cohort by the code of a method's round."""
 
     def __init__(self, method: Method) -> None:
@@ -99,8 +99,8 @@ def secure_check(source: Secure | None = None) -> Check:
     repeat with probability 0.99. One seed of 32 bits or more for a whole process is not found.
     """
     drawn_from = Secure() if source is None else source
-    named = [_after_the_same_seed(drawn_from) for _ in range(2)]
-    processes = [_in_a_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
+    named = [_draws_after_equal_seeds(drawn_from) for _ in range(2)]
+    processes = [_draws_of_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
     if named[0] == named[1] or processes[0] == processes[1]:
         return Check(name="secure draws", passed=False, detail="draws repeat after an equal seed or in a new process")
     first = np.array([drawn_from.bits(1, "audit", 0)[0] for _ in range(_CALLS)])
@@ -113,7 +113,7 @@ def secure_check(source: Secure | None = None) -> Check:
     )
 
 
-def _after_the_same_seed(source: Secure) -> list[int]:
+def _draws_after_equal_seeds(source: Secure) -> list[int]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -125,6 +125,6 @@ def _after_the_same_seed(source: Secure) -> list[int]:
     return [int(word) for word in drawn]
 
 
-def _in_a_new_process() -> bytes:
+def _draws_of_new_process() -> bytes:
     done = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, check=True)
     return done.stdout

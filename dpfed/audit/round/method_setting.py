@@ -46,7 +46,7 @@ def audited_methods() -> list[str]:
     return [name for name, one in every_method().items() if one.private_with]
 
 
-def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
+def audited_configuration(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
     """Return the method's small private configuration on digits: d = 610, four clients, one round, delta = 1e-5.
 
     All clients take part; if federation.sampling draws cohorts, two of them. Gaussian noise has multiplier 1 unless a
@@ -60,7 +60,7 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
             f"{name} has no private variant, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit upload {near}`."
         )
-    tables = presets.tables(_preset(name))
+    tables = presets.tables(_preset_name(name))
     tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {} if chosen.audited_clip_norm is None else {"clip_norm": chosen.audited_clip_norm}
@@ -75,7 +75,9 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
         federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
-    config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
+    config = parse(
+        _with_noise_or_epsilon(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset_name(name)}"
+    )
     _refuse_padded_coins(config)
     return config
 
@@ -90,12 +92,12 @@ def _refuse_padded_coins(config: Config) -> None:
         )
 
 
-def _preset(name: str) -> str:
+def _preset_name(name: str) -> str:
     private = f"{name}-private-digits"
     return private if private in presets.names() else f"{name}-digits"
 
 
-def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
+def _with_noise_or_epsilon(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
     privacy = tables["privacy"]
     if noise_multiplier is not None:
         privacy["noise_multiplier"] = noise_multiplier
@@ -140,12 +142,12 @@ def audit_upload(
     With a participation schedule or correlated noise, the audit tests one round of all clients with independent noise,
     and adds a check of several rounds together. Errors: ConfigError for a method without a private variant.
     """
-    config = configured(name, settings, noise_multiplier)
+    config = audited_configuration(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
     if config.federation.sampling in SCHEDULES:
         (progress or str)("several rounds together")
-        together = (_several_rounds(config, seed),)
-        config = _one_round(config)
+        together = (_check_of_several_rounds(config, seed),)
+        config = _single_round_configuration(config)
     experiment = build(config)
     assert config.privacy is not None
     return audit_round(
@@ -157,17 +159,17 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        checks=(_sampler(name, experiment, seed), _secure(), *together),
+        checks=(_sampler_checks(name, experiment, seed), _secure_check_once(), *together),
         progress=progress,
     )
 
 
-def _several_rounds(config: Config, seed: int) -> Check:
+def _check_of_several_rounds(config: Config, seed: int) -> Check:
     one, rounds = round_of(build(config)), config.federation.rounds
     return several_rounds_check(one, rounds, trials=_STREAMS, alpha=FALSE_ALARM, seed=seed)
 
 
-def _one_round(config: Config) -> Config:
+def _single_round_configuration(config: Config) -> Config:
     """Return the configuration with one round of all clients and independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
@@ -181,13 +183,13 @@ def _one_round(config: Config) -> Config:
 
 
 @cache
-def _secure() -> Check:
+def _secure_check_once() -> Check:
     """Return the check of secure randomness, which is made once, since all methods draw from one source."""
     return secure_check()
 
 
-def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
+def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:
     """Check the sampler of the audited round and the sampler of the method's preset."""
-    table = presets.tables(_preset(name))["federation"]
+    table = presets.tables(_preset_name(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

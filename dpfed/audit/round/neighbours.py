@@ -60,21 +60,21 @@ def pairs_of_sums(
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
         return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
 
-    dense, loud, sizes = tensor(fixed_signs(size)), LOUD_NORM * bound, sizes_of(layout)
+    dense, loud, sizes = as_tensor(fixed_signs(size)), LOUD_NORM * bound, block_sizes(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
     return [
         against("dense", loud * dense / size**0.5),
-        against("one entry", loud * _one_sent(chosen, size)),
+        against("one entry", loud * _one_transmitted_entry(chosen, size)),
         *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
-        against("equal norm in every layer", loud * tensor(layerwise_direction(sizes))),
+        against("equal norm in every layer", loud * as_tensor(layerwise_direction(sizes))),
         against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         against("huge", HUGE * dense),
         against("tiny", TINY * bound * dense / size**0.5),
-        *(against(name, loud * tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
+        *(against(name, loud * as_tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
     ]
 
 
-def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+def with_count_scores(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
     """Return the pairs, the first one with scores of the released count of clients inside the bound.
 
     Under replace-one, a pair is added in which the client is outside the bound in world 1 and inside in world 0.
@@ -128,18 +128,18 @@ def pairs_of_samples(
         against("all up from the edge", up, low),
         against("all down from the other edge", -up, 1 - low),
         against("all up from the start", up, None),
-        against("both ways from the start", tensor(fixed_signs(size)), None),
+        against("both ways from the start", as_tensor(fixed_signs(size)), None),
         against("all up, all others down", up, None, -up),
-        against("one probability up", _one_sent(chosen, size), deep),
+        against("one probability up", _one_transmitted_entry(chosen, size), deep),
         against("all up from certainty", up, nothing),
         *(
-            against(name, LOUD_NORM * tensor(row), None, screened=True)
-            for name, row in uneven_directions(sizes_of(layout)).items()
+            against(name, LOUD_NORM * as_tensor(row), None, screened=True)
+            for name, row in uneven_directions(block_sizes(layout)).items()
         ),
     ]
 
 
-def _one_sent(chosen: Map, size: int) -> Tensor:
+def _one_transmitted_entry(chosen: Map, size: int) -> Tensor:
     """Return the unit vector [d] of one entry that the round's map transmits."""
     marks = torch.arange(1.0, chosen.sent + 1).to(torch.float32)
     back = chosen.adjoint(marks).abs()
@@ -149,11 +149,11 @@ def _one_sent(chosen: Map, size: int) -> Tensor:
     return one
 
 
-def sizes_of(layout: tuple[Block, ...]) -> list[int]:
+def block_sizes(layout: tuple[Block, ...]) -> list[int]:
     """Return the number of entries of each block of a model, in order."""
     return [block.stop - block.start for block in layout]
 
 
-def tensor(direction: Direction) -> Tensor:
+def as_tensor(direction: Direction) -> Tensor:
     """Return the direction [d] as a float32 tensor."""
     return torch.from_numpy(direction).float()

@@ -43,19 +43,19 @@ class NoiseDraws:
     half: float
 
 
-def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
+def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
     """Return about `entries` draws of noise, from whole rounds."""
-    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
+    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.without_noise)
     zeros = rounds.moves(None, torch.zeros(size))
-    least = quiet.run(zeros, quiet.together())
+    least = quiet.run(zeros, quiet.smallest_cohort())
     released: list[Tensor] = []
     whole: list[Tensor] = []
     wanted = min(_MOST_ROUNDS, math.ceil(entries / one.projection.sent))
     while len(released) < wanted:
-        done = rounds.run(zeros, rounds.together())
+        done = rounds.run(zeros, rounds.smallest_cohort())
         released += list(_noise_of_round(rounds, quiet, claim, done, least))
         if claim.integers is not None:
-            whole.append(_integers(one, done) - _integers(one, least))
+            whole.append(_sum_of_integers(one, done) - _sum_of_integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
     if claim.integers is None:
         return NoiseDraws(released=rows, added=rows, half=0.0)
@@ -67,14 +67,14 @@ def _noise_of_round(
     rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
 ) -> Iterator[Tensor]:
     """Yield the noise [sent] of one round; if every upload is visible, the noise of each upload."""
-    if claim.seen == "uploads":
+    if claim.visible_output == "uploads":
         for client, (given, _) in done.uploads.items():
             yield given.double() - least.uploads[client][0].double()
     else:
-        yield rounds.released(done) - quiet.released(least)
+        yield rounds.released_sum(done) - quiet.released_sum(least)
 
 
-def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
+def _sum_of_integers(one: OneRound, done: RoundOutcome) -> Tensor:
     bits = one.method.stages.bits
     return (done.total if bits is None else centred(done.total, bits)).double()
 
@@ -150,12 +150,12 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     The noise is drawn from the run's source of randomness, not from the audit's.
     """
     zeros, vectors = torch.zeros(1, size), []
-    alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
+    alone = claim.visible_output == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(_ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
             sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
-            vectors += list(sent.coded if claim.seen == "uploads" and not claim.coins else sent.arrived)
+            vectors += list(sent.coded if claim.visible_output == "uploads" and not claim.coins else sent.arrived)
         else:
             vectors.append(_noise_of_sum(world, zeros[0]))
     stacked = torch.stack(vectors).double()
@@ -176,6 +176,8 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 def _noise_of_sum(world: OneRound, zeros: Tensor) -> Tensor:
     """Return the noise [sent] of one whole round in which all clients send zeros."""
-    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
+    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.without_noise)
     moves = noisy.moves(None, zeros)
-    return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))
+    return noisy.released_sum(noisy.run(moves, noisy.smallest_cohort())) - quiet.released_sum(
+        quiet.run(moves, quiet.smallest_cohort())
+    )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
-from dpfed.audit.round.seen import SeenRows
+from dpfed.audit.round.seen import RowRecorder
 from dpfed.compress.levels import Dense
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -32,7 +32,7 @@ PUBLIC_SEEDS = 16
 """Number of different public seeds that trials use in turn."""
 
 
-class OneStream:
+class RandomnessByCallOrder:
     """Randomness whose draws depend on the order of calls, not on their names.
 
     An audit repeats one round thousands of times; draws that depend on their names would be equal in every repetition.
@@ -61,7 +61,7 @@ class OneStream:
         return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)
 
 
-class NoDraws:
+class ZeroNoise:
     """Randomness without noise: every normal draw is zero, and all other draws raise NotImplementedError."""
 
     @property
@@ -82,7 +82,7 @@ class NoDraws:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uploaded:
+class UploadedRows:
     """Rows of n uploads.
 
     bounded: rows after the bound [n, sent]. coded: rows that enter the encoding [n, sent]. arrived: rows that are
@@ -109,21 +109,21 @@ class OneRound:
     clients: int
 
     @cached_property
-    def announced(self) -> Round:
+    def announcement(self) -> Round:
         """Announcement of the round, computed once with its public map."""
         no_clients = np.zeros(0, dtype=np.int64)
         return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
 
     @property
     def projection(self) -> Map:
-        return self.announced.projection
+        return self.announcement.projection
 
     @property
     def reference(self) -> Tensor:
-        return self.announced.reference
+        return self.announcement.reference
 
     @property
-    def quiet(self) -> OneRound:
+    def without_noise(self) -> OneRound:
         """Round without noise: stages that add noise are removed, and the count of adaptive clipping has no noise.
 
         The clip is kept, and Bernoulli samples are still drawn.
@@ -141,24 +141,24 @@ class OneRound:
 
         Errors: TypeError for a stage whose randomness cannot be replaced: its noise would be equal in every trial.
         """
-        stages = Stages(*(_drawing_from(stage, randomness) for stage in self.method.stages))
+        stages = Stages(*(_with_source(stage, randomness) for stage in self.method.stages))
         return replace(self, method=replace(self.method, stages=stages, randomness=randomness))
 
-    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
+    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> UploadedRows:
         """Return the uploads of clients `ids` with these updates [n, d], computed by the client halves
         of all stages.
         """
-        seen = SeenRows(self.method.stages)
-        now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
+        seen = RowRecorder(self.method.stages)
+        now = replace(self.announcement, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
-        return Uploaded(bounded=seen.bounded, coded=seen.given, arrived=arrived)
+        return UploadedRows(bounded=seen.bounded, coded=seen.given, arrived=arrived)
 
     @property
     def sampled(self) -> bool:
         """True if the sampler draws a cohort; False if all clients take part."""
         return not isinstance(self.method.sampler.law, FullParticipation)
 
-    def own(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
+    def rows_of_client(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
         """Return the rows [n, width] of the client under test as they arrive, one for each trial."""
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
 
@@ -166,10 +166,10 @@ class OneRound:
 def _with_exact_count(clip: Clip) -> Clip:
     if clip.adaptive is None:
         return clip
-    return replace(clip, adaptive=replace(clip.adaptive, randomness=NoDraws()))
+    return replace(clip, adaptive=replace(clip.adaptive, randomness=ZeroNoise()))
 
 
-def _drawing_from(part: Any, randomness: Randomness) -> Any:
+def _with_source(part: Any, randomness: Randomness) -> Any:
     """Return a stage, or a part of a stage, that draws from this source, as do all its parts."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if hasattr(part, "randomness") and "randomness" not in names:
@@ -178,7 +178,7 @@ def _drawing_from(part: Any, randomness: Randomness) -> Any:
             "dataclass field."
         )
     within = {name: getattr(part, name) for name in names}
-    changed = {name: _drawing_from(one, randomness) for name, one in within.items() if hasattr(one, "randomness")}
+    changed = {name: _with_source(one, randomness) for name, one in within.items() if hasattr(one, "randomness")}
     if "randomness" in names:
         changed["randomness"] = randomness
     return replace(cast(Any, part), **changed) if changed else part

@@ -13,17 +13,17 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.known_distributions import shown, whole_scores
+from dpfed.audit.round.known_distributions import move_bound, whole_scores
 from dpfed.audit.round.neighbours import (
     Neighbours,
     Score,
     pairs_of_samples,
     pairs_of_sums,
     pairs_of_uploads,
-    with_counts,
+    with_count_scores,
 )
-from dpfed.audit.round.noise_checks import coordinates_check, noise_of, seeds_check, size_check, tail_check
-from dpfed.audit.round.one_round import OneRound, OneStream
+from dpfed.audit.round.noise_checks import coordinates_check, draw_noise, seeds_check, size_check, tail_check
+from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
 from dpfed.audit.round.round_checks import (
     distance_check,
     empty_round_check,
@@ -33,7 +33,7 @@ from dpfed.audit.round.round_checks import (
     state_check,
     sum_check,
 )
-from dpfed.audit.round.two_worlds import Trials, TwoWorlds
+from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
 from dpfed.audit.statistics.power import (
     LIKELY,
     MOVES,
@@ -54,7 +54,7 @@ from dpfed.models.flat import Block
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 
-ENOUGH = 0.95
+NEEDED_GAP = 0.95
 """Part of the claimed sensitivity that the gap of a pair must reach for a pass."""
 
 TRIALS = 6_000
@@ -108,13 +108,13 @@ def audit_round(
     """
     began = time.monotonic()
     number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
-    claim = claimed(one, delta)
-    fresh = one.with_randomness(OneStream(seed))
+    claim = claim_of_round(one, delta)
+    fresh = one.with_randomness(RandomnessByCallOrder(seed))
     size = one.method.clients.course.size
     say = progress or str
     say("preparing pairs of neighbours")
-    worlds = [TwoWorlds.of(fresh, claim, pair) for pair in pairs_of(one, claim, layout)]
-    shares = shares_of(worlds, trials=number, alpha=alpha, seed=seed)
+    worlds = [TwoWorlds.prepare(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout)]
+    shares = shares_of_trials(worlds, trials=number, alpha=alpha, seed=seed)
     tests: list[PairTest] = []
     seen = []
     for k, share in enumerate(shares, 1):
@@ -136,17 +136,17 @@ def audit_round(
             *round_checks(one, claim, size, seed, draws),
             distance_check(one, claim, worlds),
             state_check(seen),
-            *_ledger(claim, seen),
+            *_ledger_checks(claim, seen),
             *checks,
         ),
         power=_best_power(tests),
-        needed_gap=ENOUGH,
+        needed_gap=NEEDED_GAP,
         not_tried=tuple(pair.name for pair in untried if not pair.screened),
         only_measured=tuple(pair.name for pair in untried if pair.screened),
         seconds=time.monotonic() - began,
         details={
             "lower_bound_known_law": max(known, default=None),
-            "seen": claim.seen,
+            "seen": claim.visible_output,
             "sampling": claim.sampling.name,
             "mechanism": claim.mechanism.to_dict(),
             "dimension": size,
@@ -157,14 +157,14 @@ def audit_round(
 
 def _best_power(tests: list[PairTest]) -> Power:
     """Return the power of the pair that would have found the least shortfall of noise; for ties, the smallest move."""
-    known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= ENOUGH]
+    known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= NEEDED_GAP]
     sizes = [[math.inf if fault is None else fault for fault in (one.noise_short, one.too_far)] for one in known]
     return known[sizes.index(min(sizes))] if known else NO_POWER
 
 
-def claimed(one: OneRound, delta: float) -> Claim:
+def claim_of_round(one: OneRound, delta: float) -> Claim:
     """Return the claim that the ledger would record for this round; ConfigError if there is none."""
-    release = one.method.release(replace(one.announced, uploads=one.clients))
+    release = one.method.release(replace(one.announcement, uploads=one.clients))
     if release is None:
         raise ConfigError(
             "this round is not private: it would charge no release, so there is no claim to test. Set [privacy]."
@@ -173,34 +173,34 @@ def claimed(one: OneRound, delta: float) -> Claim:
     if clip is None or clip.adaptive is None:
         return claim_of(release, delta=delta)
     in_clips = release.mechanism.adjacency.sensitivity_in_clips
-    return claim_of(release, delta=delta, count_mu=in_clips / clip.adaptive.count_noise_multiplier)
+    return claim_of(release, delta=delta, count_separation=in_clips / clip.adaptive.count_noise_multiplier)
 
 
-def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
+def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """Return the pairs of neighbours for the mechanism, adjacency and visible output of the claim."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
         return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
     stages = one.method.stages
     shares = stages.noise_in_rows
-    counted = claim.count_mu > 0 and not shares
+    counted = claim.count_separation > 0 and not shares
     absent = stages.decodes_before_the_clip or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
     pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
-    if claim.seen == "sum":
+    if claim.visible_output == "sum":
         if one.sampled:  # with a drawn cohort, "all others opposite" is the worst pair
             pairs.sort(key=lambda pair: "others" not in pair.name)
-        return with_counts(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
+        return with_count_scores(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
     encode = stages.find(Encode)
     lossy = encode is None or not isinstance(encode.scheme, Dense)
     return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
 
 
-def pair_tests(share: TrialShare[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
+def pair_tests(share: TrialShare[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], TrialOutcomes]:
     """Return the tests of a pair, one for each score, and its trials. Cuts are fixed before the counted trials."""
     say("choosing the cuts of scores")
     world, kinds = share.pair, share.pair.pair.scores
     alpha = share.alpha / len(kinds)
-    known = {kind: whole_scores(world.claim, world.laws.get(kind)) if share.best else None for kind in kinds}
+    known = {kind: whole_scores(world.claim, world.distributions.get(kind)) if share.best else None for kind in kinds}
     of_profile = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
     cuts = {kind: world.cuts(kind, share.trials, of_profile[kind]) for kind in kinds}
     total = f"{share.trials:,} trials"
@@ -208,12 +208,13 @@ def pair_tests(share: TrialShare[TwoWorlds], say: Progress = str) -> tuple[list[
     trials = world.trials(counts, seed=share.seed, say=lambda done: say(f"{done:,} of {total}"))
     say(f"computing the faults that {total} would have found")
     tests = [
-        _test(share, kind, trials.scores[kind], cuts[kind], alpha, of_profile[kind], known[kind]) for kind in kinds
+        _score_test(share, kind, trials.scores[kind], cuts[kind], alpha, of_profile[kind], known[kind])
+        for kind in kinds
     ]
     return tests, trials
 
 
-def _test(
+def _score_test(
     share: TrialShare[TwoWorlds],
     kind: Score,
     seen: tuple[Floats, Floats],
@@ -227,8 +228,8 @@ def _test(
     known: moments of the score for the bound from whole scores, which uses a part of alpha; None if not known.
     """
     world, claim, gap = share.pair, share.pair.claim, share.pair.gap
-    level, numbers = alpha * share.both_seen, (len(seen[0]), len(seen[1]))
-    test = PairTest.of(
+    level, numbers = alpha * share.probability_of_both_worlds, (len(seen[0]), len(seen[1]))
+    test = PairTest.from_scores(
         seen,
         claim,
         cuts,
@@ -239,24 +240,26 @@ def _test(
         of_bound=level,
         of_gaussian=level,
     )
-    power = _power(world, kind, cuts.of_gaussian, numbers, of_profile) if share.best else None
+    power = _score_power(world, kind, cuts.gaussian_cut, numbers, of_profile) if share.best else None
     if known is None:
         return replace(test, power=power)
     of_moves = alpha - of_profile
-    finds = known.finds(*numbers, alpha=of_moves, probability=LIKELY)
+    finds = known.smallest_excess_found(*numbers, alpha=of_moves, probability=LIKELY)
     return replace(
         test,
-        moved=shown(claim, world.laws[kind], known, gap, seen, alpha=level),
-        too_far=known.moved(*seen, alpha=of_moves) * min(gap, 1.0) > 1 + _ROUNDING,
-        power=None if power is None else power.or_too_far(finds),
+        moved=move_bound(claim, world.distributions[kind], known, gap, seen, alpha=level),
+        too_far=known.factor_bound(*seen, alpha=of_moves) * min(gap, 1.0) > 1 + _ROUNDING,
+        power=None if power is None else power.with_move_test(finds),
     )
 
 
-def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, int], alpha: float) -> Power | None:
-    law, claim = world.laws.get(kind), world.claim
+def _score_power(
+    world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, int], alpha: float
+) -> Power | None:
+    law, claim = world.distributions.get(kind), world.claim
     if law is None:
         return None
-    region = RejectionRegion.of(
+    region = RejectionRegion.of_one_threshold(
         claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
     )
     if claim.coins is not None:
@@ -264,7 +267,7 @@ def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, i
     return power_of(region, law, noises=NOISES, moves=MOVES)
 
 
-def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[TrialShare[TwoWorlds]]:
+def shares_of_trials(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[TrialShare[TwoWorlds]]:
     """Return each pair's share of trials and alpha.
 
     A screened pair gets a share only if its gap, which is measured without noise, is above that of all pairs that are
@@ -278,19 +281,19 @@ def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
     """Return the checks that apply to the claim and need no trials."""
-    fresh = one.with_randomness(OneStream(seed + 1))
+    fresh = one.with_randomness(RandomnessByCallOrder(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:
-        noise = noise_of(fresh, claim, size, draws)
+        noise = draw_noise(fresh, claim, size, draws)
         found += [size_check(noise), tail_check(noise), coordinates_check(noise)]
     else:
         found += [floor_check(fresh, claim, size), window_check(fresh, claim, size)]
     found += [seeds_check(one, claim, size), linear_check(fresh, claim, size), public_map_check(one)]
-    if claim.seen == "sum":
+    if claim.visible_output == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]
     return [check for check in found if check is not None]
 
 
-def _ledger(claim: Claim, seen: list[Trials]) -> list[Check]:
+def _ledger_checks(claim: Claim, seen: list[TrialOutcomes]) -> list[Check]:
     """Check that all rounds write equal ledger lines; if a cohort is drawn, lines may differ and are not checked."""
     return [] if claim.sampled else [ledger_check(seen)]

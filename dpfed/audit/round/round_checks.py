@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import KeptEntries, SeenRows
-from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.round.whole_round import ByClient, WholeRounds
+from dpfed.audit.round.seen import LedgerInMemory, RowRecorder
+from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
+from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centred
@@ -34,18 +34,18 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
     Returns None if the claim does not depend on it, or the round has one upload.
     """
-    if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
+    if claim.visible_output == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
-    rounds = WholeRounds(one=one.quiet)
+    rounds = WholeRounds(one=one.without_noise)
     updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
     found = []
     for senders in ([0], [1], [0, 1]):
         moves = torch.zeros(one.method.sampler.clients, size)
         moves[senders] = updates[senders]
-        found.append(rounds.released(rounds.run(moves, rounds.together()), by_state=False))
-    bounded = one.quiet.upload(updates, np.arange(2)).bounded.double()
-    off = _norm(found[2] - found[0] - found[1]) / claim.bound
-    lost = max(_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
+        found.append(rounds.released_sum(rounds.run(moves, rounds.smallest_cohort()), by_state=False))
+    bounded = one.without_noise.upload(updates, np.arange(2)).bounded.double()
+    off = _largest_norm(found[2] - found[0] - found[1]) / claim.bound
+    lost = max(_largest_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
     room = max(_ROUNDING * 2, _random_rounding(one) / claim.bound)
     return Check(
         name="linear",
@@ -83,8 +83,8 @@ def sum_check(one: OneRound, size: int) -> Check:
     """Check that a whole round without noise decodes exactly to the sum of the clients' rows."""
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
-    quiet = one.quiet.method
-    seen, given = SeenRows(quiet.stages), ByClient(moves=updates)
+    quiet = one.without_noise.method
+    seen, given = RowRecorder(quiet.stages), UpdatesByClient(moves=updates)
     cohort = np.arange(clients)
     facts = run_round(one.state, quiet, given, seeds=one.seeds, ledger=None, cohort=cohort, observer=seen).record
     if facts.aborted is not None or facts.arrived < clients:
@@ -100,11 +100,11 @@ def sum_check(one: OneRound, size: int) -> Check:
 
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     """Check that a round without clients releases noise and is charged, since a missing charge would reveal it."""
-    if claim.seen == "uploads":
+    if claim.visible_output == "uploads":
         return None
-    book = KeptEntries()
+    book = LedgerInMemory()
     no_clients = np.zeros(0, dtype=np.int64)
-    nobody = ByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    nobody = UpdatesByClient(moves=torch.zeros(0, one.method.clients.course.size))
     facts = run_round(one.state, one.method, nobody, seeds=one.seeds, ledger=book, cohort=no_clients).record
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
@@ -113,7 +113,7 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     )
 
 
-def _norm(rows: Tensor) -> float:
+def _largest_norm(rows: Tensor) -> float:
     return float(torch.linalg.vector_norm(rows.double(), dim=-1).max())
 
 
@@ -135,7 +135,7 @@ def public_map_check(one: OneRound) -> Check | None:
     unit = torch.ones(one.projection.sent)
     same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
     held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
-    common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    common = _number_of_held_samples(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
     return Check(
         name="public map",
         passed=same and common == 0,
@@ -144,19 +144,19 @@ def public_map_check(one: OneRound) -> Check | None:
     )
 
 
-def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
+def _number_of_held_samples(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
     """Return the number of public samples that clients hold."""
-    private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
-    return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
+    private = {_sample_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
+    return sum(_sample_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
 
 
-def _bytes(sample: Tensor, label: Tensor) -> bytes:
+def _sample_bytes(sample: Tensor, label: Tensor) -> bytes:
     return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())
 
 
-def state_check(trials: Sequence[Trials]) -> Check:
+def state_check(trials: Sequence[TrialOutcomes]) -> Check:
     """Check that every new state follows, by the server's rule, from the released mean and the next clip norm."""
-    whole = all(one.replays for one in trials)
+    whole = all(one.follows_rule for one in trials)
     return Check(
         name="state",
         passed=whole,
@@ -166,7 +166,7 @@ def state_check(trials: Sequence[Trials]) -> Check:
     )
 
 
-def ledger_check(trials: Sequence[Trials]) -> Check:
+def ledger_check(trials: Sequence[TrialOutcomes]) -> Check:
     """Check that all rounds of both worlds write equal ledger lines, with exactly one line, a release.
 
     The charge and the record then do not depend on data.

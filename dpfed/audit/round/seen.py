@@ -24,7 +24,7 @@ _ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
 _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
-class SeenRows:
+class RowRecorder:
     """Observer that keeps the rows of a round between stages, and their sum.
 
     bounded: rows after the bound [n, sent], or after the map if there is no bound. given: rows that enter the encoding
@@ -96,12 +96,12 @@ class RecordedRule:
         self.move, self.count = mean_move.clone(), count
         return self._rule.step(state, mean_move, count=count)
 
-    def again(self, before: ServerState) -> ServerState | None:
+    def repeat_last_step(self, before: ServerState) -> ServerState | None:
         """Return the state that the rule computes from `before` and its last inputs; None if it was not called."""
         return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
 
 
-class LastState(Stage):
+class StateRecorder(Stage):
     """Last stage of a chain, which changes nothing and records the clip norm of the next state."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class LastState(Stage):
         return state
 
 
-class KeptEntries:
+class LedgerInMemory:
     """Ledger that keeps its entries in memory."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _LOUD = 1e3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stream:
+class RepeatedRounds:
     """Repeated trials of the first `rounds` rounds of a run: client 0 sends a loud update (world 1) or zeros (world 0).
 
     All other clients send zeros. Every trial has the run's sampler, stages and noise, with a separate seed. Its outputs
@@ -62,22 +62,22 @@ class Stream:
 
     def scores(self, world: int, seeds: range) -> Floats:
         """Return one score for each seed, from trials in this world."""
-        return np.array([self._score(list(self._seen(world, seed))) for seed in seeds])
+        return np.array([self._score(list(self._outputs(world, seed))) for seed in seeds])
 
-    def tested(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
+    def claim_test(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
         """Test the claimed profile of all rounds by `trials` trials, half of them in each world.
 
         Claim: a run that satisfies the claim is rejected with probability at most alpha.
         """
         first = seed * (2 * trials + 2 * PILOT)
-        cuts = self._cuts(trials, alpha, range(first, first + PILOT))
+        cuts = self._thresholds(trials, alpha, range(first, first + PILOT))
         at = first + PILOT
         scores = [self.scores(w, range(at + w * (trials // 2), at + (w + 1) * (trials // 2))) for w in (0, 1)]
         return reject_claim(scores[0], scores[1], profiles.profile(self.claim), alpha=alpha, thresholds=cuts)
 
     @cached_property
     def _charged(self) -> Release:
-        release = self.one.method.release(replace(self.one.announced, uploads=self.one.clients))
+        release = self.one.method.release(replace(self.one.announcement, uploads=self.one.clients))
         assert release is not None  # the caller audits private rounds only
         return release
 
@@ -86,15 +86,15 @@ class Stream:
         """Return the direction of the client's contribution to the release, and the standard deviation
         of fresh noise.
         """
-        quiet = WholeRounds(one=self.one.quiet)
-        shown = quiet.released(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
+        quiet = WholeRounds(one=self.one.without_noise)
+        shown = quiet.released_sum(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
         return shown / torch.linalg.vector_norm(shown), self._charged.noise_std
 
     def _moves(self, rounds: WholeRounds, world: int) -> torch.Tensor:
         nothing = torch.zeros(self.one.method.clients.course.size)
         return rounds.moves(nothing + _LOUD if world else nothing, nothing)
 
-    def _seen(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
+    def _outputs(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
         """Yield, for each round, the release along the direction over the noise, and True if client 0 took part."""
         one = self.one.with_randomness(Simulated(seeds=Seeds(root=seed)))
         direction, std = self._direction
@@ -103,7 +103,7 @@ class Stream:
             cohort = cohort_of(one.method, number)
             if one.method.stages.every_upload_is_a_release:
                 cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
-            shown = rounds.released(rounds.run(self._moves(rounds, world), cohort))
+            shown = rounds.released_sum(rounds.run(self._moves(rounds, world), cohort))
             yield float(shown @ direction) / std, bool(len(cohort) and cohort[0] == 0)
 
     def _score(self, seen: list[tuple[float, bool]]) -> float:
@@ -139,7 +139,7 @@ class Stream:
         ]
         return np.array(shown)
 
-    def _cuts(self, trials: int, alpha: float, pilot: range) -> Thresholds:
+    def _thresholds(self, trials: int, alpha: float, pilot: range) -> Thresholds:
         noise = gaussian_of(self._charged.mechanism)
         assert noise is not None
         if not self.schedule.secret:
@@ -154,10 +154,10 @@ def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: floa
     For Bernoulli samples, rounds depend on each other only by the public order of clients; the check is then that no
     client takes part more often than this order allows.
     """
-    stream = Stream(one=one, rounds=rounds)
+    stream = RepeatedRounds(one=one, rounds=rounds)
     if one.method.stages.find(PrivateCoins) is not None:
         return _order_check(one, stream.schedule)
-    found = stream.tested(trials, alpha=alpha, seed=seed)
+    found = stream.claim_test(trials, alpha=alpha, seed=seed)
     detail = (
         f"{trials} trials of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
         f"{downwards(max(found.seen, 0.0))}; {upwards(found.claimed)} is claimed."

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import KeptEntries, LastState, RecordedRule, SeenRows
+from dpfed.audit.round.seen import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
 from dpfed.participation.sampling import Sampler
 from dpfed.round import OpenRound, cohort_of, groups, run_round
 from dpfed.seeds import Seeds
@@ -34,8 +34,8 @@ class RoundOutcome:
 
     moved:   sum of moves [n]: the mean move that the server's rule gets, times its divisor; None if there is no sum
     count:   divisor of the mean move
-    shown:   `moved` recomputed from the new state if the rule is a step along it; else `moved`
-    replays: True if the new state follows from `moved` by the rule, and from nothing else
+    shown_move: `moved` recomputed from the new state if the rule is a step along it; else `moved`
+    follows_rule: True if the new state follows from `moved` by the rule, and from nothing else
     uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
     total:   decoded sum [width]
     entries: ledger entries of the round
@@ -44,15 +44,15 @@ class RoundOutcome:
     state: ServerState
     moved: Tensor | None
     count: float
-    shown: Tensor | None
-    replays: bool
+    shown_move: Tensor | None
+    follows_rule: bool
     uploads: dict[int, tuple[Tensor, Tensor]]
     total: Tensor
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ByClient:
+class UpdatesByClient:
     """Source of rows: senders of the cohort send their row of `moves` [clients, d], padding sends zeros."""
 
     moves: Tensor
@@ -74,7 +74,7 @@ class WholeRounds:
     one: OneRound
 
     @cached_property
-    def pull(self) -> Tensor:
+    def sum_from_move(self) -> Tensor:
         """Matrix [n, sent] from a move of the model to the sum that caused it: the pseudo-inverse of the
         map's adjoint.
         """
@@ -89,11 +89,11 @@ class WholeRounds:
         return inverse
 
     @property
-    def drawn(self) -> bool:
+    def draws_cohort(self) -> bool:
         """True if the cohort is drawn in every round."""
         return self.one.sampled
 
-    def together(self) -> NDArray[np.int64]:
+    def smallest_cohort(self) -> NDArray[np.int64]:
         """Return the cohort of the first `one.clients` clients, the fewest of a released sum, with the client under
         test.
         """
@@ -101,8 +101,8 @@ class WholeRounds:
 
     def cohort(self, absent: bool) -> NDArray[np.int64]:
         """Return the cohort of a trial, without the client under test if it is absent from the population."""
-        if not self.drawn:
-            return self.together()[1:] if absent else self.together()
+        if not self.draws_cohort:
+            return self.smallest_cohort()[1:] if absent else self.smallest_cohort()
         method = self.one.method
         if not absent:
             return cohort_of(method, self.one.state.round)
@@ -119,55 +119,58 @@ class WholeRounds:
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """Run one round with this cohort. moves: updates of all clients [clients, d]."""
         one, method = self.one, self.one.method
-        (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
-        seen = SeenRows(stages)
+        (stages, last), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
+        seen = RowRecorder(stages)
         recorded = replace(method, server=rule, stages=stages)
-        given = ByClient(moves=moves)
+        given = UpdatesByClient(moves=moves)
         done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
         return RoundOutcome(
             state=done.state,
             moved=moved,
             count=rule.count,
-            shown=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
-            replays=_replays(one.state, done.state, rule, last),
+            shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
+            follows_rule=_follows_by_rule(one.state, done.state, rule, last),
             uploads=seen.uploads,
             total=seen.total,
             entries=tuple(book.entries),
         )
 
     @cached_property
-    def _recorded(self) -> tuple[Stages, LastState]:
+    def _recording_chain(self) -> tuple[Stages, StateRecorder]:
         """Chain with a recording stage at its end, and with the round's map computed once, as it is public and
         constant.
         """
-        one, last = self.one, LastState()
+        one, last = self.one, StateRecorder()
         stages = one.method.stages.replaced(
-            Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
+            Project,
+            lambda stage: replace(stage, choice=_PrecomputedMap(choice=stage.choice, projection=one.projection)),
         )
         return Stages(*stages, last), last
 
-    def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
+    def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
         """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.
 
         by_state: False for the sum that the server's rule gets.
         """
-        moved = outcome.shown if by_state else outcome.moved
+        moved = outcome.shown_move if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
-        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
+        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.sum_from_move
 
     def rounding(self, outcome: RoundOutcome) -> float:
-        """Return a bound on the rounding error of `released`, which arises since the new state is float32."""
-        step = step_of(self.one.method.server)
+        """Return a bound on the rounding error of `released_sum`, which arises since the new state is float32."""
+        step = step_size_of(self.one.method.server)
         if step is None or outcome.moved is None:
             return 0.0
         state = float(torch.linalg.vector_norm(outcome.state.broadcast.double()))
-        return 2.0**-23 * state * outcome.count / step * self._pull_norm
+        return 2.0**-23 * state * outcome.count / step * self._norm_of_sum_from_move
 
     @cached_property
-    def _pull_norm(self) -> float:
-        return 1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.pull, 2))
+    def _norm_of_sum_from_move(self) -> float:
+        return (
+            1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
+        )
 
 
 def without_one_client(who: Sampler) -> Sampler:
@@ -176,7 +179,7 @@ def without_one_client(who: Sampler) -> Sampler:
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
-def step_of(rule: ServerRule) -> float | None:
+def step_size_of(rule: ServerRule) -> float | None:
     """Return the step size of a rule that only adds step size times mean move to the model; None for any other rule."""
     if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
         return None
@@ -184,16 +187,16 @@ def step_of(rule: ServerRule) -> float | None:
 
 
 def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen: RecordedRule, moved: Tensor) -> Tensor:
-    step = step_of(rule)
+    step = step_size_of(rule)
     return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
 
 
-def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
+def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule, last: StateRecorder) -> bool:
     """Return True if `after` follows by the rule from the state before and the mean move.
 
     Its clip norm must be the one that the stages return.
     """
-    again = rule.again(before)
+    again = rule.repeat_last_step(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
     same = torch.equal(again.broadcast, after.broadcast) and last.clip_norm == after.clip_norm
@@ -201,7 +204,7 @@ def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Made:
+class _PrecomputedMap:
     """Map choice that always returns one precomputed map."""
 
     choice: MapChoice

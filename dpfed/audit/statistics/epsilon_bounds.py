@@ -38,7 +38,7 @@ def epsilon_lower_bound(
     if target == 1:
         raise ConfigError("delta=1.0: every mechanism satisfies it. Must be in [0, 1).")
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
-    right, wrong = cuts.counted(first, second)
+    right, wrong = cuts.count_guesses(first, second)
     shown = most_revealed_trials(len(first) + len(second), target, level)
     return float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
 
@@ -56,7 +56,7 @@ def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, alpha: float, cut
     equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
     """
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
-    right, wrong = GuessCuts(low=cut, high=cut, origin="one cut").counted(first, second)
+    right, wrong = GuessCuts(low=cut, high=cut, origin="one cut").count_guesses(first, second)
     return max(0.0, -2 * float(ndtri(upper_limit(wrong, right + wrong, alpha=alpha))))
 
 

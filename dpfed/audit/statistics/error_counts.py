@@ -46,7 +46,7 @@ class ErrorCounts:
     trials1: int
 
     @classmethod
-    def of(cls, scores0: Floats, scores1: Floats, thresholds: ArrayLike) -> ErrorCounts:
+    def from_scores(cls, scores0: Floats, scores1: Floats, thresholds: ArrayLike) -> ErrorCounts:
         at = np.atleast_1d(np.asarray(thresholds, dtype=float))
         below0, below1 = (np.searchsorted(np.sort(scores), at, side="left") for scores in (scores0, scores1))
         return cls(
@@ -58,13 +58,13 @@ class ErrorCounts:
         )
 
     @classmethod
-    def expected(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
+    def expected_counts(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
         """Return the expected counts at one threshold if errors have these rates in `trials` trials of each world."""
         counts = [int(np.ceil(trials * min(max(rate, 0.0), 1.0))) for rate in rates]
-        return cls.of_counts(counts[0], counts[1], trials, trials)
+        return cls.from_counts(counts[0], counts[1], trials, trials)
 
     @classmethod
-    def of_counts(cls, false_positives: int, false_negatives: int, trials0: int, trials1: int) -> ErrorCounts:
+    def from_counts(cls, false_positives: int, false_negatives: int, trials0: int, trials1: int) -> ErrorCounts:
         """Return the counts of one threshold, whose value is not needed and is set to 0."""
         counts = np.array([[false_positives], [false_negatives]])
         return cls(np.zeros(1), counts[0], counts[1], trials0, trials1)

@@ -38,12 +38,12 @@ def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, tr
 
     It is meant for drawn cohorts, whose worst events are in the tail of the score.
     """
-    low, high = law.reach()
+    low, high = law.range_of_means()
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
     shown = []
     for threshold in at:
-        rates = law.errors(float(threshold), Deviation(noise_short=A_FIFTH))
-        shown.append(reject_counts(ErrorCounts.expected(rates, trials=trials), profile, alpha=alpha).excess)
+        rates = law.error_rates(float(threshold), Deviation(noise_short=A_FIFTH))
+        shown.append(reject_counts(ErrorCounts.expected_counts(rates, trials=trials), profile, alpha=alpha).excess)
     return Thresholds(values=(float(at[int(np.argmax(shown))]),), origin="best for noise short by a fifth")
 
 
@@ -61,7 +61,7 @@ class Power:
     too_far: float | None
 
     @property
-    def enough(self) -> bool:
+    def is_sufficient(self) -> bool:
         """True if noise short by a fifth would have been found.
 
         For Bernoulli samples: True if a client that moves the release farther by a quarter would have been found, which
@@ -71,7 +71,7 @@ class Power:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
 
-    def or_too_far(self, part: float | None) -> Power:
+    def with_move_test(self, part: float | None) -> Power:
         """Return the power of this test and a second one, which finds a client that moves the release too far by
         `part`.
         """
@@ -80,7 +80,7 @@ class Power:
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        return {**asdict(self), "enough": self.enough}
+        return {**asdict(self), "enough": self.is_sufficient}
 
     def as_text(self) -> str:
         """Return text such as "noise short by 12% or a client that moves the release 15% too far, with probability
@@ -116,7 +116,7 @@ class RejectionRegion:
     most_negatives: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def of_one_threshold(
         cls,
         profile: PrivacyProfile,
         law: ScoreDistribution,
@@ -130,10 +130,10 @@ class RejectionRegion:
 
         `law` affects only the false positives at which the region is evaluated most densely.
         """
-        cells = _numbers_of_false_positives(trials0, law.errors(threshold)[0])
+        cells = _numbers_of_false_positives(trials0, law.error_rates(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
-            counts = ErrorCounts.of_counts(positives, negatives, trials0, trials1)
+            counts = ErrorCounts.from_counts(positives, negatives, trials0, trials1)
             return reject_counts(counts, profile, alpha=alpha).rejected
 
         most, limits = trials1, []
@@ -150,7 +150,7 @@ class RejectionRegion:
 
     def probability(self, law: ScoreDistribution, fault: Deviation) -> float:
         """Return a lower bound on the probability of a rejection if scores are distributed as `law` under `fault`."""
-        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
+        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.error_rates(self.threshold, fault))
         in_cell = np.diff(_binomial_cdf(self.false_positives, self.trials0, fpr), prepend=0.0)
         return float((in_cell * _binomial_cdf(self.most_negatives, self.trials1, fnr)).sum())
 

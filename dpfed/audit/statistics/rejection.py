@@ -62,7 +62,9 @@ def reject_claim(
     few. Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1].
     """
     level = require.open_probability(alpha=alpha)
-    counts = ErrorCounts.of(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values)
+    counts = ErrorCounts.from_scores(
+        checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values
+    )
     return reject_counts(counts, profile, alpha=level)
 
 

@@ -29,7 +29,7 @@ HONEST = Deviation()
 class ScoreDistribution(Protocol):
     """Distribution of scores, given by the error rates of threshold tests."""
 
-    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         """Return upper bounds on P0(score >= threshold) and P1(score < threshold) under the distribution."""
 
 
@@ -44,14 +44,14 @@ class NormalMixture:
     means: tuple[Floats, Floats]
     own: tuple[Floats, Floats]
 
-    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         std = max(1 - fault.noise_short, 1e-300)
         below = []
         for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
             below.append(float((weights * ndtr((threshold - means - fault.too_far * own) / std)).sum()))
         return 1 - below[0], below[1]
 
-    def reach(self) -> tuple[float, float]:
+    def range_of_means(self) -> tuple[float, float]:
         """Return the smallest and the largest mean of a component, over both worlds."""
         means = np.concatenate(self.means)
         return float(means.min()), float(means.max())

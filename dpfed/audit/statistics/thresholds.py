@@ -57,7 +57,7 @@ class GuessCuts:
         if math.isnan(self.low) or math.isnan(self.high) or not self.low <= self.high:
             raise ConfigError(f"low={self.low}, high={self.high}: must be numbers, low at most high.")
 
-    def counted(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
+    def count_guesses(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
         """Return the numbers of right and of wrong guesses."""
         right = int((scores1 >= self.high).sum()) + int((scores0 < self.low).sum())
         wrong = int((scores0 >= self.high).sum()) + int((scores1 < self.low).sum())
@@ -68,17 +68,17 @@ class GuessCuts:
 class ScoreCuts:
     """Cuts of one score: for the test of a profile, for guesses of the world, and for the bound on mu (Gaussian DP)."""
 
-    of_profile: Thresholds
-    of_guesses: GuessCuts
-    of_gaussian: float
+    profile_thresholds: Thresholds
+    guess_cuts: GuessCuts
+    gaussian_cut: float
 
     @classmethod
-    def at(cls, score: float, origin: str) -> "ScoreCuts":
+    def from_one_cut(cls, score: float, origin: str) -> "ScoreCuts":
         """Return cuts that are all equal to `score`."""
         return cls(
-            of_profile=Thresholds(values=(score,), origin=origin),
-            of_guesses=GuessCuts(low=score, high=score, origin=origin),
-            of_gaussian=score,
+            profile_thresholds=Thresholds(values=(score,), origin=origin),
+            guess_cuts=GuessCuts(low=score, high=score, origin=origin),
+            gaussian_cut=score,
         )
 
 

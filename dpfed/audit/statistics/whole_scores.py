@@ -9,8 +9,9 @@ present clients move f times as far as claimed. D rises with f. Let L be the dif
 t_{1-alpha} standard errors. L is above D(true f) with probability alpha, as far as means are normally distributed. So
 the largest f with D(f) below L is above the true f with probability at most alpha.
 
-g is chosen for power. Mixtures of normal distributions use log-likelihood ratios of cells (`of`), and Bernoulli samples
-the ratio itself (`coin_ratios`). Sums of whole numbers use the score itself, for noise of any distribution (`linear`).
+g is chosen for power. Mixtures of normal distributions use log-likelihood ratios of cells (`from_mixture`), and
+Bernoulli samples the ratio itself (`coin_ratios`). Sums of whole numbers use the score itself, for noise of any
+distribution (`linear`).
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ class WholeScores:
     weigh:       the function g, elementwise
     differences: D(f) for every f of `factors` [factors], rising
     variances:   variances of g in world 0 and in world 1 [2, factors]
-    thirds:      third central moments of g in world 0 and in world 1 [2, factors]; None if g is taken as symmetric
+    third_moments:    third central moments of g in world 0 and in world 1 [2, factors]; None if g is taken as symmetric
     """
 
     weigh: Callable[[Floats], Floats]
     factors: Floats
     differences: Floats
     variances: Floats
-    thirds: Floats | None = None
+    third_moments: Floats | None = None
 
     @classmethod
-    def of(cls, law: NormalMixture) -> WholeScores:
+    def from_mixture(cls, law: NormalMixture) -> WholeScores:
         """Return the moments for Gaussian noise and any sampling: g is the log-likelihood ratio of a score's cell."""
         edges = _cell_edges(law)
         absent, present = _cell_probabilities(law, edges, 1.0)
@@ -77,7 +78,7 @@ class WholeScores:
             factors=FACTORS,
             differences=np.maximum.accumulate(means[:, 1] - means[:, 0]),
             variances=(squares - means**2).T,
-            thirds=(cubes - 3 * means * squares + 2 * means**3).T,
+            third_moments=(cubes - 3 * means * squares + 2 * means**3).T,
         )
 
     @classmethod
@@ -96,7 +97,7 @@ class WholeScores:
             variances=np.ones((2, FACTORS.size)),
         )
 
-    def moved(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
+    def factor_bound(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
         """Return a lower bound, at most 4, on the factor f by which present clients move the release farther than
         claimed.
 
@@ -126,7 +127,7 @@ class WholeScores:
         rising = np.diff(self.differences, prepend=-math.inf) > 0
         return max(0.0, float(np.interp(shown, self.differences[rising], self.factors[rising])) - _BETWEEN)
 
-    def finds(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
+    def smallest_excess_found(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
         """Return the smallest excess e that is found with this probability: the client moves 1 + e times as far as
         claimed.
 
@@ -137,8 +138,8 @@ class WholeScores:
         quantile: float | Floats = _quantile(trials0, trials1, alpha)
         honest = float(np.interp(1.0, self.factors, self.differences))
         errors = np.sqrt(self.variances[0] / trials0 + self.variances[1] / trials1)
-        if self.thirds is not None:
-            thirds = self.thirds[1] / trials1**2 - self.thirds[0] / trials0**2
+        if self.third_moments is not None:
+            thirds = self.third_moments[1] / trials1**2 - self.third_moments[0] / trials0**2
             quantile = quantile + _skewness_correction(float(quantile), thirds, errors)
         likely = ndtr((self.differences - honest) / np.maximum(errors, 1e-300) - quantile) >= probability
         found = np.flatnonzero(~likely)
@@ -162,9 +163,9 @@ def _skewness_correction(quantile: float, third: ArrayLike, error: ArrayLike) ->
 def _cell_edges(law: NormalMixture) -> Floats:
     """Return edges of cells such that nearly all scores of both worlds are between the first and the last edge."""
     low, high = -1.0, 1.0
-    while law.errors(low)[1] > _NEVER or 1 - law.errors(low)[0] > _NEVER:
+    while law.error_rates(low)[1] > _NEVER or 1 - law.error_rates(low)[0] > _NEVER:
         low *= 1.5
-    while law.errors(high)[0] > _NEVER or 1 - law.errors(high)[1] > _NEVER:
+    while law.error_rates(high)[0] > _NEVER or 1 - law.error_rates(high)[1] > _NEVER:
         high *= 1.5
     return np.linspace(low, high, _CELLS)
 

@@ -80,7 +80,7 @@ def test_what_trials_show_of_a_gaussian(trials, mu, any_mechanism, gdp):
     """Medians of 15 are at least these, and no bound is above the truth (seeded)."""
     rng, truth = np.random.default_rng(1), float(gaussian.smallest_epsilon(DELTA, mu=mu))
     at = np.linspace(-6, mu + 6, 121)
-    cuts = best_guess_cuts(scores_of_all_clients(mu).errors, at, trials=trials, alpha=ALPHA, delta=DELTA)
+    cuts = best_guess_cuts(scores_of_all_clients(mu).error_rates, at, trials=trials, alpha=ALPHA, delta=DELTA)
     shown = []
     for _ in range(15):
         scores = worlds(rng, trials, mu)
@@ -131,7 +131,7 @@ def test_nothing_seen_is_zero(scores):
 
 
 def test_abstaining_trials_are_no_guesses():
-    assert cut(0.0, 1.0).counted(np.array([-1.0, 0.5, 2.0]), np.array([0.5, 2.0, 2.0])) == (3, 1)
+    assert cut(0.0, 1.0).count_guesses(np.array([-1.0, 0.5, 2.0]), np.array([0.5, 2.0, 2.0])) == (3, 1)
 
 
 def test_infinite_scores_are_guessed():

@@ -172,7 +172,7 @@ def test_claims_of_every_kind():
     epsilon = float(smallest_epsilon(1e-5, mu=mu))
     assert equivalent_shift(epsilon, 1e-5) == pytest.approx(mu, rel=1e-6)
     sampled = subsample(CLAIM, PoissonSampling(probability=0.1))
-    assert not claim_of(sampled).gaussian
+    assert not claim_of(sampled).is_gaussian
     assert claim_of(sampled).epsilon < claim_of(CLAIM).epsilon
     given = claim_of(lambda eps: privacy_profile(eps, mu=mu))
     assert given.epsilon == pytest.approx(epsilon, abs=2e-3)
@@ -273,7 +273,7 @@ def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
 
 
 def test_a_list_is_a_claim_like_a_tuple():
-    assert claim_of([4.4, 1e-5]).words == claim_of((4.4, 1e-5), delta=1e-5).words
+    assert claim_of([4.4, 1e-5]).description == claim_of((4.4, 1e-5), delta=1e-5).description
 
 
 class ShowsItsWorld:
@@ -357,7 +357,7 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
     assert 0.7 < sound.score_gap < 1.3
     assert audit_calls(Drawn(q, short), claim, pair, trials=trials).verdict == "fail"
     if verdict == "pass":
-        assert claim.epsilon < sound.power.epsilon <= claim.drawn.with_noise_short(0.2).epsilon
+        assert claim.epsilon < sound.power.epsilon <= claim.drawn_cohort.with_noise_short(0.2).epsilon
         assert "a Gaussian mechanism with this sampling of epsilon" in sound.as_text()
 
 
@@ -369,7 +369,7 @@ def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
         return
     claim = claim_of(subsample(Gaussian(noise_multiplier=1.0, adjacency=adjacency), sampling))
     for threshold in np.linspace(-3, 4, 15):
-        false, missed = claim.drawn.law.errors(threshold)
+        false, missed = claim.drawn_cohort.law.error_rates(threshold)
         for epsilon in (-1.0, 0.0, 0.5, 1.0):
             assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
 

@@ -30,7 +30,7 @@ def profile(epsilon):
 
 
 def region(trials, threshold=0.5):
-    return RejectionRegion.of(
+    return RejectionRegion.of_one_threshold(
         profile, scores_of_all_clients(1.0), threshold=threshold, trials0=trials, trials1=trials, alpha=ALPHA
     )
 
@@ -87,10 +87,10 @@ def test_more_trials_find_smaller_faults_and_five_find_none():
 
 
 def test_a_fifth_is_the_limit():
-    assert Power(probability=0.9, noise_short=A_FIFTH, too_far=None).enough
-    assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).enough
-    assert Power(probability=0.9, noise_short=None, too_far=0.25).enough  # coins
-    assert not Power(probability=0.9, noise_short=None, too_far=None).enough
+    assert Power(probability=0.9, noise_short=A_FIFTH, too_far=None).is_sufficient
+    assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).is_sufficient
+    assert Power(probability=0.9, noise_short=None, too_far=0.25).is_sufficient  # coins
+    assert not Power(probability=0.9, noise_short=None, too_far=None).is_sufficient
 
 
 @pytest.mark.parametrize("name", ["fixed", "poisson"])
@@ -112,7 +112,7 @@ def test_laws_of_drawn_cohorts_are_those_of_simulated_sums(name):
         base = -1.0
     scores = [one - base + generator.standard_normal(n) for one in sums]
     for threshold in (-0.5, 0.7, 1.9):
-        errors = law.errors(threshold)
+        errors = law.error_rates(threshold)
         seen = (scores[0] >= threshold).mean(), (scores[1] < threshold).mean()
         for computed, simulated in zip(errors, seen, strict=True):
             assert simulated == pytest.approx(computed, abs=5 * 0.5 / n**0.5)

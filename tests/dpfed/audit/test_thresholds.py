@@ -42,7 +42,7 @@ def test_guesses_are_made_where_they_are_expected_to_show_the_most(trials, mu):
         return np.log(q / (1 - q))
 
     found = best_guess_cuts(
-        scores_of_all_clients(mu).errors, np.linspace(-5, 6, 111), trials=trials, alpha=0.05, delta=1e-5
+        scores_of_all_clients(mu).error_rates, np.linspace(-5, 6, 111), trials=trials, alpha=0.05, delta=1e-5
     )
     ends = np.linspace(-5, 6, 60)
     others = [shown(low, high) for low in ends for high in ends if low <= high]
