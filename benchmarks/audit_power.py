@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import BernoulliBias, BernoulliRatio, BernoulliScores, whole_scores_of_samples
+from dpfed.audit.round.bernoulli_ratios import BernoulliBias, BernoulliRatio, BernoulliScores, whole_scores_of_samples
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
 from dpfed.audit.statistics.score_distribution import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores

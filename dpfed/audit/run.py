@@ -152,7 +152,7 @@ def _is_charged_to_project(files: RunFiles) -> bool:
 
 
 def _canary_check(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
-    name = "canaries bear out one round"
+    name = "canaries agree with one round's claim"
     try:
         result = canary_test.canary_result(files, alpha=alpha)
     except (DpfedError, AccountingError) as reason:

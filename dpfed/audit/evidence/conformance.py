@@ -142,8 +142,8 @@ def every_round_is_charged(files: RunFiles) -> Finding:
     beyond = len(files.entries.keys() - {one.round for one in files.published_rounds})
     aborted = sum(not one.has_result for one in files.published_rounds)
     return True, (
-        f"{len(files.published_rounds)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
-        "and did not change the model." + (f" {beyond} more were charged and not published." if beyond else "")
+        f"{len(files.published_rounds)} rounds, each with its line in the ledger; {aborted} of them ended without a "
+        "result and did not change the model." + (f" {beyond} more were charged and not published." if beyond else "")
     )
 
 

@@ -37,14 +37,14 @@ class ChargedNoise:
 
     share_variance: variance of one draw in each of `entries` coordinates
     least_draws:    smallest number of draws in a sum that the accountant assumes
-    whole:          True if whole numbers are added
+    whole_numbers:  True if whole numbers are added
     excess:         excess kurtosis of one draw: 1/V for Skellam, 0 for Gaussians (discrete ones: below 1e-6 at V >= 1)
     """
 
     share_variance: float
     least_draws: int
     entries: int
-    whole: bool
+    whole_numbers: bool
     excess: float
 
 
@@ -56,7 +56,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
             share_variance=mechanism.share_variance,
             least_draws=mechanism.shares,
             entries=mechanism.dimension,
-            whole=True,
+            whole_numbers=True,
             excess=mechanism.excess_kurtosis,
         )
     if noise_of(release.mechanism) is None:
@@ -71,7 +71,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
     entries = release.detail.get("dimension")
     if not isinstance(entries, int) or not variance > 0:
         raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no length of uploads, or no noise.")
-    return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole=False, excess=0.0)
+    return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole_numbers=False, excess=0.0)
 
 
 def unsampled_mechanism(release: Release) -> object:
@@ -175,7 +175,9 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     repeated = [rounds for rounds in by_digest.values() if len(rounds) > 1]
     if repeated:
         return False, f"{rounds_text(repeated[0])} have equal noise, so that the difference of their sums has no noise."
-    near = _rounds_with_near_noise([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
+    near = _rounds_with_near_noise(
+        [one for one in found if not one.charged.whole_numbers and one.noise.entries >= _FEW], alpha
+    )
     if near:
         return False, f"{rounds_text(near)} have noise of equal norm up to rounding, so the noise was repeated."
     return True, f"the fingerprints of the noise of {len(found)} rounds are all different."

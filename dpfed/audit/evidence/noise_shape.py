@@ -128,7 +128,7 @@ def tail_probability(charged: ChargedNoise, draws: int, largest: float, *, reach
     taken as discrete Gaussian (relative error 1e-4 at variance 1).
     """
     variance = charged.share_variance * draws
-    if not charged.whole:
+    if not charged.whole_numbers:
         return float(2 * ndtr(-largest / math.sqrt(variance)))
     last = math.ceil(largest) - 1 if reached else math.floor(largest)
     if last < 0:

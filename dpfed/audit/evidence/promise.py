@@ -61,13 +61,13 @@ class Promise:
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """Return the ledger line of round `number` (counted from 0) for a sum of `uploads` uploads."""
-        release = self.privacy_target.private.release(self._round(clip_norm, number, uploads))
-        return replace(release, mechanism=self._charged(release.mechanism))
+        release = self.privacy_target.private.release(self._round_without_clients(clip_norm, number, uploads))
+        return replace(release, mechanism=self._as_charged(release.mechanism))
 
     @property
     def charged_target(self) -> PrivacyTarget:
         """Privacy target; for sums of integers, with the mechanism as the ledger's version charges it."""
-        noise, mechanism = self.privacy_target.private, self._charged(self.privacy_target.mechanism)
+        noise, mechanism = self.privacy_target.private, self._as_charged(self.privacy_target.mechanism)
         if not self.charges_overflow or not isinstance(noise, IntegerNoise):
             return self.privacy_target
         described: Any = unsampled(mechanism)
@@ -76,9 +76,9 @@ class Promise:
     def run(self, rounds: int) -> Composed:
         """Return the composition of the first `rounds` rounds, each with its largest possible charge."""
         run = self.privacy_target.run(rounds)
-        return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
+        return replace(run, parts=tuple((self._as_charged(part), count) for part, count in run.parts))
 
-    def _charged(self, release: SingleRelease) -> SingleRelease:
+    def _as_charged(self, release: SingleRelease) -> SingleRelease:
         """Return the release as the ledger's version charges it."""
         sampling, noise = sampling_of(release), unsampled(release)
         if not self.charges_overflow or not isinstance(sampling, CappedPoissonSampling):
@@ -87,7 +87,7 @@ class Promise:
         overflow = earlier_overflow(sampling.cap, q, sampling.clients, release.adjacency)
         return subsample(replace(noise, overflow=overflow), PoissonSampling(probability=q))  # type: ignore[type-var]
 
-    def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
+    def _round_without_clients(self, clip_norm: float, number: int, uploads: int) -> Round:
         """Return a round without clients and without a model, since the charge depends on neither."""
         no_clients, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
         state = ServerState(round=number, broadcast=nothing, clip_norm=clip_norm)

@@ -43,7 +43,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if project is not None:
         checks += [check("project was charged alike", partial(project_ledger_agrees, files, project))]
     elif _number_of_withdrawn_charges(files):
-        checks += [check("charges taken back", partial(_withdrawn_charges_finding, files))]
+        checks += [check("withdrawn charges", partial(_withdrawn_charges_finding, files))]
     if certified(files.config) or _has_certificate(files):
         checks += [check("certificate is computed again", partial(conformance.certificate_is_reproduced, files))]
     checks += _make_checks(
@@ -54,12 +54,12 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
     if files.own_code:
-        own = check("own code is what ran", partial(origin_evidence.own_code_matches_run, files))
+        own = check("loaded code is the run's code", partial(origin_evidence.own_code_matches_run, files))
         checks += [own if origin_evidence.own_code_is_loaded(files) else replace(own, decides=False)]
     if method(files.config.method.name).needs_public_data:
         checks += [check("coordinates are chosen by public data", partial(coordinates_follow_public_data, files))]
     if files.has_canaries:
-        checks += [check("canaries are the seed's", partial(canaries_follow_seed, files))]
+        checks += [check("canaries follow the seed", partial(canaries_follow_seed, files))]
     return checks
 
 
@@ -101,8 +101,8 @@ def _number_of_withdrawn_charges(files: RunFiles) -> int:
 
 def _withdrawn_charges_finding(files: RunFiles) -> Finding:
     return None, (
-        f"ledger.jsonl withdraws {_number_of_withdrawn_charges(files)} charges, since the project was never charged for them. "
-        "Give the project's ledger by --project to check that."
+        f"ledger.jsonl withdraws {_number_of_withdrawn_charges(files)} charges, since the project was never charged "
+        "for them. Give the project's ledger by --project to check that."
     )
 
 
@@ -116,7 +116,7 @@ _OF_CLAIMS: Table[RunFiles] = {
     "ledger follows the configuration": conformance.ledger_follows_configuration,
     "all files are of one run": origin_evidence.files_belong_to_one_run,
     "model is the run's": origin_evidence.model_belongs_to_run,
-    "other figures follow": summary_values_follow,
+    "other summary values follow": summary_values_follow,
 }
 _OF_LOOPS: Table[LoopFiles] = {
     "ledger is intact": conformance.ledger_is_intact,
@@ -141,6 +141,6 @@ def _release_checks(alpha: float) -> Table[RunFiles]:
         "noise is shaped as charged": partial(noise_is_shaped_as_charged, alpha=alpha),
         "cohort sizes follow the sampler": partial(sizes_follow_sampler, alpha=alpha),
         "members follow the sampler": partial(members_follow_sampler, alpha=alpha),
-        "cohorts are the seed's, or not": cohorts_follow_seed_if_simulated,
+        "cohorts follow the seed only if simulated": cohorts_follow_seed_if_simulated,
         "denominator is public": sum_evidence.denominator_is_public,
     }

@@ -17,7 +17,7 @@ from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
-from dpfed.audit.evidence.saved import SavedState, read_checkpoint
+from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import OwnFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.tables import Config, override, parse_written

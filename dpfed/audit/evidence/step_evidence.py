@@ -100,14 +100,14 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class _ServerMemory:
-    """Expected probes of the server's memory, and their allowed rounding error (`room`).
+    """Expected probes of the server's memory, and their allowed rounding error (`rounding`).
 
-    first: mean of updates of adaptive rules. average: moving average of models; None before round 1.
+    first_moment: mean of updates of adaptive rules. average: moving average of models; None before round 1.
     """
 
-    first: float = 0.0
+    first_moment: float = 0.0
     average: float | None = None
-    room: float = 0.0
+    rounding: float = 0.0
 
 
 def _memory_after(files: RunFiles, before: _ServerMemory, one: RoundRecord, probes: Probes) -> _ServerMemory:
@@ -115,9 +115,9 @@ def _memory_after(files: RunFiles, before: _ServerMemory, one: RoundRecord, prob
     beta = server.beta1 if isinstance(server, AdamServer | AdagradServer) else 0.0
     decay, average = server.average or 0.0, before.average
     return _ServerMemory(
-        first=beta * before.first + (1 - beta) * move,
+        first_moment=beta * before.first_moment + (1 - beta) * move,
         average=probes.after if average is None else decay * average + (1 - decay) * probes.after,
-        room=max(before.room, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
+        rounding=max(before.rounding, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
     )
 
 
@@ -127,11 +127,11 @@ def _memory_problem(files: RunFiles, kept: _ServerMemory) -> str | None:
     if files.config.server.average is not None and kept.average is not None:
         expected["average"] = kept.average
     if _has_adaptive_rule(files):
-        expected["first"] = kept.first
+        expected["first"] = kept.first_moment
     for name, value in expected.items():
         if name not in memory:
             return f"has no {name!r}, which config.toml requires."
-        if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.room:
+        if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.rounding:
             return f"its {name!r} does not follow from the rounds' releases."
     return None
 

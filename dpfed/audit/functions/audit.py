@@ -202,7 +202,7 @@ def _pair_tests(
     scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
     for chunk, rows in trial.chunks(pair, (trial.draw_seeds(counts[0]), trial.draw_seeds(counts[1])), pair.name):
         table = output_table_with_codes(rows)
-        scored[:, chunk] = [score.of(table[:, CODES:]) for score in pilot.scores]
+        scored[:, chunk] = [score.score_rows(table[:, CODES:]) for score in pilot.scores]
         if pilot.events is not None:
             guesses[chunk] = pilot.events.guesses(table[:, :CODES])
     found = [
@@ -255,7 +255,9 @@ def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: World
         words = "the noise follows the seed, and the seed is in the output, so that a reader can subtract the noise."
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
-        words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for example: {trial.raised[0]}"
+        words = (
+            f"raised in {len(trial.raised):,} of {sum(trial.calls_per_chunk):,} calls, for example: {trial.raised[0]}"
+        )
         detail = f"{words}. An exception counts as an output whose type is visible."
         found.append(Check(name="exceptions", passed=None, detail=detail, decides=False))
     return (*found, _not_a_number_check(trial, updates)) if updates is not None else tuple(found)

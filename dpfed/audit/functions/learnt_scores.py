@@ -52,13 +52,13 @@ _A_FIFTH_SHORT = 0.8
 class LearntScore:
     """One score, and scores of a part of the pilot that it was not learnt on.
 
-    of:    function from a table of outputs [n, width + 2] to scores [n]
+    score_rows: function from a table of outputs [n, width + 2] to scores [n]
     pilot: scores in world 0 and in world 1
     shift: difference of the worlds' means measured without noise, from shared seeds; None if noise hides it
     """
 
     kind: str
-    of: Callable[[Floats], Floats]
+    score_rows: Callable[[Floats], Floats]
     pilot: tuple[Floats, Floats]
     shift: float | None = None
 
@@ -147,7 +147,7 @@ def learn_scores(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, sh
             return of(with_width(table, width))
 
         shift = float((of(first[0]) - of(second[0])).mean()) if shared and kind == "direction" else None
-        score = LearntScore(kind=kind, of=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
+        score = LearntScore(kind=kind, score_rows=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
         if kind in ("contrast", "copies") and not score.separation > _SHARED * max(one.separation for one in found):
             continue
         if kind == "direction" or score.separation > _NOTICED / math.sqrt(len(score.pilot[0]) / 2):
@@ -251,12 +251,12 @@ def _learn_entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Float
     """Return a naive Bayes log-likelihood ratio: from which entries are not zero and from the last two columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
-    def marks(table: Floats) -> Floats:
+    def marks_of(table: Floats) -> Floats:
         return np.concatenate([table[:, :-2] != 0, table[:, -2:] != typical], axis=1)
 
-    rates = [(marks(table * scale).sum(axis=0) + 0.5) / (len(table) + 1) for table in (one, other)]
+    rates = [(marks_of(table * scale).sum(axis=0) + 0.5) / (len(table) + 1) for table in (one, other)]
     yes, no = np.log(rates[0] / rates[1]), np.log((1 - rates[0]) / (1 - rates[1]))
-    return lambda table: np.asarray(marks(table) @ (yes - no) + no.sum())
+    return lambda table: np.asarray(marks_of(table) @ (yes - no) + no.sum())
 
 
 def _learn_size(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:

@@ -147,14 +147,15 @@ class FunctionCaller(Protocol):
 class CallTrials:
     """Calls in both worlds in a random order, so that changes from call to call do not separate the worlds.
 
-    seeds: generator of orders and seeds. raised: messages of exceptions so far. called: number of calls of each chunk.
+    seeds: generator of orders and seeds. raised: messages of exceptions so far. calls_per_chunk: number of calls of
+    each chunk.
     """
 
     calls: FunctionCaller
     seeds: np.random.Generator
     say: Progress
     raised: list[str] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
+    calls_per_chunk: list[int] = field(default_factory=list)
 
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
@@ -169,7 +170,7 @@ class CallTrials:
         def call(numbers: list[int]) -> list[Output]:
             rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in numbers], [both[k] for k in numbers])
             self.raised.extend(row.raised for row in rows if row.raised)
-            self.called.append(len(rows))
+            self.calls_per_chunk.append(len(rows))
             return rows
 
         done = 0

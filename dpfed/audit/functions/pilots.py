@@ -84,7 +84,9 @@ def exact_distance(
     if not pilot.noise_follows_seed or not pilot.largest_separation > limit:
         return None
     seeds = trial.draw_seeds(max(100, trials // 12))
-    other, one = (score.of(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}"))
+    other, one = (
+        score.score_rows(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}")
+    )
     apart, centred = one - other, other - other.mean()
     shift, std = float(apart.mean()), float(centred.std())
     if not float(np.abs(apart - shift).max()) <= _SAME * abs(shift):

@@ -149,7 +149,7 @@ def _server_fixed_round(examples: tuple[int, ...] = (1,), expected: int | None =
     def make(clients: int) -> object:
         return DifferentialPrivacyServerSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
-    return StrategyRound(make=make, examples=examples, expected=expected)
+    return StrategyRound(make_strategy=make, examples=examples, expected=expected)
 
 
 def _client_fixed_round(mods: bool = True) -> StrategyRound:
@@ -159,7 +159,7 @@ def _client_fixed_round(mods: bool = True) -> StrategyRound:
     def make(clients: int) -> object:
         return DifferentialPrivacyClientSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
-    return StrategyRound(make=make, mods=(fixedclipping_mod,) if mods else ())
+    return StrategyRound(make_strategy=make, mods=(fixedclipping_mod,) if mods else ())
 
 
 def _adaptive_round(side: str) -> StrategyRound:
@@ -179,36 +179,37 @@ def _adaptive_round(side: str) -> StrategyRound:
         )
 
     mods = (adaptiveclipping_mod,) if side == "Client" else ()
-    return StrategyRound(make=make, mods=mods, shows=("clipping_norm",))
+    return StrategyRound(make_strategy=make, mods=mods, shown_attributes=("clipping_norm",))
 
 
 def _local_dp_round() -> StrategyRound:
     from flwr.clientapp.mod import LocalDpMod
 
     mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=LOCAL_EPSILON, delta=LOCAL_DELTA)
-    return StrategyRound(make=_fed_avg, mods=(mod,), upload=True)
+    return StrategyRound(make_strategy=_fed_avg, mods=(mod,), returns_upload=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRound:
     """Round of a strategy, as a function from updates [clients, d] and a seed to the visible outputs.
 
-    make:     function from the number of clients of the round to a strategy
+    make_strategy: function from the number of clients of the round to a strategy
     mods:     mods of the clients, outermost first
     examples: num-examples that clients 0, 1, ... report; repeated if there are more clients
-    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, for example)
-    upload:   True if the output is the last client's reply, not the new model
+    shown_attributes: names of attributes of the strategy that the next round reveals (an adaptive clip norm, for
+    example)
+    returns_upload: True if the output is the last client's reply, not the new model
     expected: number of clients that the strategy is configured for; None for the number of updates
 
     The model is zeros in two arrays, so that a client's new arrays are its update. Zero entries are sent as 1e-12,
     because Flower 1.41 divides by the norm of an update.
     """
 
-    make: Callable[[int], Any]
+    make_strategy: Callable[[int], Any]
     mods: tuple[Any, ...] = ()
     examples: tuple[int, ...] = (1,)
-    shows: tuple[str, ...] = ()
-    upload: bool = False
+    shown_attributes: tuple[str, ...] = ()
+    returns_upload: bool = False
     expected: int | None = None
 
     def __call__(self, updates: Floats, seed: int) -> list[Floats]:
@@ -218,17 +219,17 @@ class StrategyRound:
         random.seed(seed)
         _silence_flower()
         grid = _NodeIds(count=self.expected or len(updates))
-        strategy = self.make(grid.count)
+        strategy = self.make_strategy(grid.count)
         start = _two_layer_record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
         messages = list(strategy.configure_train(1, start, ConfigRecord({}), grid))[: len(updates)]
         replies = [
             self._reply(message, np.where(row == 0, _NEXT_TO_NOTHING, row).astype(np.float32), k)
             for k, (message, row) in enumerate(zip(messages, updates, strict=True))
         ]
-        if self.upload:
+        if self.returns_upload:
             return _arrays_of_record(next(iter(replies[-1].content.array_records.values())))
         arrays, _ = strategy.aggregate_train(1, replies)
-        told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shows]
+        told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shown_attributes]
         return [*_arrays_of_record(arrays), *told]
 
     def _reply(self, message: Any, row: Floats, client: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.world import Floats, Key, ReplayRun, as_array, digest
+from dpfed.audit.replays.replay_run import Floats, Key, ReplayRun, as_array, digest
 
 Hook = Callable[[ReplayRun, Any], None]
 """Function of a run of the audit and of a library's module; it sets its hooks in the module."""

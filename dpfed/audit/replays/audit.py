@@ -24,8 +24,15 @@ from dpfed import replayed
 from dpfed.audit.replays import flower_rounds, opacus_steps
 from dpfed.audit.replays.adapters import install_hooks
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
+from dpfed.audit.replays.replay_run import (
+    Difference,
+    Recording,
+    ReplayRun,
+    RunFindings,
+    RunStopped,
+    seed_global_generators,
+)
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
-from dpfed.audit.replays.world import Difference, Recording, ReplayRun, RunFindings, RunStopped, seed_global_generators
 from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
-from dpfed.audit.replays.world import ROUNDING, Floats, ReplayRun
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, ReplayRun
 
 
 def _watch_strategies(world: ReplayRun, module: Any) -> None:
@@ -58,9 +58,12 @@ class _FlowerRound:
     @contextmanager
     def watching(self) -> Iterator[None]:
         strategy, inner = self._strategy, self._strategy.strategy
-        inner.aggregate_train, strategy._add_noise_to_aggregated_arrays = self.aggregate, self.noise
+        inner.aggregate_train, strategy._add_noise_to_aggregated_arrays = (
+            self.aggregate_and_keep_rows,
+            self.add_frozen_noise,
+        )
         if self._fraction is not None:
-            strategy._noisy_fraction = self.fraction
+            strategy._noisy_fraction = self.frozen_fraction
         try:
             yield
         finally:
@@ -68,7 +71,7 @@ class _FlowerRound:
             if self._fraction is not None:
                 del strategy._noisy_fraction
 
-    def aggregate(self, server_round: int, replies: Any) -> Any:
+    def aggregate_and_keep_rows(self, server_round: int, replies: Any) -> Any:
         replies = list(replies)
         came = sorted((one for one in replies if not one.has_error()), key=lambda one: one.metadata.src_node_id)
         announced = _concatenated(self._strategy._replay_announced)
@@ -86,7 +89,7 @@ class _FlowerRound:
             self._differing = compare_rows(self._world, name, self._rows, bound, 1e-5 * bound + self._rounding)
         return self._differing
 
-    def noise(self, aggregated: Any) -> Any:
+    def add_frozen_noise(self, aggregated: Any) -> Any:
         strategy, name = self._strategy, "mean of clipped updates in Flower"
         units = self._compare_rows()
         before = [np.array(one) for one in aggregated.to_numpy_ndarrays()]
@@ -115,7 +118,7 @@ class _FlowerRound:
             words = "is not the sum of the updates over num_sampled_clients"
             self._world.finding(words, key_of_finding(self._world, name), by=apart, allowed=room)
 
-    def fraction(self, count: int, total: int) -> float:
+    def frozen_fraction(self, count: int, total: int) -> float:
         assert self._fraction is not None
         noisy = float(self._fraction(count, total))
         name, units = "share of clipped updates in Flower", self._differing

@@ -35,8 +35,8 @@ class ModuleValues:
     def set_hooks(self) -> None:
         """Set the forward hooks, and a hook on the randomness of local training."""
         modules = torch.nn.modules.module
-        modules.register_module_forward_pre_hook(self._before)
-        modules.register_module_forward_hook(self._after)
+        modules.register_module_forward_pre_hook(self._before_module)
+        modules.register_module_forward_hook(self._after_module)
         drawn = LocalTask.own_randomness
 
         @wraps(drawn)
@@ -57,27 +57,27 @@ class ModuleValues:
             self._now.at = None
         return found
 
-    def _before(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+    def _before_module(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         if getattr(self._now, "at", None) is None:
             return
         if id(module) not in self._now.names:
             self._now.names |= {id(one): name for name, one in module.named_modules() if name}
-        label = self._label(module)
+        label = self._module_label(module)
         for name, state in [*module._parameters.items(), *module._buffers.items()]:
             if state is not None:
                 self._compare(f"in {name} of {label}", state)
         for tensor in _tensors_in(given):
             self._compare(f"between {self._now.last} and the input of {label}", tensor)
 
-    def _after(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _after_module(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if getattr(self._now, "at", None) is None:
             return
-        label = self._label(module)
+        label = self._module_label(module)
         for tensor in _tensors_in(output):
             self._compare(f"in the forward pass of {label}", tensor)
         self._now.last = label
 
-    def _label(self, module: nn.Module) -> str:
+    def _module_label(self, module: nn.Module) -> str:
         name = self._now.names.get(id(module))
         return f"{name} ({type(module).__name__})" if name else f"the network ({type(module).__name__})"
 

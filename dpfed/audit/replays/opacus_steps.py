@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
-from dpfed.audit.replays.world import ROUNDING, Floats, ReplayRun, as_array
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, ReplayRun, as_array
 
 
 def _watch_optimizers(world: ReplayRun, module: Any) -> None:
@@ -39,9 +39,9 @@ class _OpacusStep:
         self._world, self._optimizer = world, optimizer
         self._clip, self._noise = optimizer.clip_and_accumulate, optimizer.add_noise
         self._differing: int | None = None
-        optimizer.clip_and_accumulate, optimizer.add_noise = self.clip, self.noise
+        optimizer.clip_and_accumulate, optimizer.add_noise = self.clip_and_compare, self.add_frozen_noise
 
-    def clip(self) -> None:
+    def clip_and_compare(self) -> None:
         optimizer, world = self._optimizer, self._world
         bound = float(optimizer.max_grad_norm)
         grads = optimizer.grad_samples
@@ -88,7 +88,7 @@ class _OpacusStep:
         ]
         return np.concatenate(parts).astype(np.float64)
 
-    def noise(self) -> None:
+    def add_frozen_noise(self) -> None:
         optimizer, world = self._optimizer, self._world
         if optimizer.secure_mode:
             optimizer.generator = None  # use torch's global generator, which the audit can seed

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpfed import replayed
 from dpfed.aggregation.ranks import Ranks, from_environment
-from dpfed.audit.replays.world import ReplayRun
+from dpfed.audit.replays.replay_run import ReplayRun
 
 RankFunction = Callable[[Ranks], None]
 """Function that one rank runs: rank 0 leads the run, all other ranks follow."""

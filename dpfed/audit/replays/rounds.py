@@ -16,7 +16,7 @@ from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
-from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, ReplayRun, RunStopped, digest
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, Key, Recording, ReplayRun, RunStopped, digest
 from dpfed.data.partition import Holdings
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise

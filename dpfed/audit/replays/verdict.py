@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
-from dpfed.audit.replays.world import Difference, RunFindings
+from dpfed.audit.replays.replay_run import Difference, RunFindings
 from dpfed.audit.verdict import Verdict
 from dpfed.records.replays import fingerprint
 

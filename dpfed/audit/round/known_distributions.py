@@ -21,8 +21,8 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import MoveBound
+from dpfed.audit.round.bernoulli_ratios import BernoulliScores, epsilon_at_delta, least_epsilon, whole_scores_of_samples
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import BernoulliScores, epsilon_at_delta, least_epsilon, whole_scores_of_samples
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreDistribution
 from dpfed.audit.statistics.whole_scores import WholeScores

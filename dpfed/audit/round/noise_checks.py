@@ -35,12 +35,12 @@ class NoiseDraws:
     """Noise of rounds in which all clients send zeros, in units of the claimed noise's standard deviation.
 
     released: noise of the release [m, sent]. added: noise where it is added [m, width]: for integer noise the whole
-    numbers before decoding, else equal to `released`. half: half a step of these whole numbers; else 0.
+    numbers before decoding, else equal to `released`. half_step: half a step of these whole numbers; else 0.
     """
 
     released: Tensor
     added: Tensor
-    half: float
+    half_step: float
 
 
 def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
@@ -58,9 +58,9 @@ def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDra
             whole.append(_sum_of_integers(one, done) - _sum_of_integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
     if claim.integers is None:
-        return NoiseDraws(released=rows, added=rows, half=0.0)
+        return NoiseDraws(released=rows, added=rows, half_step=0.0)
     std = math.sqrt(claim.integers.variance)
-    return NoiseDraws(released=rows, added=torch.stack(whole) / std, half=0.5 / std)
+    return NoiseDraws(released=rows, added=torch.stack(whole) / std, half_step=0.5 / std)
 
 
 def _noise_of_round(
@@ -110,7 +110,7 @@ def tail_check(noise: NoiseDraws) -> Check:
     levels = [level for level in _LEVELS if 2 * count * float(ndtr(-level)) >= _LEAST_EXPECTED] or [_LEVELS[0]]
     likely, words = 1.0, ""
     for level in levels:
-        chance = 2 * float(ndtr(-level - noise.half))
+        chance = 2 * float(ndtr(-level - noise.half_step))
         seen = int((draws > level).sum())
         least = min(1.0, len(levels) * float(bdtr(seen, count, chance)))
         if least <= likely or not words:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
-from dpfed.audit.round.seen import RowRecorder
+from dpfed.audit.round.recorders import RowRecorder
 from dpfed.compress.levels import Dense
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import LedgerInMemory, RowRecorder
+from dpfed.audit.round.recorders import LedgerInMemory, RowRecorder
 from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
 from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import Check

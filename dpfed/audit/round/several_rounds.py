@@ -48,7 +48,7 @@ class RepeatedRounds:
 
     @property
     def schedule(self) -> Schedule:
-        found = schedule_of(self._charged.mechanism)
+        found = schedule_of(self._charged_release.mechanism)
         if found is None:
             raise ConfigError(
                 "several rounds together: the test requires a participation schedule or correlated noise."
@@ -58,7 +58,7 @@ class RepeatedRounds:
     @cached_property
     def claim(self) -> Composed:
         """Claim of all rounds together."""
-        return Composed(parts=((self._charged.mechanism, self.rounds),))
+        return Composed(parts=((self._charged_release.mechanism, self.rounds),))
 
     def scores(self, world: int, seeds: range) -> Floats:
         """Return one score for each seed, from trials in this world."""
@@ -76,7 +76,7 @@ class RepeatedRounds:
         return reject_claim(scores[0], scores[1], profiles.profile(self.claim), alpha=alpha, thresholds=cuts)
 
     @cached_property
-    def _charged(self) -> Release:
+    def _charged_release(self) -> Release:
         release = self.one.method.release(replace(self.one.announcement, uploads=self.one.clients))
         assert release is not None  # the caller audits private rounds only
         return release
@@ -87,10 +87,10 @@ class RepeatedRounds:
         of fresh noise.
         """
         quiet = WholeRounds(one=self.one.without_noise)
-        shown = quiet.released_sum(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
-        return shown / torch.linalg.vector_norm(shown), self._charged.noise_std
+        shown = quiet.released_sum(quiet.run(self._updates_in_world(quiet, 1), np.zeros(1, dtype=np.int64)))
+        return shown / torch.linalg.vector_norm(shown), self._charged_release.noise_std
 
-    def _moves(self, rounds: WholeRounds, world: int) -> torch.Tensor:
+    def _updates_in_world(self, rounds: WholeRounds, world: int) -> torch.Tensor:
         nothing = torch.zeros(self.one.method.clients.course.size)
         return rounds.moves(nothing + _LOUD if world else nothing, nothing)
 
@@ -103,12 +103,12 @@ class RepeatedRounds:
             cohort = cohort_of(one.method, number)
             if one.method.stages.every_upload_is_a_release:
                 cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
-            shown = rounds.released_sum(rounds.run(self._moves(rounds, world), cohort))
+            shown = rounds.released_sum(rounds.run(self._updates_in_world(rounds, world), cohort))
             yield float(shown @ direction) / std, bool(len(cohort) and cohort[0] == 0)
 
     def _score(self, seen: list[tuple[float, bool]]) -> float:
         y, there = np.array([value for value, _ in seen]), np.array([one for _, one in seen], dtype=float)
-        noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
+        noise, schedule = gaussian_of(self._charged_release.mechanism), self.schedule
         assert noise is not None
         if isinstance(schedule, BallsAndBins) and schedule.secret_lanes:
             logs = self._likelihood_ratio(schedule, y, 1 / noise.noise_multiplier, every=1)
@@ -140,7 +140,7 @@ class RepeatedRounds:
         return np.array(shown)
 
     def _thresholds(self, trials: int, alpha: float, pilot: range) -> Thresholds:
-        noise = gaussian_of(self._charged.mechanism)
+        noise = gaussian_of(self._charged_release.mechanism)
         assert noise is not None
         if not self.schedule.secret:
             mu = squares(self.schedule, self.rounds) ** 0.5 * noise.mu

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from accounting.arrays import Floats, Ints
+from dpfed.audit.round.bernoulli_ratios import BernoulliBias, BernoulliRatio, BernoulliScores
 from dpfed.audit.round.bound_checks import in_charged_metric
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import BernoulliBias, BernoulliRatio, BernoulliScores
 from dpfed.audit.round.count_of_norms import CountScore
 from dpfed.audit.round.neighbours import Neighbours
 from dpfed.audit.round.one_round import OneRound

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
+from dpfed.audit.round.recorders import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
 from dpfed.participation.sampling import Sampler
 from dpfed.round import OpenRound, cohort_of, groups, run_round
 from dpfed.seeds import Seeds

@@ -10,7 +10,7 @@ t_{1-alpha} standard errors. L is above D(true f) with probability alpha, as far
 the largest f with D(f) below L is above the true f with probability at most alpha.
 
 g is chosen for power. Mixtures of normal distributions use log-likelihood ratios of cells (`from_mixture`), and
-Bernoulli samples the ratio itself (`coin_ratios`). Sums of whole numbers use the score itself, for noise of any
+Bernoulli samples the ratio itself (`bernoulli_ratios`). Sums of whole numbers use the score itself, for noise of any
 distribution (`linear`).
 """
 

@@ -124,7 +124,7 @@ def test_skellam_of_small_variance_is_not_taken_for_wrong_noise():
         noise = SumNoise(mean_square=float(squares.mean()), entries=n, draws=1, digest="")
         for excess in (1.0, 0.0):
             charged = noise_evidence.ChargedNoise(
-                share_variance=1.0, least_draws=1, entries=n, whole=True, excess=excess
+                share_variance=1.0, least_draws=1, entries=n, whole_numbers=True, excess=excess
             )
             one = noise_evidence.MeasuredNoise(round=1, noise=noise, charged=charged, ratio=noise.mean_square)
             low, high = noise_evidence.limits_of_ratio(one, alpha=alpha)

@@ -12,8 +12,8 @@ from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round import round_checks, whole_round
+from dpfed.audit.round.bernoulli_ratios import BernoulliBias, BernoulliRatio
 from dpfed.audit.round.claims import claim_of
-from dpfed.audit.round.coin_ratios import BernoulliBias, BernoulliRatio
 from dpfed.audit.round.method_setting import audit_upload, audited_configuration, audited_methods, round_of
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.round.round_audit import NEEDED_GAP, claim_of_round, pair_tests, pairs_for_claim, shares_of_trials

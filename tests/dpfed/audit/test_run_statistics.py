@@ -144,7 +144,7 @@ def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
     assert float(noise_record.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
 
 
-def charged(variance, *, whole=True, excess=0.0):
+def charged(variance, *, whole_numbers=True, excess=0.0):
     return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole=whole, excess=excess)
 
 
@@ -164,7 +164,7 @@ def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
 
 def test_tails_of_gaussian_noise_are_the_normal_ones():
     for largest in (0.1, 3.0, 9.0):
-        found = noise_shape.tail_probability(charged(4.0, whole=False), 2, largest, reached=True)
+        found = noise_shape.tail_probability(charged(4.0, whole_numbers=False), 2, largest, reached=True)
         assert found == pytest.approx(2 * norm.sf(largest / math.sqrt(8)), rel=1e-12)
 
 

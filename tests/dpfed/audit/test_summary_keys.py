@@ -74,7 +74,7 @@ def test_a_small_change_is_enough(key, tmp_path_factory):
     failed, _, experiment = judged(folder)
     assert not failed
     more = summary[key] + 0.02 if key == "test_accuracy" else 1.02 * summary[key]
-    assert judged(folder, {**summary, key: more}, experiment)[0] == {"other figures follow"}
+    assert judged(folder, {**summary, key: more}, experiment)[0] == {"other summary values follow"}
 
 
 def test_figures_are_listed_where_the_data_are_others(tmp_path):

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import (
+from dpfed.audit.round.bernoulli_ratios import (
     BernoulliBias,
     BernoulliRatio,
     BernoulliScores,
