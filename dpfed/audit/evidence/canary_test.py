@@ -185,8 +185,8 @@ def canaries_agree_with_claim(found: CanaryResult) -> Finding:
         f"{downwards(found.lower_bound)} if it is Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
         f"{_moved_epsilon_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed "
-        "rightly. This is a smoke test for random directions, not for the worst client: these canaries would have found "
-        f"{found.power.as_text()}."
+        "rightly. This is a smoke test for random directions, not for the worst client: these canaries would "
+        f"have found {found.power.as_text()}."
     )
     if found.claim.rejected:
         return False, f"the scores reveal which canaries took part better than the claim of one round allows. {detail}"

@@ -232,7 +232,8 @@ class RunFiles:
         rounds = _lines_of_rounds(self.path / "diagnostics.jsonl", RoundRecord)
         if len(rounds) != len(self.published_rounds):
             raise Unavailable(
-                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published_rounds)}; some are missing."
+                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl has {len(self.published_rounds)}. Lines "
+                "are missing."
             )
         return rounds
 

@@ -90,8 +90,8 @@ def _all_cases() -> list[FlowerCase]:
               "nowhere: without fixedclipping_mod nothing is clipped"),
         fixed("server-adaptive", lambda: _adaptive_round("Server"), "zero-out", False, adaptive),
         fixed("client-adaptive", lambda: _adaptive_round("Client"), "zero-out", False, adaptive),
-        FlowerCase(name="local-dp", make=_local_dp_round, claim=_local_dp_claim("zero-out"), adjacency="zero-out", sound=True,
-                   true_where=local),
+        FlowerCase(name="local-dp", make=_local_dp_round, claim=_local_dp_claim("zero-out"), adjacency="zero-out",
+                   sound=True, true_where=local),
         FlowerCase(name="local-dp, any two updates", make=_local_dp_round, claim=_local_dp_claim("replace-one"),
                    adjacency="replace-one", sound=False, true_where=local),
     ]  # fmt: skip
