@@ -145,7 +145,7 @@ def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
 
 
 def charged(variance, *, whole_numbers=True, excess=0.0):
-    return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole=whole, excess=excess)
+    return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole_numbers=whole_numbers, excess=excess)
 
 
 @pytest.mark.parametrize("variance", [1, 9, 400, 40_000])
