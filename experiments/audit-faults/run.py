@@ -94,7 +94,8 @@ def method_row(found) -> str:
     passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
     return (
         f"| `{found.method}` | {found.claim.visible_output} | {record['mechanism']['kind']} "
-        f"| {upwards(found.claim.epsilon)} | {shown} | {found.power.as_text().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
+        f"| {upwards(found.claim.epsilon)} "
+        f"| {shown} | {found.power.as_text().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
     )
 
 
