@@ -162,8 +162,8 @@ SOME = [one for one in SETTINGS if one.rounds <= 100][::6]
 def test_of_the_list_only_what_is_known_to_be_wrong_is_refuted(name, wrong):
     found = audit_accountant(name, settings=SOME, seconds=30.0)
     assert found.verdict == "fail"
-    assert {case.accountant for case in found.of("refuted")} == wrong
-    for case in found.of("refuted"):
+    assert {case.accountant for case in found.cases_with("refuted")} == wrong
+    for case in found.cases_with("refuted"):
         nested_or_replaced = case.setting.releases_per_cohort > 1 or case.setting.adjacency == "replace-one"
         assert nested_or_replaced or name == "opacus"
 

@@ -56,8 +56,8 @@ def with_known_scores(prepared, claim):
             return (table[:, COLUMNS_BEFORE:-2] - base) @ direction / claim.noise_std
 
         shifted = grid + min(world.gap, 1.0) * claim.mu
-        score = LearntScore(kind="filter", of=scores, pilot=(grid, shifted))
-        return pilots.Pilot(scores=[score], events=None, follows=False, shows_seed=False)
+        score = LearntScore(kind="filter", score_rows=scores, pilot=(grid, shifted))
+        return pilots.Pilot(scores=[score], events=None, noise_follows_seed=False, shows_seed=False)
 
     return pilot_of
 

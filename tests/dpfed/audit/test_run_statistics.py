@@ -49,7 +49,7 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
 def seen(clients, rounds, draw):
     found = RecordedCohorts(clients=clients)
     for number in range(rounds):
-        found.take(number + 1, np.sort(draw(number)))
+        found.add_cohort(number + 1, np.sort(draw(number)))
     return found
 
 
