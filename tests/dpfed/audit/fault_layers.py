@@ -92,7 +92,7 @@ class Fault:
     layers: tuple[Layer, ...]
     shift: float | None = None
     epsilon: float | None = None
-    claim_of_round: float | None = None
+    claimed: float | None = None
 
     def epsilons(self) -> tuple[float, float]:
         """Claimed and true, at DELTA."""
