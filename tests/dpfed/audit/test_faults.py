@@ -62,5 +62,5 @@ def test_randomness_that_cannot_be_replaced_is_refused():
         randomness = Secure()
 
     drawing = case("dp-fedavg").changing(lambda stages: with_after(stages, GaussianNoise, DrawsByItself()))
-    with pytest.raises(TypeError, match="DrawsByItself: draws, but cannot be given another source of randomness"):
+    with pytest.raises(TypeError, match="DrawsByItself: draws from a source of randomness that cannot be replaced"):
         drawing.one.with_randomness(RandomnessByCallOrder(0))

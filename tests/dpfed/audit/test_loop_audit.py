@@ -73,7 +73,7 @@ def test_what_was_skipped_or_interrupted_is_told(tmp_path):
     assert found.verdict == "pass"
     (told,) = [one.detail for one in found.checks if one.name == "every round is charged once"]
     assert "2 of them were skipped" in told
-    assert "of 1 charged ones there is no diagnosis" in told
+    assert "1 charged rounds have no diagnostics" in told
 
 
 def test_a_ledger_alone_shows_too_little(tmp_path):

@@ -60,7 +60,7 @@ def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, way):
     else:
         assert privacy_target.noise_multiplier == pytest.approx(1.04 * today.noise_multiplier, rel=1e-6)
         assert (
-            f"{upwards(privacy_target.noise_multiplier)}, where {upwards(today.noise_multiplier)} is enough today"
+            f"{upwards(privacy_target.noise_multiplier)}; this version requires {upwards(today.noise_multiplier)} only"
             in detail
         )
 

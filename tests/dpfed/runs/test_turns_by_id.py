@@ -93,7 +93,7 @@ def test_a_client_of_a_column_takes_part_once_an_epoch_in_its_lane():
     cohorts = [who.sample(Simulated(seeds=Seeds(root=2)), number) for number in range(24)]
     passed, words = cohorts_follow_schedule(who.law, cohorts, 60, alpha=1e-6, ids=ids)
     assert passed, words
-    assert "4 whole epochs with every client once, each in its lane of 3, drawn anew" in words
+    assert "4 complete epochs have every client once, each in its lane of 3, drawn anew" in words
     by_place = replace(who, ids=None)
     wrong = [by_place.sample(Simulated(seeds=Seeds(root=2)), number) for number in range(24)]
     passed, words = cohorts_follow_schedule(who.law, wrong, 60, alpha=1e-6, ids=ids)
