@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_samples
+from dpfed.audit.round.bernoulli_ratios import BernoulliBias, BernoulliRatio, BernoulliScores, whole_scores_of_samples
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
 from dpfed.audit.statistics.score_distribution import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores
@@ -55,24 +55,24 @@ def main() -> None:
     print("|---|---:|---:|---:|")
     for name, (ready, draw) in kinds().items():
         rng = np.random.default_rng(11)
-        shown = [ready.moved(draw(0, 1500, rng), draw(1, 1500, rng), alpha=ALPHA) for _ in range(given.seeds)]
+        shown = [ready.factor_bound(draw(0, 1500, rng), draw(1, 1500, rng), alpha=ALPHA) for _ in range(given.seeds)]
         above = sum(
-            ready.moved(draw(0, 50, rng), draw(1, 50, rng), alpha=ALPHA) > 1 - 1e-4 for _ in range(given.errors)
+            ready.factor_bound(draw(0, 50, rng), draw(1, 50, rng), alpha=ALPHA) > 1 - 1e-4 for _ in range(given.errors)
         )
-        finds = ready.finds(1500, 1500, alpha=ALPHA, probability=0.9)
+        finds = ready.smallest_excess_found(1500, 1500, alpha=ALPHA, probability=0.9)
         words = "none" if finds is None else f"{finds:.1%}"
         print(f"| {name} | {np.median(shown):.2f} | {words} | {above} of {given.errors:,} |", flush=True)
 
 
 def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    zeros, ones = thresholds.coins(count, int(rng.integers(2**31)))
+    zeros, ones = thresholds.trials_in_worlds(count, int(rng.integers(2**31)))
     return rng.standard_normal(zeros), MU + rng.standard_normal(ones)
 
 
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
-    law = score_distribution.plain(MU)
+    law = score_distribution.scores_of_all_clients(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
-    cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
+    cuts = epsilon_bounds.best_guess_cuts(law.error_rates, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts)
 
 
@@ -98,20 +98,30 @@ def guessed_of_gaussian(count: int, rng: np.random.Generator) -> float:
 
 def whole(count: int, rng: np.random.Generator) -> float:
     scores, present = canaries(count, rng)
-    factor = WholeScores.of(score_distribution.plain(MU)).moved(scores[~present], scores[present], alpha=ALPHA)
+    factor = WholeScores.from_mixture(score_distribution.scores_of_all_clients(MU)).factor_bound(
+        scores[~present], scores[present], alpha=ALPHA
+    )
     return epsilon_bounds.epsilon_of_shift(factor * MU, delta=DELTA)
 
 
 def kinds() -> dict[str, tuple[WholeScores, Draw]]:
     """Return, for every kind of noise, its whole scores and scores drawn from their distribution."""
-    poisson = score_distribution.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
-    fixed = score_distribution.drawn(
+    poisson = score_distribution.scores_of_drawn_cohort(
+        PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7
+    )
+    fixed = score_distribution.scores_of_drawn_cohort(
         FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0
     )
     return {
-        "Gaussian, mu = 1": (WholeScores.of(score_distribution.plain(MU)), from_mixture(score_distribution.plain(MU))),
-        "Gaussian, Poisson cohorts, 0.3 of 10, all others opposite": (WholeScores.of(poisson), from_mixture(poisson)),
-        "Gaussian, 5 of 20 drawn": (WholeScores.of(fixed), from_mixture(fixed)),
+        "Gaussian, mu = 1": (
+            WholeScores.from_mixture(score_distribution.scores_of_all_clients(MU)),
+            from_mixture(score_distribution.scores_of_all_clients(MU)),
+        ),
+        "Gaussian, Poisson cohorts, 0.3 of 10, all others opposite": (
+            WholeScores.from_mixture(poisson),
+            from_mixture(poisson),
+        ),
+        "Gaussian, 5 of 20 drawn": (WholeScores.from_mixture(fixed), from_mixture(fixed)),
         "whole numbers, Skellam of variance 4, a move of 2 steps": (WholeScores.linear(MU), skellam),
         "coins: 40 entries, 4 clients, edges 0.2, a move of 0.8 from 0.5": of_coins(0.5),
         "the same from the edge": of_coins(0.2),
@@ -132,11 +142,13 @@ def skellam(world: int, count: int, rng: np.random.Generator) -> Floats:
 
 def of_coins(start: float) -> tuple[WholeScores, Draw]:
     at = torch.full((40,), start, dtype=torch.float64)
-    up, coins = at + 0.8 / 40**0.5, BiasOfCoins(edge=0.2)
-    law = CoinLaw(coins=coins, ends=(up, at, at), origin=at, ratio=CoinRatio.of(coins, up, at, at, 3))
+    up, coins = at + 0.8 / 40**0.5, BernoulliBias(edge=0.2)
+    law = BernoulliScores(
+        coins=coins, ends=(up, at, at), origin=at, ratio=BernoulliRatio.from_probabilities(coins, up, at, at, 3)
+    )
     ready = whole_scores_of_samples(law)
     assert ready is not None
-    pool = [law.ratio.of_sums(law.ratio, world, 200_000, np.random.default_rng(world)) for world in (0, 1)]
+    pool = [law.ratio.draw_ratios(law.ratio, world, 200_000, np.random.default_rng(world)) for world in (0, 1)]
     return ready, lambda world, count, rng: rng.choice(pool[world], count)
 
 

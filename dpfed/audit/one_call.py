@@ -22,7 +22,7 @@ _SETTING = "dpfed_audit_setting"
 
 
 def claim(claimed: object, **setting: object) -> Callable[[Function], Function]:
-    """Declare beside a function the claim about it and how it is called; see `functions.audit.audit_function`.
+    """Declare the claim about a function, and the settings of its audit (those of `functions.audit.audit_function`).
 
     >>> import accounting, dpfed.audit
     >>> @dpfed.audit.claim(accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove"), clip_norm=1.0)
@@ -45,11 +45,12 @@ def upload(what: Callable[..., object], **setting: object) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
     """Audit a method of this package by its name, or a function `f(updates, seed)`.
 
-    Settings: `round.method_setting.audit_upload`, `functions.audit.audit_function`; those beside `@claim` are defaults.
+    Settings: those of `round.method_setting.audit_upload` for a method, of `functions.audit.audit_function` for a
+    function. Settings of `@claim` on the function are its defaults.
     Claim: a sound mechanism fails with probability at most 1 - confidence; a pass is no proof.
     Source: `dpfed.audit.statistics` (exact tests with a stated error probability); docs/audit.md.
-    Adjacency: that of the claim. Direction of error: an epsilon that is found is a lower bound.
-    Errors: ConfigError for a name, function or claim that cannot be audited; RunError if the time is over.
+    Adjacency: that of the claim. Direction of error: an epsilon that the audit finds is a lower bound.
+    Errors: ConfigError for a name, function or claim that cannot be audited; RunError if the time limit is exceeded.
 
     >>> import accounting, dpfed.audit
     >>> noise = accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove")
@@ -67,7 +68,7 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | Up
     if "claim" not in given:
         raise ConfigError(
             "claim: is missing, so that there is nothing to test. Give claim=(epsilon, delta), or a mechanism such as "
-            "accounting.Gaussian(noise_multiplier=1.0, adjacency='add-remove'), which a test can say more about."
+            "accounting.Gaussian(noise_multiplier=1.0, adjacency='add-remove'); a test of a mechanism is stronger."
         )
     return audit_function(what, **given)
 
@@ -81,9 +82,9 @@ def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
 def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
     """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function.
 
-    Settings and the arguments of such a function: `others.accountants.audit_accountant`.
+    `others.accountants.audit_accountant` lists the settings, and the arguments that a user's accountant gets.
     Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that its case names.
-    Source: docs/theory.md, Theorems 1 to 4 (attained pairs); docs/audit.md. Adjacency: that of each case.
+    Source: docs/theory.md, Theorems 1 to 4 (attained pairs); docs/audit.md. Adjacency: the one stated in each case.
     Direction of error: only an epsilon below a proven lower bound is refuted. Errors: ConfigError for an accountant
     that cannot be called.
 
@@ -96,10 +97,9 @@ def accountant(what: str | Callable[..., float | None], **setting: Any) -> Accou
 
 
 def loaded_function(name: str) -> Callable[..., Any] | None:
-    """Return the function of this name (a - may replace a _) in the files of --load; None if there is none.
+    """Return the function of this name in the files of --load, or None; in the name, a - may replace a _.
 
-    Returns None for the name of a method too, which is audited as such (the function that makes its stages may have
-    it).
+    The name of a registered method also gives None, even if a function has that name: the method is audited then.
     """
     if name in registered.objects_of_kind("method"):
         return None
@@ -118,8 +118,8 @@ def loaded_functions() -> dict[str, Callable[..., object]]:
     return found
 
 
-def own_names() -> list[str]:
-    """Return the names of these functions that the files define, for a message."""
+def names_of_loaded_functions() -> list[str]:
+    """Return the names of the public functions that the files of --load define, for a message."""
     files = {str(Path(file.path)) for file in named_files()}
     home = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}
     return sorted(

@@ -13,17 +13,17 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts
-from dpfed.audit.verdict import Check, Verdict, in_full
+from dpfed.audit.verdict import Check, Verdict, verdict_with_scope
 
 
-class Claimed(Protocol):
-    """Claim under test: a privacy profile of both orders of neighbours, and its epsilon at `delta`.
+class ClaimUnderTest(Protocol):
+    """Claim under test: a privacy profile that holds for both orders of neighbours, and its epsilon at `delta`.
 
-    gaussian: the claim is exactly mu-Gaussian DP, so that a larger shift refutes it
+    is_gaussian: True if the claim is exactly mu-Gaussian DP, so that a shift larger than mu refutes it
     """
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the claim."""
 
     @property
@@ -36,34 +36,34 @@ class Claimed(Protocol):
     def delta(self) -> float: ...
 
     @property
-    def gaussian(self) -> bool: ...
+    def is_gaussian(self) -> bool: ...
 
     @property
     def adjacency(self) -> Adjacency: ...
 
 
-class Detectable(Protocol):
-    """Faults that a test would have found, for any outcome of its trials."""
+class DetectableFaults(Protocol):
+    """Faults that a test would have found, computed without the outcome of its trials."""
 
     @property
-    def enough(self) -> bool:
+    def is_sufficient(self) -> bool:
         """True if noise short by a fifth is among the faults."""
 
     def as_text(self) -> str:
-        """Return the description of the faults, with their probability of being found."""
+        """Return the description of the faults, with the probability that the test finds them."""
 
     def to_dict(self) -> dict[str, object]: ...
 
 
-ClaimT = TypeVar("ClaimT", bound=Claimed, covariant=True)
-PowerT = TypeVar("PowerT", bound=Detectable, covariant=True)
+ClaimT = TypeVar("ClaimT", bound=ClaimUnderTest, covariant=True)
+PowerT = TypeVar("PowerT", bound=DetectableFaults, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """Distance that a client moves the release, at least, over the claimed distance.
+class MoveBound:
+    """Lower bound on the distance that a client moves the release, as a multiple (`factor`) of the claimed distance.
 
-    epsilon: lower bound at the claim's delta if all else is as claimed; None if no such bound is known
+    epsilon: lower bound at the claim's delta if the noise is as claimed; None if no such bound is known
     """
 
     factor: float
@@ -74,11 +74,13 @@ class Moved:
 class PairTest:
     """Test of the claim on one pair of neighbouring inputs under one score, with the bounds that the trials give.
 
-    gap:         distance of the two inputs' outputs over the claimed one: measured without noise, or an estimate
-    lower_bound: of epsilon for any mechanism; lower_bound_gdp, and the shift mu behind it, for a Gaussian one
-    too_far:     another test than that of the profile refutes the claim
-    power:       None for other pairs than the best one, and if the distribution of the scores is not known
-    moved:       from whole scores, if their distribution is known
+    gap:         distance between the outputs of the two inputs as a multiple of the claimed distance: measured without
+                 noise, or estimated
+    lower_bound: lower bound on epsilon that holds for any mechanism
+    lower_bound_gdp: lower bound on epsilon for a Gaussian mechanism; mu: the shift from which it is computed
+    too_far:     True if a test other than the test of the profile refutes the claim
+    power:       power of the test; None for all pairs but the best one, and if the scores' distribution is unknown
+    moved:       bound on the distance from whole scores; None if the scores' distribution is unknown
     """
 
     pair: str
@@ -90,14 +92,14 @@ class PairTest:
     mu: float
     test: ClaimTest
     too_far: bool = False
-    power: Detectable | None = None
-    moved: Moved | None = None
+    power: DetectableFaults | None = None
+    moved: MoveBound | None = None
 
     @classmethod
-    def of(
+    def from_scores(
         cls,
         seen: tuple[Floats, Floats],
-        claim: Claimed,
+        claim: ClaimUnderTest,
         cuts: ScoreCuts,
         *,
         pair: str,
@@ -107,35 +109,37 @@ class PairTest:
         of_bound: float,
         of_gaussian: float,
     ) -> PairTest:
-        """Return the test of the scores of the inputs 0 and 1.
+        """Return the test of `seen`, the scores of inputs 0 and 1.
 
-        of_profile, of_bound, of_gaussian: error probabilities of the test of the profile and of the two bounds, the
-        latter given that both inputs were called.
+        of_profile: error probability of the test of the profile. of_bound, of_gaussian: error probabilities of the two
+        lower bounds, given that both inputs were called.
         """
-        mu = gdp_lower_bound(*seen, alpha=of_gaussian, cut=cuts.of_gaussian)
+        mu = gdp_lower_bound(*seen, alpha=of_gaussian, cut=cuts.gaussian_cut)
         return cls(
             pair=pair,
             score=score,
             gap=gap,
             trials=len(seen[0]) + len(seen[1]),
-            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.of_guesses),
+            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.guess_cuts),
             lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
             mu=mu,
-            test=reject_claim(*seen, claim.profile, alpha=of_profile, thresholds=cuts.of_profile),
+            test=reject_claim(*seen, claim.profile, alpha=of_profile, thresholds=cuts.profile_thresholds),
         )
 
     @property
     def rejected(self) -> bool:
-        """True if either test refutes the claim; they share the error probability."""
+        """True if the test of the profile or the second test refutes the claim; the tests share the
+        error probability.
+        """
         return self.test.rejected or self.too_far
 
-    def shown(self, claim: Claimed) -> float:
+    def largest_bound(self, claim: ClaimUnderTest) -> float:
         """Return the largest lower bound of epsilon that applies to the claim."""
-        return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
+        return max(self.lower_bound, self.lower_bound_gdp if claim.is_gaussian else 0.0)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as
-        one.
+        """Return the JSON object of the pair. Key `finds`: the epsilon that the test finds, if its power
+        is an epsilon.
         """
         power = None if self.power is None else self.power.to_dict()
         fields = {name: value for name, value in vars(self).items() if name not in ("test", "power", "moved")}
@@ -152,13 +156,15 @@ class PairTest:
 class Audit(Generic[ClaimT, PowerT]):
     """Claim, trials, and verdict of an audit of a method's round or of a user's function.
 
-    trials:        counted ones: rounds, single uploads where each upload is seen, or calls of a function
-    power:         of the pair that would have found the smallest faults, whatever the trials showed
-    needed_gap:    part of the claimed distance that a pair has to reach for a pass
-    farthest:      estimated gap from which on a pair speaks against the claim, though its trials do not refute it
-    advice:        remedy where the trials were too few
-    not_tried:     pairs without trials, as there were too few
-    only_measured: pairs of uneven updates that show no more than the pairs with trials, measured without trials
+    trials:        number of counted trials: rounds, uploads if each upload is visible, or calls of a function
+    power:         power of the pair that would have found the smallest faults, for any outcome of the trials
+    needed_gap:    part of the claimed distance that a pair must reach for a pass
+    largest_plausible_gap: estimated gap above which the verdict is inconclusive, even if the trials do not refute the
+    claim
+    advice:        remedy if the trials were too few
+    not_tried:     names of pairs that got no trials, because there were too few trials for all pairs
+    only_measured: names of pairs of uneven updates that were measured without trials, because they show no more of
+                   the client than the pairs with trials
     details:       further keys of the JSON document
     """
 
@@ -171,7 +177,7 @@ class Audit(Generic[ClaimT, PowerT]):
     checks: tuple[Check, ...]
     power: PowerT
     needed_gap: float
-    farthest: float = math.inf
+    largest_plausible_gap: float = math.inf
     advice: str = "Give more trials."
     not_tried: tuple[str, ...]
     only_measured: tuple[str, ...]
@@ -180,7 +186,7 @@ class Audit(Generic[ClaimT, PowerT]):
 
     @property
     def score_gap(self) -> float:
-        """Largest gap of a pair. Pairs of supports have no distance."""
+        """Largest gap of a pair. Pairs scored by the support of the output have no distance and are left out."""
         return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
 
     @property
@@ -191,37 +197,37 @@ class Audit(Generic[ClaimT, PowerT]):
     @property
     def lower_bound_if_gaussian(self) -> float | None:
         """Largest lower bound of epsilon for a Gaussian mechanism; None if none is claimed."""
-        return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.gaussian else None
+        return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
 
     @property
     def verdict(self) -> Verdict:
         """Verdict: "fail" if a test or a check refutes the claim, "pass" or "inconclusive".
 
-        Inconclusive: noise short by a fifth would not have been found, no pair shows the claimed distance, or one seems
-        to show far more.
+        Inconclusive: noise short by a fifth would not have been found, no pair shows the claimed distance, or a pair
+        seems to show far more than the claimed distance.
         """
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
-        near = self.needed_gap <= self.score_gap <= self.farthest
-        return "pass" if near and self.power.enough else "inconclusive"
+        near = self.needed_gap <= self.score_gap <= self.largest_plausible_gap
+        return "pass" if near and self.power.is_sufficient else "inconclusive"
 
     @property
     def verdict_in_full(self) -> str:
-        """Verdict with its scope."""
-        return in_full(self.verdict)
+        """Verdict, and the inputs it is limited to."""
+        return verdict_with_scope(self.verdict)
 
     def as_text(self) -> str:
-        """Return the verdict in a sentence or two."""
+        """Return the verdict and its reasons in one to three sentences."""
         broken = [one.name for one in self.checks if one.passed is False]
         failed = [f"Checks that failed: {', '.join(broken)}."] if broken else []
         refuted = [one for one in self.tests if one.rejected]
         if refuted:
-            failed.insert(0, self._refuted(max(refuted, key=lambda one: one.shown(self.claim))))
+            failed.insert(0, self._refutation_text(max(refuted, key=lambda one: one.largest_bound(self.claim))))
         if failed:
             return " ".join(failed)
         checks = f" and {len(self.checks)} checks" if self.checks else ""
         found = (
-            f"{self._claimed} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
+            f"{self._claim_text} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
             f"have found {self.power.as_text()}."
         )
         if self.verdict == "pass":
@@ -229,25 +235,25 @@ class Audit(Generic[ClaimT, PowerT]):
         gap = downwards(self.score_gap, digits=2)
         if self.score_gap < self.needed_gap:
             return (
-                f"{found} But the pair that shows the most shows {gap} of what is claimed, at least "
-                f"{self.needed_gap:g} is needed: is the clip norm that of the code, and does it see its input?"
+                f"{found} But the largest gap of a pair is {gap} of the claimed distance; at least {self.needed_gap:g} "
+                "is needed. Check that the clip norm is that of the code, and that the code uses its input."
             )
-        if self.score_gap > self.farthest:
+        if self.score_gap > self.largest_plausible_gap:
             return (
-                f"{found} But a pair seems to be {gap} times as far apart as is claimed, which they could not settle: "
-                "give more trials."
+                f"{found} But the outputs of a pair seem to be {gap} times as far apart as is claimed; the trials "
+                "neither confirm nor exclude it. Give more trials."
             )
         return f"{found} That is too little: noise short by a fifth must be found. {self.advice}"
 
     in_words = as_text  # its name up to version 0.3
 
     @property
-    def _claimed(self) -> str:
+    def _claim_text(self) -> str:
         return f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
 
-    def _refuted(self, worst: PairTest) -> str:
-        words = f"{self._claimed} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
-        shown = worst.shown(self.claim)
+    def _refutation_text(self, worst: PairTest) -> str:
+        words = f"{self._claim_text} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
+        shown = worst.largest_bound(self.claim)
         if shown > self.claim.epsilon:
             return f"{words}can be distinguished as if epsilon were at least {downwards(shown)}."
         if not worst.test.rejected:
@@ -263,7 +269,7 @@ class Audit(Generic[ClaimT, PowerT]):
             "method": self.method,
             "claimed_epsilon": self.claim.epsilon,
             "delta": self.claim.delta,
-            "claim": self.claim.words,
+            "claim": self.claim.description,
             "lower_bound": self.lower_bound,
             "lower_bound_if_gaussian": self.lower_bound_if_gaussian,
             "confidence": self.confidence,
@@ -285,4 +291,4 @@ class Audit(Generic[ClaimT, PowerT]):
         }
 
 
-AnyAudit = Audit[Claimed, Detectable]
+AnyAudit = Audit[ClaimUnderTest, DetectableFaults]

@@ -1,4 +1,4 @@
-"""Audit of a finished run: its files against its claims."""
+"""Audit of a finished run: a comparison of its files with its privacy claims."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from accounting import require
 from accounting.errors import AccountingError
 from dpfed.audit.evidence import canary_test, conformance, noise_evidence
 from dpfed.audit.evidence.canary_test import CanaryResult
-from dpfed.audit.evidence.loop import LoopFiles, ledger_of
+from dpfed.audit.evidence.loop import LoopFiles, ledger_of_loop
 from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.summary_evidence import not_checked
-from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
+from dpfed.audit.evidence.summary_evidence import unchecked_keys
+from dpfed.audit.verdict import Check, Verdict, check, verdict, verdict_with_scope
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import InvalidRecord, Unavailable
@@ -27,8 +27,8 @@ from dpfed.records.replays import replay_text
 class RunAudit:
     """Outcome of `audit_run`.
 
-    claimed_epsilon: of summary.json; recomputed_epsilon: from the ledger alone; not_checked: keys of summary.json that
-    no check has compared with anything
+    claimed_epsilon: epsilon stated in summary.json. recomputed_epsilon: epsilon recomputed from the ledger alone.
+    notes: limitations of a pass. not_checked: keys of summary.json that no check compared with other files.
     """
 
     files: RunFiles
@@ -42,7 +42,7 @@ class RunAudit:
     not_checked: tuple[str, ...] = ()
 
     @property
-    def alpha_each(self) -> float:
+    def alpha_of_each_check(self) -> float:
         """Error probability of each statistical check."""
         return (1 - self.confidence) / STATISTICAL
 
@@ -52,24 +52,27 @@ class RunAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """Verdict with its scope."""
-        return in_full(self.verdict, "on these files")
+        """Verdict, and the files it is limited to."""
+        return verdict_with_scope(self.verdict, "on these files")
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
-        """Epsilon of dp-accounting for the same ledger, no part of the verdict; and a comparison with ours and with
-        the proven bound, or the reason why there is none. Loads dp-accounting."""
+        """Return (epsilon, remarks) of dp-accounting for the run's ledger; the verdict does not depend on them.
+
+        The remarks compare that epsilon with the recomputed one and with the proven lower bound; if there is no such
+        epsilon, they say why. Loads dp-accounting.
+        """
         try:
             opinion = self.files.second_opinion
             if opinion is None:
                 return None, ("no second opinion: nothing was released",)
             least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent.epsilon, lower_bound=least)
+            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent_guarantee.epsilon, lower_bound=least)
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON of `dpfed audit run`."""
+        """Return the JSON document of `dpfed audit run`."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
         return {
             "claimed_epsilon": self.claimed_epsilon,
@@ -91,19 +94,19 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
-    """Audit the folder of a run, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that apply to
-    it.
+    """Audit the folder of a run, or the ledger (or its folder) of a `dpfed.ClientLevel`.
 
-    Checks: `evidence.run_checks`. project: the ledger that the run was charged to, compared release by release.
+    `evidence.run_checks` lists the checks. project: the project ledger that the run was charged to; each release of the
+    run is compared with it.
     Claim: the files of a correct run are called "fail" with probability at most 1 - confidence, over the run's
     randomness. The converse does not hold: "pass" says that no file contradicts the claim, and files can be forged (the
-    ledger's hashes have no key). Errors: ConfigError without a run, or for one that claims nothing.
+    ledger's hashes have no key). Errors: ConfigError if `path` has no run, or a run without a privacy claim.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
-    loop = ledger_of(path)
+    loop = ledger_of_loop(path)
     if loop is not None and project is not None:
-        raise ConfigError(f"--project {project}: a dpfed.ClientLevel draws from no project. Leave it out.")
+        raise ConfigError(f"--project {project}: a dpfed.ClientLevel is not charged to a project. Leave --project out.")
     if loop is not None:
         return _audit_loop(LoopFiles(loop), confidence, alpha)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
@@ -111,50 +114,50 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     _require_claim(files)
     checks, canaries = checks_of_run(files, alpha, project), None
     if files.has_canaries:
-        found, canaries = _canaries(files, alpha)
+        found, canaries = _canary_check(files, alpha)
         checks.append(replace(found, decides=False))
     return RunAudit(
         files=files,
         confidence=confidence,
-        claimed_epsilon=_or_none(lambda: files.epsilon),
-        recomputed_epsilon=_or_none(lambda: files.guarantee.epsilon),
-        delta=_or_none(lambda: files.delta),
+        claimed_epsilon=_value_or_none(lambda: files.epsilon),
+        recomputed_epsilon=_value_or_none(lambda: files.guarantee.epsilon),
+        delta=_value_or_none(lambda: files.delta),
         checks=tuple(checks),
         canaries=canaries,
-        notes=_notes(files, project),
-        not_checked=not_checked(files),
+        notes=_limitations_of_run(files, project),
+        not_checked=unchecked_keys(files),
     )
 
 
 def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
-    recomputed = _or_none(lambda: files.guarantee.epsilon)
+    recomputed = _value_or_none(lambda: files.guarantee.epsilon)
     planned = files.config.privacy.epsilon if files.config.privacy is not None else None
     return RunAudit(
         files=files,
         confidence=confidence,
         claimed_epsilon=recomputed if planned is None else planned,
         recomputed_epsilon=recomputed,
-        delta=_or_none(lambda: files.delta),
+        delta=_value_or_none(lambda: files.delta),
         checks=tuple(checks_of_loop(files, alpha)),
         canaries=None,
-        notes=(*_caveats(files), *_notes_of_loop(files)),
+        notes=(*_guarantee_caveats(files), *_limitations_of_loop(files)),
     )
 
 
-def _is_of_project(files: RunFiles) -> bool:
+def _is_charged_to_project(files: RunFiles) -> bool:
     try:
         return "run" in files.ledger.header.about
     except (DpfedError, AccountingError):
         return False
 
 
-def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
-    name = "canaries bear out one round"
+def _canary_check(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
+    name = "canaries agree with one round's claim"
     try:
         result = canary_test.canary_result(files, alpha=alpha)
     except (DpfedError, AccountingError) as reason:
         return Check(name=name, passed=None, detail=f"could not be made: {reason}"), None
-    return check(name, partial(canary_test.claim_of_a_round_holds, result)), result
+    return check(name, partial(canary_test.canaries_agree_with_claim, result)), result
 
 
 def _require_claim(files: RunFiles) -> None:
@@ -168,7 +171,7 @@ def _require_claim(files: RunFiles) -> None:
 
 
 def _states_epsilon(files: RunFiles) -> bool:
-    """Return True if summary.json states an epsilon, or has values that no run writes."""
+    """Return True if summary.json states an epsilon, or cannot be read because it has values that no run writes."""
     try:
         return files.summary.epsilon is not None
     except InvalidRecord:
@@ -177,30 +180,30 @@ def _states_epsilon(files: RunFiles) -> bool:
         return False
 
 
-def _or_none(number: Callable[[], float]) -> float | None:
-    """Return the number; None if the files do not give it."""
+def _value_or_none(number: Callable[[], float]) -> float | None:
+    """Return the number that the function computes from the run's files; None if the files do not give it."""
     try:
         return number()
     except (DpfedError, AccountingError):
         return None
 
 
-def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
-    """Return the limitations of a pass."""
+def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...]:
+    """Return the limitations of a pass of a run."""
     notes = [
-        *_caveats(files),
-        "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
-        "everything anew.",
+        *_guarantee_caveats(files),
+        "The run wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
+        "all files anew.",
     ]
     if files.config.privacy is not None:
         loads = "".join(f" --load {one.path}" for one in files.own_code)
         notes.append(
-            "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
+            "Not tested here: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
             f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
-            f"that; {replay_text(files.path, files.tables)}."
+            f"both; {replay_text(files.path, files.tables)}."
         )
-    if project is None and _is_of_project(files):
-        notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")
+    if project is None and _is_charged_to_project(files):
+        notes.append("The run was charged to a project, whose ledger was not compared: give it by --project LEDGER.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:
@@ -210,35 +213,37 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
-            "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
+            "The run had no canaries ([audit] canaries = k), so its output was not tested: `dpfed audit upload` "
             "tests the code path of a round."
         )
     else:
         notes.append(
-            "lower_bound is of one round without its sampling, not of the run: compare it with round_epsilon, not with "
-            "claimed_epsilon."
+            "lower_bound is for one round without its sampling, not for the run: compare it with round_epsilon, not "
+            "with claimed_epsilon."
         )
     return tuple(notes)
 
 
-def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
-    """Return the limitations of a pass."""
+def _limitations_of_loop(files: LoopFiles) -> tuple[str, ...]:
+    """Return the limitations of a pass of a user's loop."""
     notes = [
-        "The files are the loop's own account: hashes find accidents and careless edits, not a forger who writes "
-        "everything anew.",
-        "What the loop did with clients' data beside its releases leaves no trace here: epsilon is of what went "
-        "through release(), if rounds were skipped without regard to who was drawn.",
-        "Not looked at: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client or "
-        "round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
+        "The loop wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
+        "all files anew.",
+        "Other uses of clients' data in the loop leave no trace here: epsilon covers the calls of release() only, and "
+        "only if the decision to skip a round did not depend on the drawn clients.",
+        "Not tested here: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client "
+        "or round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
     ]
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
     if files.own_stages:
-        notes.append("The chain of stages is user-defined: which bound its rows keep to is not in these files.")
+        notes.append(
+            "The chain of stages is user-defined: these files do not show the norm bound that its rows satisfy."
+        )
     return tuple(notes)
 
 
-def _caveats(files: RunFiles) -> tuple[str, ...]:
+def _guarantee_caveats(files: RunFiles) -> tuple[str, ...]:
     """Return the caveats of a weak recomputed guarantee."""
     try:
         return files.guarantee.notes
@@ -248,6 +253,6 @@ def _caveats(files: RunFiles) -> tuple[str, ...]:
 
 def _has_bernoulli_noise(files: RunFiles) -> bool:
     try:
-        return any(noise_evidence.charged_noise(release) is None for release in files.released.values())
+        return any(noise_evidence.charged_noise(release) is None for release in files.releases.values())
     except DpfedError:
         return False

@@ -1,7 +1,7 @@
-"""Trials of pairs of neighbouring inputs: directions, the order of calls, and the part of each pair in an audit.
+"""Trials of pairs of neighbouring inputs: directions of updates, order of calls, and trials and alpha of each pair.
 
-Directions are even and uneven: a rule that treats entries by their size (quantising, picking the largest, a norm of
-some entries only) can keep its bound for entries of equal size and exceed it for others.
+Some directions have entries of equal size, others of uneven size: code that treats entries by their size (quantising,
+picking the largest, a norm of some entries) can keep its bound for equal entries and exceed it for uneven entries.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+CallNumbers = NDArray[np.int64]
 
 Pair = TypeVar("Pair")
 
-Seen = TypeVar("Seen")
+CallOutput = TypeVar("CallOutput")
 
 Progress = Callable[[str], object]
 
-PLENTY = 2_000
-"""Trials of a pair beside the best one from which on more trials would find no more of the faults of that pair."""
+ENOUGH_TRIALS = 2_000
+"""Number of trials for a pair other than the best pair; more trials would not find more of the faults it can show."""
 
 _CHUNK = 500
 
 Direction = NDArray[np.float64]
 
-LOUD = 1e3
-"""Norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
+LOUD_NORM = 1e3
+"""Norm of loud updates as a multiple of the clip norm: so large that a missing or faulty clip is visible."""
 
 _SMALL = 0.05
 
-_FEW = 8  # one entry in this number
+_FEW = 8  # "few coordinates" has one entry in 8 that is not zero
 
 
-def in_drawn_order(
-    call: Callable[[list[int]], list[Seen]], count: int, generator: np.random.Generator
-) -> Iterator[tuple[Ids, list[Seen]]]:
-    """Yield the numbers and outputs of calls 0 to count - 1, at most 500 at a time, in an order that is drawn.
+def calls_in_random_order(
+    call: Callable[[list[int]], list[CallOutput]], count: int, generator: np.random.Generator
+) -> Iterator[tuple[CallNumbers, list[CallOutput]]]:
+    """Make calls 0 to count - 1 in a random order; yield (numbers, outputs) of at most 500 calls at a time.
 
-    Numbers below some limit are of one input, all others of its neighbour. In a drawn order, whatever changes from call
-    to call (a state, a cache, the time) does not separate the two inputs.
+    The low numbers are calls of one input, the high numbers those of its neighbour. In a random order, a state, a
+    cache or the time, which change from call to call, do not separate the two inputs.
     """
     order = generator.permutation(count)
     for start in range(0, count, _CHUNK):
@@ -51,10 +51,10 @@ def in_drawn_order(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Share(Generic[Pair]):
-    """Part of a pair in the trials and in the error probability of an audit.
+class TrialShare(Generic[Pair]):
+    """Trials and error probability (alpha) that one pair has in an audit.
 
-    best: the pair whose power is stated. seed: of the fair Bernoulli samples that choose the input of each trial
+    best: True for the pair whose power is stated. seed: seed of the fair coin flips that choose each trial's input.
     """
 
     pair: Pair
@@ -64,12 +64,12 @@ class Share(Generic[Pair]):
     seed: int = 0
 
     @property
-    def both_seen(self) -> float:
-        """Probability that both inputs get a trial."""
+    def probability_of_both_worlds(self) -> float:
+        """Probability that both inputs of the pair get at least one trial."""
         return 1 - 2.0 ** (1 - self.trials)
 
 
-def split(
+def split_trials(
     pairs: Sequence[Pair],
     shown: Sequence[float],
     *,
@@ -78,12 +78,13 @@ def split(
     seed: int,
     nearly: float,
     plenty: int | None = None,
-) -> list[Share[Pair]]:
-    """Return half of the trials and of alpha for the pair that shows the most, the rest in equal parts for the others.
+) -> list[TrialShare[Pair]]:
+    """Give the best pair half of the trials and of alpha, and divide the other half equally among the other pairs.
 
-    The best pair has all of both if the others had fewer than two trials each. shown: measured without the counted
-    trials. nearly: the first pair that shows this part of the largest is the best. plenty: trials beyond these go to
-    the best pair, and then nine tenths of alpha, as the other pairs are for gross faults.
+    The best pair gets all trials and all of alpha if the other pairs would have fewer than two trials each.
+    shown: separation of each pair, measured without the counted trials. nearly: the best pair is the first whose
+    separation is at least this part of the largest. plenty: trials of another pair at most; the best pair gets the
+    trials beyond them and then nine tenths of alpha, since the other pairs serve to find gross faults.
     """
     best = next(k for k, one in enumerate(shown) if one >= nearly * max(shown))
     others = [pair for k, pair in enumerate(pairs) if k != best]
@@ -92,24 +93,28 @@ def split(
     if plenty is not None and part >= plenty:
         part, level = plenty, alpha / 10
     if part < 2:
-        return [Share(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
-    first = Share(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
-    rest = [Share(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)]
+        return [TrialShare(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
+    first = TrialShare(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
+    rest = [
+        TrialShare(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)
+    ]
     return [first, *rest]
 
 
-def signs(size: int) -> Direction:
-    """Return entries +1 and -1 without a pattern that code might treat in a special way; equal in every call."""
+def fixed_signs(size: int) -> Direction:
+    """Return [size] entries +1 and -1 from a fixed seed, so without a pattern that code might treat in a
+    special way.
+    """
     return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
 
 
-def equal_in_every_layer(layers: Sequence[int]) -> Direction:
-    """Return entries of equal size within a layer, norm 1 in every layer. layers: their sizes, which sum to d."""
-    return np.asarray(signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
+def layerwise_direction(layers: Sequence[int]) -> Direction:
+    """Return a direction [d] with norm 1 in every layer and entries of equal size within it. layers: sizes, sum d."""
+    return np.asarray(fixed_signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
 
 
-def uneven(layers: Sequence[int]) -> dict[str, Direction]:
-    """Return directions [d] of norm 1 with entries of different size, by name. layers: their sizes, which sum to d."""
+def uneven_directions(layers: Sequence[int]) -> dict[str, Direction]:
+    """Return directions [d] of norm 1 with entries of different size, by name. layers: sizes of the layers, sum d."""
     size = sum(layers)
     drawn = np.random.default_rng(11)
     order, normal = drawn.permutation(size), drawn.standard_normal(size)
@@ -121,11 +126,11 @@ def uneven(layers: Sequence[int]) -> dict[str, Direction]:
     first, last = np.zeros(size), np.zeros(size)
     first[: layers[0]], last[size - layers[-1] :] = 1.0, 1.0
     found = {
-        "a spike beside small entries": signs(size) * spike,
+        "a spike beside small entries": fixed_signs(size) * spike,
         "Gaussian entries": normal,
-        "entries by a power law": signs(size) * power,
-        "few coordinates": signs(size) * few,
-        "the first layer only": signs(size) * first,
-        "the last layer only": signs(size) * last,
+        "entries by a power law": fixed_signs(size) * power,
+        "few coordinates": fixed_signs(size) * few,
+        "the first layer only": fixed_signs(size) * first,
+        "the last layer only": fixed_signs(size) * last,
     }
     return {name: row / np.linalg.norm(row) for name, row in found.items()}

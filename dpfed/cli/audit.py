@@ -107,7 +107,7 @@ def upload(
     if every == (method is not None):
         raise ConfigError("name one method, or give --all.")
     with training_extra("dpfed audit"):
-        from dpfed.audit.one_call import loaded_function, own_names
+        from dpfed.audit.one_call import loaded_function, names_of_loaded_functions
         from dpfed.audit.round.method_setting import audit_upload, audited_methods
         from dpfed.cli.audit_function import audit_loaded_function, show_audit
         from dpfed.report.audit import write_audit
@@ -138,10 +138,10 @@ def upload(
             f"{', '.join(wrong)}: only for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
             "method: use --set table.key=value."
         )
-    if load and method is not None and method not in all_methods() and own_names():
+    if load and method is not None and method not in all_methods() and names_of_loaded_functions():
         raise ConfigError(
             f"method={method!r}: is neither a private method (`dpfed methods`) nor in the files of --load, which have "
-            f"{', '.join(own_names())}."
+            f"{', '.join(names_of_loaded_functions())}."
         )
     log, audits, page = console(to_stderr=True), [], None
     for name in audited_methods() if method is None else [method]:
@@ -189,7 +189,7 @@ def _show_audits(audits: list[UploadAudit]) -> None:
     for done in audits:
         table.add_row(
             done.method,
-            done.claim.seen,
+            done.claim.visible_output,
             str(done.claim.mechanism.to_dict()["kind"]),
             upwards(done.claim.epsilon),
             downwards(done.lower_bound),

@@ -62,7 +62,7 @@ def _show_cases(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
     for heading in ("Flower", "neighbours", "claimed epsilon", "at least", "verdict", "the claim is true for"):
         table.add_column(heading, overflow="fold")
     for case, done in found:
-        shown = max(max(one.lower_bound, one.lower_bound_gdp * done.claim.gaussian) for one in done.tests)
+        shown = max(max(one.lower_bound, one.lower_bound_gdp * done.claim.is_gaussian) for one in done.tests)
         table.add_row(
             case.name,
             case.adjacency,

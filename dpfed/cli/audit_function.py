@@ -12,7 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.one_call import settings_beside, upload
 from dpfed.audit.outcome import AnyAudit
-from dpfed.audit.verdict import failed_first
+from dpfed.audit.verdict import failed_checks_first
 from dpfed.cli.output import console, print_json
 from dpfed.report.audit import moved_release_text, write_audit
 
@@ -60,7 +60,7 @@ def show_audit(done: AnyAudit, page: Path | None) -> None:
     """Print an audit by trials: the verdict, the table of pairs, the checks and the path of the report page."""
     out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.as_text()}", highlight=False)
-    table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
+    table = Table(title=f"{done.method}: {claim.description}, claimed epsilon {upwards(claim.epsilon)}")
     for heading in ("pair of neighbours", "score"):
         table.add_column(heading)
     for heading in ("gap", "trials", "epsilon at least", "if Gaussian"):
@@ -73,11 +73,11 @@ def show_audit(done: AnyAudit, page: Path | None) -> None:
             f"{one.gap:.4g}",
             f"{one.trials:,}",
             downwards(one.lower_bound),
-            downwards(one.lower_bound_gdp) if claim.gaussian else "–",
+            downwards(one.lower_bound_gdp) if claim.is_gaussian else "–",
             "refuted" if one.rejected else "stands",
         )
     out.print(table)
-    for check in failed_first(done.checks):
+    for check in failed_checks_first(done.checks):
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
     if words := moved_release_text(done):

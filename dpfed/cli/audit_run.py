@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from accounting.rounding import upwards
-from dpfed.audit.verdict import failed_first
+from dpfed.audit.verdict import failed_checks_first
 from dpfed.cli.output import Flag, Load, console, print_json, training_extra
 from dpfed.config.own_code import load_files
 from dpfed.errors import RunError
@@ -76,7 +76,7 @@ def _show_run_audit(found: RunAudit, page: Path | None) -> None:
     table = Table(title=f"{found.files.path}: {found.verdict_in_full}", show_lines=False)
     for heading in ("check", "holds", "detail"):
         table.add_column(heading, overflow="fold")
-    for one in failed_first(found.checks):
+    for one in failed_checks_first(found.checks):
         table.add_row(one.name, words[one.passed], one.detail)
     out.print(table)
     out.print(

@@ -12,7 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.outcome import AnyAudit, PairTest
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.verdict import FALSE_ALARM, failed_first, failed_in_words
+from dpfed.audit.verdict import FALSE_ALARM, failed_checks_first, names_of_failed_checks
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import ObservedErrors, plot_audit
 from dpfed.report.figures.inline import ChartGroup
@@ -59,12 +59,12 @@ def moved_release_text(audit: AnyAudit) -> str:
 
 def _claim_text(audit: AnyAudit) -> str:
     claim = audit.claim
-    seen = f", {_visible_part(claim.seen)}" if isinstance(claim, Claim) else ""
-    return f"{claim.words}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
+    seen = f", {_visible_part(claim.visible_output)}" if isinstance(claim, Claim) else ""
+    return f"{claim.description}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
 
 
 def _audit_page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
-    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), failed_in_words(audit.checks)
+    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), names_of_failed_checks(audit.checks)
     verdict, finds = audit.as_text(), audit.power.as_text()
     return render_page(
         "audit_round.html" if of_round else "audit_function.html",
@@ -72,12 +72,12 @@ def _audit_page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
         subject=subject,
         audit=audit,
         failed=failed,
-        checks=failed_first(audit.checks),
+        checks=failed_checks_first(audit.checks),
         verdict=verdict[:1].upper() + verdict[1:],
         moved=moved_release_text(audit),
         claim=_claim_text(audit),
         errors=errors,
-        rows=[_pair_row(one, claim.gaussian) for one in audit.tests],
+        rows=[_pair_row(one, claim.is_gaussian) for one in audit.tests],
         found=finds[:1].upper() + finds[1:],
         delta=upwards(claim.delta),
         confidence=f"{audit.confidence:.0%}",

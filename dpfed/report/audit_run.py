@@ -9,9 +9,9 @@ import numpy as np
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_distribution import size_distribution
-from dpfed.audit.evidence.noise_evidence import limits, measured
+from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
 from dpfed.audit.run import RunAudit
-from dpfed.audit.verdict import failed_first, failed_in_words
+from dpfed.audit.verdict import failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
@@ -50,8 +50,8 @@ def _audit_subject(found: RunAudit, out: Path) -> str:
 
 
 def _audit_page(found: RunAudit, group: ChartGroup, subject: str) -> str:
-    checks, failed = [], failed_in_words(found.checks)
-    for one in failed_first(found.checks):
+    checks, failed = [], names_of_failed_checks(found.checks)
+    for one in failed_checks_first(found.checks):
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
     return render_page(
@@ -89,13 +89,13 @@ def _canary_scores(found: RunAudit) -> CanaryScores | None:
 def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
     """Return each round's noise standard deviation over the charged one, with the test's limits for one round."""
     try:
-        rounds, _ = measured(found.files)
+        rounds, _ = measured_noise(found.files)
     except (DpfedError, AccountingError):
         return None
     if not rounds:
         return None
-    each = found.alpha_each / 2 / len(rounds)
-    bounds = np.sqrt([limits(one, alpha=each) for one in rounds])
+    each = found.alpha_of_each_check / 2 / len(rounds)
+    bounds = np.sqrt([limits_of_ratio(one, alpha=each) for one in rounds])
     return NoiseRatios(
         rounds=[one.round for one in rounds],
         ratios=np.sqrt([one.ratio for one in rounds]),

@@ -93,7 +93,8 @@ def method_row(found) -> str:
     shown = " | ".join("–" if one is None else downwards(one) for one in bounds)
     passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
     return (
-        f"| `{found.method}` | {found.claim.seen} | {record['mechanism']['kind']} | {upwards(found.claim.epsilon)} "
+        f"| `{found.method}` | {found.claim.visible_output} | {record['mechanism']['kind']} "
+        f"| {upwards(found.claim.epsilon)} "
         f"| {shown} | {found.power.as_text().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
     )
 

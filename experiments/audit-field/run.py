@@ -43,7 +43,7 @@ def table(names):
     for name in names:
         bug = importlib.import_module(name)
         broken, sound = audited(name, "broken"), audited(name, "sound")
-        shown = max(max(one.lower_bound, one.lower_bound_gdp * broken.claim.gaussian) for one in broken.tests)
+        shown = max(max(one.lower_bound, one.lower_bound_gdp * broken.claim.is_gaussian) for one in broken.tests)
         repository, number = bug.THREAD.split("#")
         print(
             f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "

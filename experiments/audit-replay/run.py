@@ -33,7 +33,7 @@ from accounting import Gaussian
 from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
-from dpfed.audit.round.whole_round import ByClient
+from dpfed.audit.round.whole_round import UpdatesByClient
 from dpfed.config.tables import override, parse, set_key
 from dpfed.errors import DpfedError
 from dpfed.methods.presets import preset_tables
@@ -78,7 +78,7 @@ def _rounds(case: Any) -> Callable[..., None]:
         moves = torch.stack(rows if removed else list(data(rows)))
         state = one.state
         for _ in range(3):
-            state = run_round(state, one.method, ByClient(moves=moves), seeds=one.seeds, ledger=None).state
+            state = run_round(state, one.method, UpdatesByClient(moves=moves), seeds=one.seeds, ledger=None).state
 
     return call
 

@@ -1,11 +1,10 @@
-"""Test of a run's canaries against the claim of one round, given that one takes part.
+"""Test of a run's canaries against the claim of one round without sampling.
 
-Each canary was in its round or not, by a fair coin flip. Its score is scaled so that the claimed noise has standard
-deviation 1: about N(0, 1) for absent canaries, N(|z| / sigma, 1) for present ones, z the bounded row, and the other
-clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
-bounded, a canary counted twice), not a certificate: a hundred canaries do not distinguish noise that is half of the
-claimed noise. The evidence of one canary is about random directions in one round, not about the worst client nor about
-all rounds.
+A fair coin flip decided if a canary was in its round. Its score is scaled so that the claimed noise has standard
+deviation 1. It is about N(0, 1) for absent canaries and N(|z| / sigma, 1) for present ones, where z is the bounded row,
+plus a contribution of all other clients. This is a smoke test for gross faults in a whole training (no noise, a row
+that was not bounded, a canary counted twice), not a certificate: a hundred canaries do not reveal that noise is half of
+the claimed noise. A canary is evidence about a random direction in one round, not about the worst client or all rounds.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from accounting.mechanisms import Gaussian
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.noise_evidence import unsampled
+from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
-from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
+from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.whole_scores import WholeScores
 from dpfed.audit.verdict import Finding
@@ -36,31 +35,35 @@ from dpfed.records.round import CanaryLine
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 
 _LOUD_ENOUGH = 0.95
-"""Part of the clip norm that a row must have to test the bound."""
+"""Part of the clip norm that the norm of a canary's row must reach to test the bound."""
 
 _OF_WHOLE = 0.1
 _ROUNDING = 1e-6
 _SHARED = 2.0
-"""Canaries i and j of a round have <z_i, z_j> in each other's scores, which counts twice in the variance of a mean."""
+"""Bound on the variance of a mean score as a multiple of that of independent scores.
+
+Canaries i and j of one round both have the term <z_i, z_j> in their scores, which counts twice in that variance.
+"""
 
 _OF_ROWS = WholeScores.linear(1.0)
-"""Scale of whole scores: a canary's part of the sum over its bounded row, 1 more in the mean if it is present."""
+"""Moments of whole scores: the mean score of a present canary exceeds that of an absent one by 1 bounded row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryResult:
     """Result of the canaries: evidence on one round without its sampling.
 
-    scores, present: of every canary that has one [k], in units of the claimed noise
-    shift:           the mean of present canaries' scores under the claim, |z| / sigma (median)
-    score_gap:       median |z| over the clip norm
-    round_epsilon:   claimed of one round without sampling, at `delta`
-    power:           of the test of two worlds, for any scores
-    lower_bound:     epsilon at `delta` by mu-GDP, valid if the round is mu-GDP for some mu
-    moved:           least distance by which present canaries move the sum, over the bound of their rows
-    moved_epsilon:   lower bound for a round that follows if its noise is as charged; None unless that is Gaussian
-    too_far:         True if they move it farther than the bound, which refutes it
-    one_run:         epsilon at `delta` by guessing all coin flips of the run, in mu-GDP form and in plain form
+    scores, present: score, and True if present, of every canary with a score [k]; in units of the claimed noise
+    shift:           claimed mean score of present canaries: the median of |z| / sigma
+    score_gap:       median of |z| over the clip norm
+    round_epsilon:   claimed epsilon of one round without sampling, at `delta`
+    claim, power:    test of two worlds against the claimed profile, and its power for any scores
+    lower_bound:     lower bound on epsilon at `delta`, valid if the round is mu-GDP for some mu
+    moved:           lower bound on the distance that present canaries move the sum, over the norm of their rows
+    moved_epsilon:   lower bound on a round's epsilon from `moved` and the charged noise; None unless it is Gaussian
+    too_far:         True if present canaries move the sum farther than their rows are long, which refutes the claim
+    one_run:         lower bounds on epsilon at `delta` by guessing all coin flips of the run, for mu-GDP and for any
+                     mechanism
     """
 
     scores: NDArray[np.float64]
@@ -79,7 +82,7 @@ class CanaryResult:
     one_run: dict[str, float]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the object of --json, without the scores."""
+        """Return the JSON object of the canaries, without the scores."""
         return {
             "present": int(self.present.sum()),
             "absent": int((~self.present).sum()),
@@ -94,8 +97,8 @@ class CanaryResult:
         }
 
 
-def coins_are_the_seeds(files: RunFiles) -> Finding:
-    """Check that canaries.jsonl has, for every round with a result, the canaries and the coin flips of run.seed."""
+def canaries_follow_seed(files: RunFiles) -> Finding:
+    """Check that canaries.jsonl has, for every round with a result, the canaries and coin flips that run.seed gives."""
     schedule, expected = canaries_of(files.config), set()
     for one in files.results:
         present, absent = schedule.canaries_of_round(one.round - 1)
@@ -105,35 +108,37 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
     if len(set(found)) < len(found) or set(found) != expected:
         return (
             False,
-            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not the seed's.",
+            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not of run.seed.",
         )
     unscored = files.config.audit.canaries - len(found)
-    return True, f"{len(found)} canaries, each in the round and by the coin flip of run.seed" + (
+    return True, f"{len(found)} canaries have the rounds and coin flips that run.seed gives" + (
         f"; {unscored} more have no score, as their rounds ended without a result or were not run." if unscored else "."
     )
 
 
 def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
-    """Return the tests of two worlds and of one run, each with 0.45 of alpha, and of whole scores with the rest.
+    """Return the tests of two worlds and of one run, each at 0.45 alpha, and the test of whole scores at 0.1 alpha.
 
-    Thresholds and the number of guesses come from the claim and the number of canaries alone. Errors: Unavailable if
-    there is nothing to compare.
+    Thresholds and the number of guesses depend only on the claim and the number of canaries. Errors: Unavailable if
+    there are no present, or no absent, canaries.
     """
-    seen = [one for one in files.canaries if one.round in files.released]
+    seen = [one for one in files.canaries if one.round in files.releases]
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
         raise Unavailable(f"canaries.jsonl: {int(present.sum())} canaries present and {int((~present).sum())} absent.")
-    shifts = np.array([one.norm / noise_of(files.released[one.round]) for one in seen])
+    shifts = np.array([one.norm / noise_along_direction(files.releases[one.round]) for one in seen])
     scores = np.array([one.score for one in seen]) * shifts
-    mechanism = weakest([files.released[one.round] for one in seen])
+    mechanism = mechanism_with_least_noise([files.releases[one.round] for one in seen])
     profile, delta = profiles.profile(mechanism), files.delta
     shift = float(np.median(shifts))
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)
-    moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
-    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
-    law = score_distribution.plain(shift)
-    region = Region.of(
+    moved, surely = (
+        _OF_ROWS.factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels
+    )
+    cut = thresholds.gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
+    law = score_distribution.scores_of_all_clients(shift)
+    region = RejectionRegion.of_one_threshold(
         profile,
         law,
         threshold=cut.values[0],
@@ -148,12 +153,12 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         scores=scores,
         present=present,
         shift=shift,
-        score_gap=_gap(files, seen),
+        score_gap=_median_score_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
         lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
-        moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
+        moved_epsilon=_epsilon_of_gaussian(mechanism, moved * float(shifts.min()), delta),
         too_far=surely > 1 + _ROUNDING,
         claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
         power=power_of(region, law, noises=NOISES, moves=MOVES),
@@ -167,54 +172,53 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     )
 
 
-def claim_of_a_round_holds(found: CanaryResult) -> Finding:
-    """Check present against absent canaries, and the guesses of their coin flips, against the claimed profile of one
-    round.
+def canaries_agree_with_claim(found: CanaryResult) -> Finding:
+    """Check the scores of canaries, and the guesses of their coin flips, against the claimed profile of one round.
 
-    None, inconclusive, if noise short by a fifth would not have been found, for any scores: as with most numbers of
-    canaries. The noise itself is measured by another check.
+    Inconclusive (None) if noise short by a fifth would not have been found, which holds for most numbers of canaries.
+    The noise itself is measured by another check.
     """
     present, absent = found.scores[found.present], found.scores[~found.present]
     detail = (
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
-        f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
-        f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
+        f"standard deviations (claimed: {found.shift:.2f} and 0); one round has epsilon of at least "
+        f"{downwards(found.lower_bound)} if it is Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_finding_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. "
-        "A smoke test, for random directions and not for the worst client: these canaries would have found "
-        f"{found.power.as_text()}."
+        f"{_moved_epsilon_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed "
+        "rightly. This is a smoke test for random directions, not for the worst client: these canaries would "
+        f"have found {found.power.as_text()}."
     )
     if found.claim.rejected:
-        return False, f"the scores show more of who took part than one round may. {detail}"
+        return False, f"the scores reveal which canaries took part better than the claim of one round allows. {detail}"
     if found.too_far:
         return False, f"canaries move the sum farther than their bounded rows are long. {detail}"
     if found.one_run_rejected:
-        return False, f"the coin flips can be guessed better than one round allows. {detail}"
+        return False, f"the coin flips can be guessed better than the claim of one round allows. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
         return (
             None,
-            f"canaries had only {found.score_gap:.3f} of the clip norm, so the bound was not under test. {detail}",
+            f"canaries had only {found.score_gap:.3f} of the clip norm, so the clip was not tested. {detail}",
         )
-    return True if found.power.enough else None, detail
+    return True if found.power.is_sufficient else None, detail
 
 
-def _finding_text(found: CanaryResult) -> str:
+def _moved_epsilon_text(found: CanaryResult) -> str:
     if found.moved_epsilon is None:
         return ""
     return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"
 
 
-def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | None:
-    """Return the epsilon of a round whose noise is as charged; None if the noise is not Gaussian."""
+def _epsilon_of_gaussian(mechanism: Mechanism, shift: float, delta: float) -> float | None:
+    """Return the epsilon at `delta` of a Gaussian shift; None if the charged noise is not Gaussian."""
     return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
 
 
-def noise_of(release: Release) -> float:
+def noise_along_direction(release: Release) -> float:
     """Return the standard deviation of the noise along a direction, in units of the released sum.
 
-    Bernoulli uploads: that of K samples of probability 1/2, the largest possible; only thresholds follow from it.
+    For Bernoulli uploads it is that of K samples of probability 1/2, the largest possible; it affects thresholds only.
     """
-    mechanism = unsampled(release)
+    mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, BernoulliAggregate):
         return math.sqrt(mechanism.cohort) / 2
     if not release.noise_std > 0:
@@ -222,16 +226,16 @@ def noise_of(release: Release) -> float:
     return release.noise_std
 
 
-def weakest(releases: list[Release]) -> Mechanism:
-    """Return the unsampled mechanism of the release with the least noise over its bound."""
-    mechanisms = [unsampled(release) for release in releases]
+def mechanism_with_least_noise(releases: list[Release]) -> Mechanism:
+    """Return the mechanism, without sampling, of the release with the least noise relative to its bound."""
+    mechanisms = [unsampled_mechanism(release) for release in releases]
     known = [one for one in mechanisms if isinstance(one, Mechanism)]
     if len(known) < len(mechanisms):
-        raise Unavailable("ledger.jsonl: uploads seen one by one have no sum to find a canary in.")
-    return min(known, key=_strength)
+        raise Unavailable("ledger.jsonl: each upload is a release, so there is no sum that could contain a canary.")
+    return min(known, key=_noise_over_bound)
 
 
-def _strength(mechanism: Mechanism) -> float:
+def _noise_over_bound(mechanism: Mechanism) -> float:
     match mechanism:
         case Gaussian():
             return mechanism.noise_multiplier
@@ -240,5 +244,5 @@ def _strength(mechanism: Mechanism) -> float:
     return mechanism.variance / mechanism.l2_bound**2
 
 
-def _gap(files: RunFiles, seen: list[CanaryLine]) -> float:
-    return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))
+def _median_score_gap(files: RunFiles, seen: list[CanaryLine]) -> float:
+    return float(np.median([one.norm / files.releases[one.round].clip_norm for one in seen]))

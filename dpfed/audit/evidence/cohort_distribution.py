@@ -1,4 +1,4 @@
-"""Evidence on cohort sizes against the accounted sampler, and on the seed of the cohorts."""
+"""Evidence that cohort sizes have the accounted sampler's distribution, and that cohorts follow the seed or do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort
@@ -35,24 +35,27 @@ from dpfed.seeds import Seeds
 from dpfed.version import __version__
 
 _FARTHEST = 15.0
-"""Standard deviations beyond which the mass of a binomial is negligible."""
+"""Distance from the mean, in standard deviations, beyond which the mass of a binomial distribution is negligible."""
 
 _MOST_ENTRIES = 2**22
-"""Size of the distribution of a sum: a convolution of two takes some 300 MB. A million clients of whom a thousand take
-part on average are tested in 4,000 rounds."""
+"""Largest number of entries of the distribution of a sum; a convolution of two such takes some 300 MB.
+
+With a million clients and cohorts of a thousand on average, 4,000 rounds are tested.
+"""
 
 _BY_CHANCE = 1e-9
 
 _COINS = 1 << 31
-"""Largest number of clients, over all rounds, that are drawn again."""
+"""Largest number of client draws, clients times rounds, that the audit repeats."""
 
 
-def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Check cohort sizes against the sampler: exactly for fixed-size and full participation.
+def sizes_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
+    """Check cohort sizes against the sampler.
 
-    Poisson: exact two-sided tests of the mean, of the mean distance from the expected size and of the number of empty
-    cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson, are found within a few rounds, empty ones
-    drawn again wherever some are expected.
+    For fixed-size and full participation all sizes must be equal to the expected one. For Poisson sampling there are
+    exact two-sided tests, at alpha / 3 each, of the mean, of the mean distance from the expected size, and of the
+    number of empty cohorts. They find, within a few rounds, cohorts of a fixed size that are accounted as Poisson, and
+    samplers that replace empty cohorts, if empty ones are expected.
     """
     who, sizes = files.sampler, [one.cohort for one in files.rounds]
     if not sizes:
@@ -61,71 +64,74 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         return sizes_follow_schedule(who.law, who, sizes, alpha)
     if isinstance(who.law, PoissonSampling | CappedPoissonSampling):
         law = size_distribution(who)
-        return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
+        return poisson_finding(law, round(who.expected), sizes[: most_testable_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
     if wrong:
         taken, due = sizes[wrong[0] - 1], int(who.expected)
-        return False, f"{rounds_text(wrong)}: {taken} clients, {who.law.name} sampling takes {due}."
-    return True, f"{int(who.expected)} clients in each of {len(sizes)} rounds, as {who.law.name} sampling says."
+        return False, f"{rounds_text(wrong)}: {taken} clients, but {who.law.name} sampling draws {due}."
+    return True, f"{int(who.expected)} clients in each of {len(sizes)} rounds, as {who.law.name} sampling requires."
 
 
 def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
-    """Check each cohort's size against its binomial distribution, two-sided, by a union over rounds.
+    """Check each cohort's size against its binomial distribution, two-sided, by a union bound over rounds.
 
-    A public order exactly.
+    With a public order, sizes must be equal to those of the order.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.period)
+        turns = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
-        words = f"{rounds_text(wrong)}: not as many clients as the public order has."
-        return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
+        words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
+        return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
-        of_lane = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.lanes)
+        of_lane = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
-    words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; farthest is round {worst + 1} with "
-    words += f"{sizes[worst]} (p = {chances[worst]:.2g})"
+    words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; the least likely is "
+    words += f"round {worst + 1} with {sizes[worst]} (p = {chances[worst]:.2g})"
     if chances[worst] < alpha / len(sizes):
-        return False, f"{words}: not as {law.name} has it. {chance_text(alpha)}"
-    return True, f"{words}, as {law.name} has it."
+        return False, f"{words}: this contradicts {law.name}. {false_alarm_text(alpha)}"
+    return True, f"{words}, consistent with {law.name}."
 
 
-def _ids(who: Sampler) -> ClientIds | None:
+def _ids_of_turns(who: Sampler) -> ClientIds | None:
     return who.ids if isinstance(who, TurnSchedule) else None
 
 
-def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
+def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
     """Return the public lane of each client, or its turn in a public order.
 
-    ids: those that they follow from; None: the numbers of the clients.
+    ids: client ids from which lanes and turns are computed; None to compute them from the clients' numbers.
     """
     count = law.period if isinstance(law, Cyclic) else law.lanes
     return np.arange(clients) % count if ids is None else ids.lanes(count)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SizeLaw:
-    """Probabilities P(size = first, first + 1, ...)."""
+class SizeDistribution:
+    """Distribution of a cohort's size: `mass` has the probabilities of the sizes first, first + 1, ..."""
 
     first: int
     mass: Floats
 
 
-def most_rounds(law: SizeLaw) -> int:
-    """Return the number of tested rounds: the exact distribution of their sum has an entry for each possible total
-    size.
+def most_testable_rounds(law: SizeDistribution) -> int:
+    """Return the largest number of rounds that can be tested exactly.
+
+    The distribution of their sum has an entry for each possible total size.
     """
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
-def size_distribution(who: Sampler) -> SizeLaw:
-    """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above a cap cut down to it;
-    else a constant."""
+def size_distribution(who: Sampler) -> SizeDistribution:
+    """Return the distribution of a cohort's size: binomial under Poisson sampling, else a constant.
+
+    A cap replaces all larger sizes by the cap.
+    """
     if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
-        return SizeLaw(first=int(who.expected), mass=np.ones(1))
+        return SizeDistribution(first=int(who.expected), mass=np.ones(1))
     room = cap_of(who.law) or who.clients
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
@@ -133,77 +139,79 @@ def size_distribution(who: Sampler) -> SizeLaw:
     last = min(who.clients, int(who.clients * chance + reach) + 1)
     mass = np.asarray(binom.pmf(np.arange(first, last + 1), who.clients, chance))
     if room >= last:
-        return SizeLaw(first=first, mass=mass)
+        return SizeDistribution(first=first, mass=mass)
     if room <= first:
-        return SizeLaw(first=room, mass=np.ones(1))
-    return SizeLaw(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
+        return SizeDistribution(first=room, mass=np.ones(1))
+    return SizeDistribution(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
 
 
-def distance_distribution(sizes: SizeLaw, centre: int) -> Floats:
-    """Return P(|size - centre| = 0, 1, ...)."""
+def distance_distribution(sizes: SizeDistribution, centre: int) -> Floats:
+    """Return the probabilities that |size - centre| is 0, 1, 2, ..."""
     distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
 
 
-def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
-    """Return the test of the sum of the sizes, the sum of their distances from `centre` and the number of zeros.
-
-    Each against its exact distribution.
-    """
+def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha: float) -> Finding:
+    """Test three sums against their exact distributions: sizes, distances of sizes from `centre`, and empty cohorts."""
     distances = np.abs(np.array(sizes) - centre)
-    p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
-    p_spread = two_sided(power(distance_distribution(law, centre), len(sizes)), int(distances.sum()))
+    p_mean = two_sided_p_value(distribution_of_sum(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
+    p_spread = two_sided_p_value(
+        distribution_of_sum(distance_distribution(law, centre), len(sizes)), int(distances.sum())
+    )
     none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
     empty = sizes.count(0)
     p_empty = min(
         1.0, 2 * float(min(binom.cdf(empty, len(sizes), none_drawn), binom.sf(empty - 1, len(sizes), none_drawn)))
     )
     detail = (
-        f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), off the expected "
-        f"{centre} by {distances.mean():.1f} (p = {p_spread:.2g}), {empty} of them empty where "
-        f"{len(sizes) * none_drawn:.2g} are expected (p = {p_empty:.2g}); "
+        f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), at a mean "
+        f"distance of {distances.mean():.1f} from the expected {centre} (p = {p_spread:.2g}); {empty} of them are "
+        f"empty, {len(sizes) * none_drawn:.2g} expected (p = {p_empty:.2g}); "
     )
     if p_mean < alpha / 3:
-        return False, detail + f"the mean is not that of the charged sampling. {chance_text(alpha)}"
+        return False, detail + f"the mean is not that of the charged sampling. {false_alarm_text(alpha)}"
     if p_spread < alpha / 3:
-        return False, detail + f"they do not vary as Poisson sampling does. {chance_text(alpha)}"
+        return False, detail + f"sizes do not vary as under Poisson sampling. {false_alarm_text(alpha)}"
     if p_empty < alpha / 3:
-        return False, detail + f"that is not how often none is drawn. {chance_text(alpha)}"
-    return True, detail + "as Poisson sampling has it."
+        return False, detail + f"the number of empty cohorts contradicts Poisson sampling. {false_alarm_text(alpha)}"
+    return True, detail + "consistent with Poisson sampling."
 
 
-def two_sided(mass: Floats, observed: int) -> float:
-    """Return twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
+def two_sided_p_value(mass: Floats, observed: int) -> float:
+    """Return the two-sided p-value: twice the smaller tail, where both tails include the observed value.
+
+    Exact, except for 1e-13 by convolutions.
+    """
     below = float(mass[: max(observed + 1, 0)].sum())
     above = float(mass[max(observed, 0) :].sum())
     return min(1.0, 2 * min(below, above))
 
 
-def power(mass: Floats, count: int) -> Floats:
-    """Return the distribution of a sum of `count` independent variables, by repeated squaring."""
+def distribution_of_sum(mass: Floats, count: int) -> Floats:
+    """Return the distribution of a sum of `count` independent variables with distribution `mass`."""
     result = np.ones(1)
     while count:
         if count & 1:
-            result = convolved(result, mass)
+            result = convolution(result, mass)
         count >>= 1
-        mass = convolved(mass, mass) if count else mass
+        mass = convolution(mass, mass) if count else mass
     return result
 
 
-def convolved(first: Floats, second: Floats) -> Floats:
+def convolution(first: Floats, second: Floats) -> Floats:
     if min(len(first), len(second)) == 1:
         return np.convolve(first, second)
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
 
 
-def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
-    """Yield every round's sorted members. Errors: Unavailable if they were not written or make no sense."""
+def cohorts_by_round(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
+    """Yield every round's record and sorted cohort members. Errors: Unavailable if members are missing or invalid."""
     clients = files.config.federation.clients
     for one in files.rounds:
         if one.members is None:
             raise Unavailable(
                 f"diagnostics.jsonl, line {one.round}: has no 'members'. The run was made by a version that did not "
-                "write who was drawn."
+                "record the drawn clients."
             )
         try:
             yield one, members.parse_members(one.members, clients)
@@ -211,27 +219,27 @@ def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
 
 
-def log_choose(clients: int, size: int) -> float:
+def log_binomial_coefficient(clients: int, size: int) -> float:
     """Return log C(clients, size)."""
     return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
 
 
-def cohorts_and_the_seed(files: RunFiles) -> Finding:
-    """Check that with run.randomness = "simulated" every cohort is that of run.seed, and with "secure" none is.
+def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
+    """Check that every cohort follows from run.seed if run.randomness = "simulated", and that none does if "secure".
 
-    A secure cohort equals the seed's by accident in 1 of 1e9 runs. The streams of a seed may change with the package's
-    version: a run of another one is not judged.
+    A secure cohort equals the seed's cohort by accident in 1 of 1e9 runs. The draws of a seed may change with the
+    package's version, so a run of a different version is not checked.
     """
     who = files.sampler
     if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
-        return True, "all clients are in every round, whatever the seed."
+        return True, "all clients are in every round, for any seed."
     if isinstance(who.law, Schedule) and not who.law.secret:
-        return True, "the order is public, whatever the seed."
+        return True, "the order is public, for any seed."
     made_by = str(files.trusted_ledger.header.about.get("package", "")).removeprefix("dpfed ")
     if made_by != __version__:
         return (
             None,
-            f"the run was made by version {made_by or 'unknown'}, this is {__version__}; seeds may mean others.",
+            f"the run was made by version {made_by or 'unknown'}, this is {__version__}, which may draw differently.",
         )
     of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
     same: dict[int, int] = {}
@@ -239,7 +247,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     looked_at = _COINS // who.clients
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
-    for one, ids in itertools.islice(cohorts_of(files), looked_at):
+    for one, ids in itertools.islice(cohorts_by_round(files), looked_at):
         drawn = draw_cohort(who, of_seed, one.round - 1)
         if np.array_equal(np.sort(drawn), ids):
             same[one.round] = one.cohort
@@ -247,10 +255,16 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
             other.append(one.round)
     if files.config.run.randomness == "simulated":
         if other:
-            return False, f"{rounds_text(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
+            return (
+                False,
+                f"{rounds_text(other)}: the cohort is not the one that run.seed={files.config.run.seed} gives.",
+            )
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
-    telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
+    telling = [number for number, size in same.items() if log_binomial_coefficient(who.clients, size) > rare]
     if telling:
-        return False, f"{rounds_text(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
-    return True, "no cohort is the one that run.seed gives: they came from elsewhere."
+        return (
+            False,
+            f"{rounds_text(telling)}: the cohort is the one that run.seed gives, in a run with secure randomness.",
+        )
+    return True, "no cohort is the one that run.seed gives, as secure randomness requires."

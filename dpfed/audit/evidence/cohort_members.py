@@ -1,11 +1,12 @@
-"""Evidence on members of cohorts: no client twice, none too often, each cohort drawn anew.
+"""Evidence on members of cohorts: no client is twice in a cohort or drawn too often, and each cohort is drawn anew.
 
-Given their sizes, the cohorts of every sampler here are uniformly random sets, independent over rounds. So
+Given their sizes, the cohorts of every sampler except schedules are uniformly random sets, independent over rounds. So
 
-- the number of clients that a cohort shares with the one `lag` rounds before is hypergeometric, for any earlier rounds:
-  these numbers are independent, and their sum has the convolution of their distributions;
-- the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
-  at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
+- the number of clients that a cohort shares with the cohort `lag` rounds before is hypergeometric, given all earlier
+  rounds; these numbers are independent, and the distribution of their sum is the convolution of their distributions;
+- a client is drawn in each round independently, with probability size / clients; it is drawn k times or more with at
+  most the probability of a binomial with the mean of these probabilities (Hoeffding 1956, Theorem 5, for k at least 1
+  above the mean);
 - two cohorts of s clients are equal with probability 1 / C(clients, s).
 """
 
@@ -23,9 +24,15 @@ from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
-from dpfed.audit.evidence.cohort_distribution import cohorts_of, convolved, log_choose, turns_of, two_sided
+from dpfed.audit.evidence.cohort_distribution import (
+    cohorts_by_round,
+    convolution,
+    log_binomial_coefficient,
+    public_turns,
+    two_sided_p_value,
+)
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 
@@ -41,86 +48,102 @@ Ids = Ints
 def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     """Check the members of cohorts against the configured sampler.
 
-    Claim: cohorts drawn by it fail with probability at most alpha: a third of it for overlaps with those up to five
-    rounds before, a third for the number of rounds of each client, a third for cohorts that are drawn again.
+    Claim: cohorts of that sampler fail with probability at most alpha. A third of alpha each is for overlaps with the
+    five cohorts before, for the number of rounds of each client, and for repeated cohorts.
     """
     seen = RecordedCohorts(clients=files.config.federation.clients)
     cohorts: list[Ints] = []
     if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
-    for one, ids in cohorts_of(files):
+    for one, ids in cohorts_by_round(files):
         if len(ids) != one.cohort:
-            return False, f"round {one.round}: {one.cohort} clients were drawn, {len(ids)} are named."
+            return False, f"round {one.round}: {one.cohort} clients were drawn, but {len(ids)} are listed."
         if len(ids) and (int(np.diff(ids).min(initial=1)) < 1 or int(ids[-1]) >= seen.clients):
-            return False, f"round {one.round}: a client is in the cohort twice, or is none of the {seen.clients}."
-        seen.take(one.round, ids)
+            return (
+                False,
+                f"round {one.round}: the cohort has a client twice, or an id that is none of the {seen.clients}.",
+            )
+        seen.add_cohort(one.round, ids)
         cohorts.append(ids)
     if not seen.sizes:
         return None, "there are no rounds."
     law = files.sampler.law
     if isinstance(law, Schedule):
-        return schedule_kept(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
+        return cohorts_follow_schedule(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
     if files.sampler.law.probability >= 1:
-        return False, f"all {seen.clients} clients take part in every round; others are named."
+        return False, f"all {seen.clients} clients take part in every round, but cohorts list fewer."
     return seen.finding(alpha)
 
 
 @dataclass(kw_only=True, eq=False)
 class RecordedCohorts:
-    """Statistics of the cohorts, updated round by round."""
+    """Statistics of the cohorts, updated round by round.
+
+    sizes:   size of each cohort. size_by_round: size by number of the round
+    shared:  for each lag, numbers of clients that cohorts share with the cohort `lag` rounds before
+    rounds_by_cohort:   numbers of the rounds with an equal cohort, by the cohort's hash
+    """
 
     clients: int
     sizes: list[int] = field(default_factory=list)
-    size_in: dict[int, int] = field(default_factory=dict)
+    size_by_round: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    rounds_by_cohort: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _before: deque[Ints] = field(default_factory=lambda: deque(maxlen=LAGS))
     _drawn: list[Ints] = field(default_factory=list)
 
-    def take(self, number: int, ids: Ints) -> None:
-        """Add the next cohort: sorted, without repeats."""
+    def add_cohort(self, number: int, ids: Ints) -> None:
+        """Add the cohort of the next round: ids [size], sorted, without repeats."""
         self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
         self._before.appendleft(ids)
         self.sizes.append(len(ids))
-        self.size_in[number] = len(ids)
-        self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
+        self.size_by_round[number] = len(ids)
+        self.rounds_by_cohort[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
     def finding(self, alpha: float) -> Finding:
-        """Return the finding of the three tests, alpha / 3 each."""
-        for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
+        """Return the joint finding of the three tests, each at alpha / 3."""
+        for problem in (
+            self._repetition_problem(alpha / 3),
+            self._overlap_problem(alpha / 3),
+            self._frequency_problem(alpha / 3),
+        ):
             if problem is not None:
-                return False, f"{problem} {chance_text(alpha)}"
+                return False, f"{problem} {false_alarm_text(alpha)}"
         return True, (
-            f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice or "
-            f"drawn before; {self._power_text(alpha / 3)}"
+            f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice and "
+            f"none repeated; {self._power_text(alpha / 3)}"
         )
 
-    def _repeated(self, alpha: float) -> str | None:
-        """Test for repeated cohorts if C(clients, size) makes them improbable, by a union over pairs."""
+    def _repetition_problem(self, alpha: float) -> str | None:
+        """Return a problem if a cohort is repeated although this is improbable, by a union bound over
+        pairs; else None.
+        """
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
-        for rounds in self.alike.values():
-            size = self.size_in[rounds[0]]
-            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
-                return f"{rounds_text(rounds)} have the same cohort of {size} clients, which is not drawn again."
+        for rounds in self.rounds_by_cohort.values():
+            size = self.size_by_round[rounds[0]]
+            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_binomial_coefficient(self.clients, size) < math.log(
+                alpha
+            ):
+                return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
         return None
 
-    def _overlap(self, alpha: float) -> str | None:
-        """Test the overlap of cohorts with earlier ones, two-sided, for each lag."""
+    def _overlap_problem(self, alpha: float) -> str | None:
+        """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
         for lag, shared in self.shared.items():
             first, mass = overlap_distribution(self.sizes, lag, self.clients)
-            p = two_sided(mass, sum(shared) - first)
+            p = two_sided_p_value(mass, sum(shared) - first)
             if p < alpha / LAGS:
-                expected = sum(self._means(lag))
+                expected = sum(self._expected_overlaps(lag))
                 return (
-                    f"cohorts share {sum(shared)} clients with those {lag} before them, {expected:.1f} are expected "
-                    f"(p = {p:.2g}): they are not drawn anew."
+                    f"cohorts share {sum(shared)} clients with the cohorts {lag} rounds before, {expected:.1f} "
+                    f"expected (p = {p:.2g}): cohorts are not drawn anew."
                 )
         return None
 
-    def _frequency(self, alpha: float) -> str | None:
-        """Test the clients with the most and with the fewest rounds, by a union over clients."""
+    def _frequency_problem(self, alpha: float) -> str | None:
+        """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
         if not len(came):
@@ -132,89 +155,91 @@ class RecordedCohorts:
             return f"a client was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
         return None
 
-    def _means(self, lag: int) -> list[float]:
+    def _expected_overlaps(self, lag: int) -> list[float]:
         return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
 
     def _power_text(self, alpha: float) -> str:
-        """Return text on the smallest departures that are found with probability 95%.
+        """Return text on the smallest deviations that the tests find with probability 95%.
 
-        By a normal approximation; the tests are exact.
+        The probability is a normal approximation; the tests are exact.
         """
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
-        words = f"one drawn {often} times or more would be noticed, {mean:.2f} are expected"
+        words = f"a client drawn {often} times or more would be found, {mean:.2f} times are expected"
         if often > rounds:
-            words = "the rounds are too few to find one client in all of them"
-        spread = math.sqrt(sum(_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False)))
-        expected = sum(self._means(1))
+            words = "there are too few rounds to find a client that is in all of them"
+        spread = math.sqrt(
+            sum(_overlap_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False))
+        )
+        expected = sum(self._expected_overlaps(1))
         if not expected:
             return words + "."
         visible = (float(-ndtri(alpha / LAGS / 2)) + float(-ndtri(0.05))) * spread / expected
-        return words + f"; so would cohorts that share {visible:.0%} more with the one before than chance has it."
+        return words + f"; so would cohorts that share {visible:.0%} more clients with the cohort before than expected."
 
 
 def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
-    """Return the distribution of the number of clients that cohorts share with those `lag` before.
+    """Return the distribution of the total number of clients that cohorts share with the cohorts `lag` rounds before.
 
-    The first value, and the probabilities of it and the following ones. Exact except for rounding: 1e-13 of
-    convolutions, 1e-9 of single values for a million clients.
+    Returns (first, mass): mass has the probabilities of the values first, first + 1, ... Exact except for rounding:
+    1e-13 by convolutions, and 1e-9 of single values for a million clients.
     """
-    laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
+    laws = [_overlap_of_two_cohorts(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
-        paired = [convolved(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]
+        paired = [convolution(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]
         masses = paired + masses[len(paired) * 2 :]
-        trimmed = [_trimmed(mass) for mass in masses]
+        trimmed = [_without_negligible_ends(mass) for mass in masses]
         first, masses = first + sum(shift for shift, _ in trimmed), [mass for _, mass in trimmed]
     return first, masses[0] if masses else np.ones(1)
 
 
-def _hypergeometric(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
-    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_variance(taken, marked, clients)) + 1)
+def _overlap_of_two_cohorts(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
+    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_overlap_variance(taken, marked, clients)) + 1)
     first = max(0, taken + marked - clients, int(mean - reach))
     last = min(taken, marked, int(mean + reach) + 1)
     shared = np.arange(first, last + 1, dtype=float)
-    ways = _log_choose_each(marked, shared) + _log_choose_each(clients - marked, taken - shared)
+    ways = _log_binomial_coefficients(marked, shared) + _log_binomial_coefficients(clients - marked, taken - shared)
     mass = np.exp(ways - ways.max())
     return first, np.asarray(mass / mass.sum())
 
 
-def _variance(taken: int, marked: int, clients: int) -> float:
+def _overlap_variance(taken: int, marked: int, clients: int) -> float:
     if clients < 2:
         return 0.0
     return taken * (marked / clients) * (1 - marked / clients) * (clients - taken) / (clients - 1)
 
 
-def _trimmed(mass: Floats) -> tuple[int, Floats]:
-    """Trim zero-probability ends; return the trimmed probabilities and the number cut in front."""
+def _without_negligible_ends(mass: Floats) -> tuple[int, Floats]:
+    """Trim ends of negligible probability; return the number of entries cut in front, and the trimmed probabilities."""
     kept = np.flatnonzero(mass > _NEGLIGIBLE)
     return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
 
 
-def _log_choose_each(n: int, k: Floats) -> Floats:
+def _log_binomial_coefficients(n: int, k: Floats) -> Floats:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
-def schedule_kept(
+def cohorts_follow_schedule(
     law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: ClientIds | None = None
 ) -> Finding:
     """Check the cohorts against their schedule.
 
-    cohorts: sorted numbers of clients in the rounds from the first on; ids: those that public lanes and turns follow
-    from, if not these numbers. Found exactly: a client twice in an epoch or in none of its rounds, in a round of
-    another lane, more often than allocated, before its rest is over, or out of the public order.
-    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have, or
-    that follow from the clients' numbers.
-    Claim: cohorts that keep to the schedule fail with probability at most alpha.
+    cohorts: sorted client numbers of each round, from round 1 on. ids: client ids that determine public lanes and
+    turns; None if the numbers do. These faults are found with certainty: a client that takes part twice in an epoch, in
+    none of its rounds, in a round of another lane, more often than allocated, before the separation is over, or out of
+    the public order. These faults are found by tests: epochs that are not drawn anew (balls-and-bins), and secret lanes
+    whose sizes are improbable or that follow from the clients' numbers.
+    Claim: cohorts that satisfy the schedule fail with probability at most alpha.
     """
     match law:
         case BallsAndBins():
-            return _bins(law, cohorts, clients, alpha, ids)
+            return _balls_and_bins_finding(law, cohorts, clients, alpha, ids)
         case Allocation():
-            return _allocated(law, cohorts, clients)
+            return _allocation_finding(law, cohorts, clients)
         case MinSeparation() | CorrelatedRounds():
-            return _rests_are_kept(law, cohorts, clients)
-    turns = turns_of(law, clients, ids)
+            return _separation_finding(law, cohorts, clients)
+    turns = public_turns(law, clients, ids)
     wrong = [
         number
         for number, cohort in enumerate(cohorts, 1)
@@ -225,13 +250,15 @@ def schedule_kept(
     return True, f"{len(cohorts)} cohorts are those of the public order."
 
 
-def times_of(cohorts: Sequence[Ids], clients: int) -> Ints:
-    """Count the rounds of each client."""
+def rounds_of_clients(cohorts: Sequence[Ids], clients: int) -> Ints:
+    """Return the number of rounds of each client [clients]."""
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
 
-def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None) -> Finding:
-    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else turns_of(law, clients, ids)
+def _balls_and_bins_finding(
+    law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None
+) -> Finding:
+    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else public_turns(law, clients, ids)
     for number, cohort in enumerate(cohorts):
         strays = cohort[lane_of[cohort] != number % law.lanes]
         if len(strays):
@@ -241,9 +268,12 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
             )
     epochs = [cohorts[start : start + law.bins] for start in range(0, len(cohorts), law.bins)]
     for number, epoch in enumerate(epochs, 1):
-        times = times_of(epoch, clients)
+        times = rounds_of_clients(epoch, clients)
         if int(times.max()) > 1:
-            return False, f"epoch {number}: client {int(times.argmax())} takes part {int(times.max())} times, not once."
+            return (
+                False,
+                f"epoch {number}: client {int(times.argmax())} takes part {int(times.max())} times, once is allowed.",
+            )
         if len(epoch) == law.bins and int(times.min()) < 1:
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
     whole = [epoch for epoch in epochs if len(epoch) == law.bins]
@@ -255,14 +285,14 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
         if chances[worst] < alpha / law.lanes:
             return False, (
                 f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
-                f"secret lanes are not drawn uniformly. {chance_text(alpha)}"
+                f"secret lanes are not drawn uniformly. {false_alarm_text(alpha)}"
             )
         known = np.bincount((lane_of - np.arange(clients)) % law.lanes, minlength=law.lanes)
         p = float(of_lane.sf(int(known.max()) - 1))
         if p < alpha / law.lanes:
             return False, (
-                f"{int(known.max())} of {clients} clients are in the lane that follows from their number (p = "
-                f"{p:.2g}): secret lanes are not secret. {chance_text(alpha)}"
+                f"{int(known.max())} of {clients} clients are in the lane that their number determines (p = "
+                f"{p:.2g}): secret lanes are not secret. {false_alarm_text(alpha)}"
             )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:
@@ -271,33 +301,39 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
         p = min(2 * min(float(chance.cdf(same)), float(chance.sf(same - 1))), 1.0)
         if p < alpha / len(pairs):
             return False, (
-                f"{same} clients have the same round in two epochs, {clients * law.lanes / law.bins:.1f} are "
-                f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_text(alpha)}"
+                f"{same} clients have an equal place in two epochs, {clients * law.lanes / law.bins:.1f} are "
+                f"expected (p = {p:.2g}): epochs are not drawn anew. {false_alarm_text(alpha)}"
             )
     kind = "secret lane" if law.secret_lanes else "lane"
     lanes = f", each in its {kind} of {law.lanes}" if law.lanes > 1 else ""
     anew = ", drawn anew" if law.secret_in_lane else ""
-    return True, f"{len(whole)} whole epochs with every client once{lanes}{anew}; {len(cohorts)} rounds in all."
+    return True, f"{len(whole)} complete epochs have every client once{lanes}{anew}; {len(cohorts)} rounds in all."
 
 
 def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> Ints:
-    """Return the lane of each client's first round, or -1 of a client that has none."""
+    """Return the lane of each client's first round [clients]; -1 for a client without a round."""
     found = np.full(clients, -1, dtype=np.int64)
     for number in reversed(range(len(cohorts))):
         found[cohorts[number]] = number % law.lanes
     return found
 
 
-def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
-    times = times_of(cohorts, clients)
+def _allocation_finding(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
+    times = rounds_of_clients(cohorts, clients)
     if int(times.max()) > law.participations:
-        return False, f"client {int(times.argmax())} takes part {int(times.max())} times, not {law.participations}."
+        return (
+            False,
+            f"client {int(times.argmax())} takes part {int(times.max())} times, {law.participations} are allocated.",
+        )
     if len(cohorts) >= law.rounds and int(times.min()) < law.participations:
-        return False, f"client {int(times.argmin())} takes part {int(times.min())} times, not {law.participations}."
+        return (
+            False,
+            f"client {int(times.argmin())} takes part {int(times.min())} times, {law.participations} are allocated.",
+        )
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 
-def _rests_are_kept(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _separation_finding(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
     last = np.full(clients, -law.separation)
     for number, ids in enumerate(cohorts):
         early = ids[number - last[ids] < law.separation]
@@ -305,7 +341,8 @@ def _rests_are_kept(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids
             gap = number - int(last[early[0]])
             return (
                 False,
-                f"round {number + 1}: client {int(early[0])} takes part after {gap} rounds, {law.separation} due.",
+                f"round {number + 1}: client {int(early[0])} takes part again after {gap} rounds, the separation is "
+                f"{law.separation}.",
             )
         last[ids] = number
     return True, f"no client takes part twice within {law.separation} rounds, in {len(cohorts)} rounds."

@@ -1,4 +1,4 @@
-"""Conformance of a run's ledger with the run, and of its summary with the ledger."""
+"""Checks that a run's ledger agrees with its other files, and that its summary agrees with the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accounting.mechanisms import Schedule, with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
+from dpfed.audit.evidence.summary_evidence import protection_problem, values_from_configuration, values_from_ledger
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
@@ -25,62 +25,69 @@ from dpfed.records.round import RoundRecord
 from dpfed.runs.certificate import certificate_claim
 
 _SAME = 1e-6
-"""Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
+"""Relative difference allowed between two computations of an epsilon, by different versions of numpy and scipy."""
 _ROUNDING = 1e-9
 _MOST_SAMPLES = 100_000_000
-"""Samples of a certificate that an audit draws again, at most."""
+"""Largest number of samples of a certificate that an audit draws again."""
 _STREAMED = 1e-3
-"""Relative difference of epsilon during a run, which is computed by another order of convolutions."""
+"""Relative difference allowed for epsilons of metrics.jsonl, which are computed by another order of convolutions."""
 
 
-def ledger_intact(files: RunFiles) -> Finding:
-    """Check that every line has the hash of itself and the line before."""
+def ledger_is_intact(files: RunFiles) -> Finding:
+    """Check that every line of the ledger has the hash of its content and of the line before."""
     try:
         ledger = files.ledger
     except EditedLedger as error:
         return False, str(error)
     except LedgerError as error:
         raise Unavailable(str(error)) from None
-    return True, f"{len(ledger.entries)} lines after the header, each sealed with a hash over itself and the last."
+    return (
+        True,
+        f"{len(ledger.entries)} lines after the header, each with the hash of its content and of the line before.",
+    )
 
 
-def epsilon_follows(files: RunFiles) -> Finding:
-    """Check that the summary states the ledger's epsilon, and the last epsilon in metrics.jsonl is that of its
-    releases.
-    """
-    stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
-    files.compared.add("epsilon")
+def epsilon_follows_ledger(files: RunFiles) -> Finding:
+    """Check that the summary's epsilon, and the last epsilon in metrics.jsonl, are those of the ledger's releases."""
+    stated, found, spent = files.epsilon, files.guarantee, files.spent_guarantee.epsilon
+    files.compared_keys.add("epsilon")
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
         f"{upwards(stated, digits=6)}."
     )
     if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
-        low = "more than the ledger holds: lines may be missing"
+        low = "more than the ledger gives: lines may be missing"
         if stated < found.epsilon:
-            early = "less than the plan or the budget, and the run ended early"
+            early = "less than the planned epsilon, which an early end must state as well"
             low = "less than was spent" if stated < spent * (1 - _SAME) else early
         return False, f"{detail} That is {low}."
-    last = files.published[-1].epsilon if files.published else None
+    last = files.published_rounds[-1].epsilon if files.published_rounds else None
     if last is None or not (
-        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated)) or _is_a_better_account(files, last)
+        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated))
+        or _is_valid_smaller_epsilon(files, last)
     ):
-        return False, f"{detail} The last line of metrics.jsonl has {last}, the ledger's releases {upwards(spent)}."
+        return (
+            False,
+            f"{detail} The last line of metrics.jsonl states {last}, the ledger's releases give {upwards(spent)}.",
+        )
     return True, detail
 
 
-def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
-    """Return True if this is less than the configured accountant's epsilon, yet valid.
+def _is_valid_smaller_epsilon(files: RunFiles, epsilon: float) -> bool:
+    """Return True if the epsilon is below the configured accountant's, and is valid by the best accountant.
 
-    A run uses the closed form of plain Gaussians with any configured accountant.
+    A run uses the closed form for plain Gaussians with any configured accountant.
     """
-    if epsilon >= files.spent.epsilon:
+    if epsilon >= files.spent_guarantee.epsilon:
         return False
     best = files.trusted_ledger.if_fixed_in_advance(files.delta, with_lower_bound=False)
     return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
 
 
-def summary_names_the_claim(files: RunFiles) -> Finding:
-    """Check that everything that must be named beside an epsilon is that of the ledger and the configuration."""
+def summary_states_the_claim(files: RunFiles) -> Finding:
+    """Check that the values that summary.json must state with an epsilon agree with the ledger and the
+    configuration.
+    """
     federation, header = files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
@@ -94,107 +101,118 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         "clients": federation.clients,
         "cohort": int(files.sampler.expected),
         "randomness": header.randomness,
-        "rounds": len(files.published),
-        "aborted_rounds": sum(not one.has_result for one in files.published),
+        "rounds": len(files.published_rounds),
+        "aborted_rounds": sum(not one.has_result for one in files.published_rounds),
         "delta": delta if delta is not None else header.about.get("delta"),
     }
-    expected |= named_by_the_configuration(files) | named_by_the_ledger(files)
+    expected |= values_from_configuration(files) | values_from_ledger(files)
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not same(stated.get(key), value)
+        if not are_equal_values(stated.get(key), value)
     ]
     unprotected = protection_problem(files)
-    files.compared |= {*expected, "not_protected"}
+    files.compared_keys |= {*expected, "not_protected"}
     if wrong or unprotected is not None:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
         "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
-        "server and against hostile clients, for_release and the limitations of the guarantee are in summary.json as "
-        "config.toml and ledger have them."
+        "server and against hostile clients, for_release and the limitations of the guarantee in summary.json agree "
+        "with config.toml and the ledger."
     )
 
 
-def rounds_charged(files: RunFiles) -> Finding:
-    """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
+def every_round_is_charged(files: RunFiles) -> Finding:
+    """Check that every round is in the ledger once: as a release, or as a round without result and publication."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_abort_round(files.config, tolerated_fraction(files.config))
-    left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # where it was interrupted
+    left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # an interrupted round is not repeated
     problems: dict[str, list[int]] = {}
-    for one in files.published:
+    for one in files.published_rounds:
         entries = files.entries.get(one.round, ())
         problem = _charging_problem(entries, not one.has_result, repeatable, left_out)
         if not one.has_result and not may_end and not left_out:
-            problem = "ended without a result, which no plain sum of this configuration does"
+            problem = "ended without a result, which this configuration does not allow"
         if problem:
             problems.setdefault(problem, []).append(one.round)
-    for problem, rounds in _published_in_spite(files).items():
+    for problem, rounds in _contradicted_aborts(files).items():
         problems.setdefault(problem, []).extend(rounds)
     if problems:
         return False, "; ".join(f"{rounds_text(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
-    beyond = len(files.entries.keys() - {one.round for one in files.published})
-    aborted = sum(not one.has_result for one in files.published)
+    beyond = len(files.entries.keys() - {one.round for one in files.published_rounds})
+    aborted = sum(not one.has_result for one in files.published_rounds)
     return True, (
-        f"{len(files.published)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
-        "and left the model as it was." + (f" {beyond} more were charged and not published." if beyond else "")
+        f"{len(files.published_rounds)} rounds, each with its line in the ledger; {aborted} of them ended without a "
+        "result and did not change the model." + (f" {beyond} more were charged and not published." if beyond else "")
     )
 
 
 def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool, left_out: bool) -> str | None:
     if not entries:
-        return "was released without a charge" if not aborted else "ended without a result and without a line"
+        return (
+            "was released without a charge" if not aborted else "ended without a result, and has no line in the ledger"
+        )
     if (repeatable or left_out) and len(entries) > 1:
-        return "is in the ledger more than once, though it is not repeated with other noise"
+        return "is in the ledger more than once, although it was not repeated with new noise"
     if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
-        return "is charged but published as one that ended without a result"
+        return "is charged as a release, but published as a round without result"
     if not aborted and isinstance(entries[-1], Aborted):
-        return "was published though the ledger says that it ended without a result"
+        return "was published, although the ledger says that it ended without a result"
     return None
 
 
-def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
-    """Return rounds that are stated to have ended without a result, and yet have one."""
+def _contradicted_aborts(files: RunFiles) -> Mapping[str, list[int]]:
+    """Return, by problem, the rounds without result according to metrics.jsonl for which other values show a result."""
     found: dict[str, list[int]] = {}
-    for before, one in zip(files.published, files.published[1:], strict=False):
+    for before, one in zip(files.published_rounds, files.published_rounds[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
         if not one.has_result and (changed or before.clip_norm != one.clip_norm):
             found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
-    for shown, facts in zip(files.published, files.rounds, strict=True):
+    for shown, facts in zip(files.published_rounds, files.rounds, strict=True):
         if shown.has_result != facts.has_result:
-            found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it ended", []).append(facts.round)
+            found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it has a result", []).append(
+                facts.round
+            )
         elif not facts.has_result and (facts.arrived or facts.noise is not None or facts.divisor is not None):
             found.setdefault("ended without a result, yet there is a sum", []).append(facts.round)
     return found
 
 
 def ledger_follows_configuration(files: RunFiles) -> Finding:
-    """Check that each line is that of the configuration's privacy target for the number of uploads that arrived."""
+    """Check that each line is the one that the configuration gives for the number of uploads that arrived."""
     header, config = files.trusted_ledger.header, files.config
     unit = "record" if config.local.record is not None else "client"
     if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
         return False, (
-            f"the ledger's header is of {header.clients} clients, unit {header.unit!r}, randomness "
-            f"{header.randomness!r}; config.toml says {config.federation.clients}, {unit!r}, {config.run.randomness!r}."
+            f"the ledger's header states {header.clients} clients, unit {header.unit!r}, randomness "
+            f"{header.randomness!r}; config.toml states {config.federation.clients}, {unit!r}, "
+            f"{config.run.randomness!r}."
         )
     if unit == "client" and config.privacy is None:
-        return False, "config.toml has no [privacy], so nothing of this run can have been private."
+        return False, "config.toml has no [privacy], so the run cannot have been private."
     if problem := plan_problem(files, "config.toml"):
         return False, problem
     if unit == "record":
         return steps_follow_configuration(files)
-    wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
+    wrong = {
+        number: words
+        for number in files.releases
+        if (words := _difference_from_configuration(files, number)) is not None
+    }
     if wrong:
         first = min(wrong)
         return False, f"{rounds_text(sorted(wrong))}: {wrong[first]} (round {first})."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
-        f"gives, worked out anew{more_noise(files)}."
+        f"gives, recomputed{earlier_calibration_text(files)}."
     )
 
 
 def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
-    """Return the difference between the plan in the ledger's header and the one that `source` gives: rounds, budget
-    and, where `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan.
+    """Return text on a difference between the plan in the ledger's header and the plan that `source` gives.
+
+    Rounds, budget and, if `kinds` is true, mechanisms are compared. Returns None if there is no difference, and for
+    ledgers without a plan (version 0.2).
     """
     plan, table = files.trusted_ledger.header.plan, files.private_table
     if plan is None or table is None:
@@ -202,24 +220,27 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
     rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
     if plan.rounds is None or plan.rounds > rounds or (plan.rounds < rounds and not prolongable):
         return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
-    if not same(plan.epsilon, table.epsilon):
+    if not are_equal_values(plan.epsilon, table.epsilon):
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
-    if plan.delta is not None and not same(plan.delta, files.delta):
+    if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
-    if kinds and plan.most and files.released and files.config.privacy is not None:
+    if kinds and plan.most and files.releases and files.config.privacy is not None:
         try:
             expected = files.promise.run(plan.rounds).to_dict()
         except Unavailable:
             raise
         except (DpfedError, AccountingError) as error:
             return f"{source} does not give the planned releases ({error})."
-        if not same(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
-            return f"the ledger's header plans other releases than {source} gives."
+        if not are_equal_values(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
+            return f"the ledger's header plans releases that differ from those of {source}."
     return None
 
 
-def more_noise(files: RunFiles) -> str:
-    """Describe noise above today's calibration, of a run that an earlier account calibrated."""
+def earlier_calibration_text(files: RunFiles) -> str:
+    """Return text on a noise multiplier or clip norm that this version would calibrate differently; empty if equal.
+
+    An earlier version may have calibrated more noise, or a smaller clip norm.
+    """
     privacy_target, promised = files.promise.privacy_target, files.promised_today.privacy_target
     if (
         privacy_target.noise_multiplier != promised.noise_multiplier
@@ -227,16 +248,18 @@ def more_noise(files: RunFiles) -> str:
         and promised.noise_multiplier
     ):
         found, enough = upwards(privacy_target.noise_multiplier), upwards(promised.noise_multiplier)
-        return f", with the noise multiplier that the run was calibrated to: {found}, where {enough} is enough today"
+        return (
+            f", with the noise multiplier that the run was calibrated to: {found}; this version requires {enough} only"
+        )
     if privacy_target.clip_norm != promised.clip_norm:
         found, allowed = downwards(privacy_target.clip_norm), downwards(promised.clip_norm)
-        return f", with the clip norm that the run was calibrated to: {found}, where {allowed} is allowed today"
+        return f", with the clip norm that the run was calibrated to: {found}; this version allows {allowed}"
     return ""
 
 
-def _difference(files: RunFiles, number: int) -> str | None:
-    """Return the difference between a round's line and the one that its configuration gives."""
-    release, facts = files.released[number], _round_record(files, number)
+def _difference_from_configuration(files: RunFiles, number: int) -> str | None:
+    """Return text on a difference between a round's line and the one that the configuration gives; None if equal."""
+    release, facts = files.releases[number], _round_record(files, number)
     if facts is None:
         return None  # charged and never published
     try:
@@ -246,12 +269,17 @@ def _difference(files: RunFiles, number: int) -> str | None:
         raise
     except (DpfedError, AccountingError) as error:
         return f"config.toml does not give this line ({error})"
-    return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
+    return first_difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
 
 
-def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
-    """Return text on the first key of a ledger line whose value is not that of `source`."""
-    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
+def first_difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
+    """Return text on the first key whose value in a ledger line (`found`) differs from the value that `source` gives.
+
+    Returns None if the lines agree.
+    """
+    different = [
+        key for key in expected.keys() | found.keys() if not are_equal_values(expected.get(key), found.get(key))
+    ]
     if not different:
         return None
     key = min(different)
@@ -262,13 +290,15 @@ def _round_record(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
-def same(expected: object, found: object) -> bool:
-    """Return True if both are equal, numbers up to rounding."""
+def are_equal_values(expected: object, found: object) -> bool:
+    """Return True if two values of a JSON document are equal; numbers may differ by rounding."""
     match expected, found:
         case Mapping(), Mapping():
-            return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
+            return expected.keys() == found.keys() and all(
+                are_equal_values(value, found[key]) for key, value in expected.items()
+            )
         case list(), list():
-            return len(expected) == len(found) and all(map(same, expected, found))
+            return len(expected) == len(found) and all(map(are_equal_values, expected, found))
         case (float(), _) | (_, float()):
             if not (require.is_number(expected) and require.is_number(found)):
                 return False
@@ -280,32 +310,33 @@ def same(expected: object, found: object) -> bool:
 
 
 def _promised_delta(files: RunFiles) -> float | None:
-    """Return the configured delta; for records of a run of 0.2, the delta that their number gives, if it is known."""
+    """Return the configured delta; for records, if none is configured (version 0.2), the delta from their number."""
     table = files.private_table
     if table is not None and table.delta is not None:
         return table.delta
     return delta_of_records(files)
 
 
-def epsilon_is_possible(files: RunFiles) -> Finding:
-    """Check that the stated epsilon is not below that of a pair of neighbours (`accounting.compose.lower_bound`).
+def epsilon_reaches_lower_bound(files: RunFiles) -> Finding:
+    """Check that the stated epsilon is at least a proven lower bound (`accounting.compose.lower_bound`).
 
-    At the delta that configuration and clients give: a second way to the number, if one is known.
+    Delta is computed from the configuration and the number of clients. The lower bound is computed independently of the
+    accountant; for some mechanisms none is known.
     """
     delta = _promised_delta(files) if files.private_table else None
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:
-        return True, "no lower bound is known for this mechanism; its account is all there is."
+        return True, "no lower bound is known for this mechanism, so epsilon was not compared with one."
     stated = files.epsilon
     detail = (
-        f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
-        f"{upwards(stated)} is stated."
+        f"epsilon of these releases is at least {downwards(least)} at delta {upwards(delta)}; {upwards(stated)} is "
+        "stated."
     )
     return stated >= least * (1 - _SAME), detail
 
 
 def least_epsilon(files: RunFiles, delta: float) -> float | None:
-    """Return a lower bound on every account of the ledger's releases at `delta`; None if none is known."""
+    """Return a lower bound on the epsilon at `delta` of the ledger's releases; None if none is known."""
     ledger = files.trusted_ledger
     mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
     return (
@@ -315,9 +346,9 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
     )
 
 
-def certificate_recomputed(files: RunFiles) -> Finding:
-    """Check a certificate of summary.json by sampling again, of the ledger's releases, never from a cache."""
-    files.compared.add("certificate")
+def certificate_is_reproduced(files: RunFiles) -> Finding:
+    """Check the certificate of summary.json: sample again from the ledger's releases, without using a cache."""
+    files.compared_keys.add("certificate")
     stated, claim = files.summary.certificate, certificate_claim(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
         return (
@@ -325,14 +356,14 @@ def certificate_recomputed(files: RunFiles) -> Finding:
             "this run can have no certificate: it ended early, was prolonged, or is charged to a project.",
         )
     if stated is None:
-        return None, "the summary has no certificate: no sampling was below the epsilon that holds for sure."
+        return None, "the summary has no certificate: sampling gave no epsilon below the one that holds with certainty."
     try:
         found = Certificate.from_dict(dict(stated))
         known = found.samples <= _MOST_SAMPLES and claim.is_of(found)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        return False, "summary.json: its certificate is none."
-    words = f"epsilon {upwards(found.epsilon)} by {found.samples:,} samples, wrong with a chance of {found.failure:.0e}"
+        return False, "summary.json: its certificate is not valid."
+    words = f"epsilon {upwards(found.epsilon)} by {found.samples:,} samples, wrong with probability {found.failure:.0e}"
     if not known:
-        return False, f"{words}: is not of this ledger's releases, its delta and a seed that is their hash."
+        return False, f"{words}: does not belong to this ledger's releases, delta, and the seed that is their hash."
     again = claim.recomputes(found)
     return again, f"{words}: sampling again {'confirms' if again else 'refutes'} it."

@@ -1,4 +1,4 @@
-"""Files of a `dpfed.ClientLevel` training loop, read without trusting them, and the checks that only a loop has."""
+"""Files of a `dpfed.ClientLevel` training loop, which are not trusted, and the checks that apply only to loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, Release, kept_head
 from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
+from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
@@ -28,16 +28,16 @@ _SAME = 1e-9
 
 
 class LoopFiles(RunFiles):
-    """Files of a loop, with the attributes of a run that the shared checks read.
+    """Files of a loop, with the attributes of `RunFiles` that checks of runs and loops share.
 
-    Its configuration is the plan in the ledger's header; other published files of a run (metrics, summary, model) do
-    not exist. Errors: ConfigError if the ledger has no plan.
+    The configuration of a loop is the plan in the ledger's header. A loop has no metrics, summary or model. Errors:
+    ConfigError if the ledger has no plan.
     """
 
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
         self.diagnostics_name, self.client_ids_name = diagnostics_file(ledger).name, client_ids_file(ledger).name
-        about = _header_entries(ledger)
+        about = _header_with_plan(ledger)
         self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")
         self.own_stages = about.get("stages") == "own"
@@ -52,20 +52,21 @@ class LoopFiles(RunFiles):
 
     @property
     def epsilon(self) -> float:
-        """Epsilon that follows from the ledger: a loop states no other."""
+        """Epsilon recomputed from the ledger, since a loop states none."""
         return self.guarantee.epsilon
 
     @property
-    def _calibrated(self) -> tuple[float | None, float | None]:
+    def _stated_noise_and_clip(self) -> tuple[float | None, float | None]:
         return self._charged_multiplier, None
 
     @property
     def _charged_multiplier(self) -> float | None:
-        """Noise multiplier of the first release; None if its integer noise is today's.
+        """Noise multiplier of the first release; None if this version would calibrate equal integer noise.
 
-        Its variance is rounded up to a whole number, so that its multiplier is larger than the calibrated one.
+        The variance of integer noise is rounded up to a whole number, so that its multiplier is larger than the
+        calibrated one.
         """
-        first, privacy_target = next(iter(self.released.values()), None), self.promised_today.privacy_target
+        first, privacy_target = next(iter(self.releases.values()), None), self.promised_today.privacy_target
         if first is None or privacy_target.schedule is not None:
             return None
         noise = unsampled(first.mechanism)
@@ -80,13 +81,13 @@ class LoopFiles(RunFiles):
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property
-    def published(self) -> tuple[MetricsLine, ...]:
-        """Public values of each round, from the ledger."""
+    def published_rounds(self) -> tuple[MetricsLine, ...]:
+        """Public values of each round, computed from the ledger."""
         last = max(self.entries, default=0)
-        return tuple(self._published(number) for number in range(1, last + 1))
+        return tuple(self._published_round(number) for number in range(1, last + 1))
 
-    def _published(self, number: int) -> MetricsLine:
-        release, entries = self.released.get(number), self.entries.get(number, ())
+    def _published_round(self, number: int) -> MetricsLine:
+        release, entries = self.releases.get(number), self.entries.get(number, ())
         reasons = [entry.reason if isinstance(entry, Aborted) else None for entry in entries]
         norm = None if release is None else release.clip_norm
         if norm is None and self.config.privacy is not None:
@@ -97,13 +98,12 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
-        """Lines of the diagnostics, in rising order of rounds; a round that was interrupted after its charge has
-        none."""
+        """Lines of the diagnostics, in rising order of rounds; rounds interrupted after their charge have no line."""
         rounds = tuple(read_lines(self.path / self.diagnostics_name, RoundRecord))
         for before, after in itertools.pairwise(rounds):
             if after.round <= before.round:
                 raise Unavailable(
-                    f"{self.diagnostics_name}: round {after.round} follows {before.round}; lines were moved."
+                    f"{self.diagnostics_name}: round {after.round} follows round {before.round}; lines were moved."
                 )
         return rounds
 
@@ -112,9 +112,9 @@ class LoopFiles(RunFiles):
         return self.rounds
 
 
-def ledger_of(path: Path) -> Path | None:
-    """Return the ledger of a loop that this path names, the file itself or its folder; None where it is a run's
-    folder.
+def ledger_of_loop(path: Path) -> Path | None:
+    """Return the ledger of a loop: the file `path`, or the ledger in the folder `path`; None for the
+    folder of a run.
     """
     if path.is_file():
         return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
@@ -123,28 +123,28 @@ def ledger_of(path: Path) -> Path | None:
     found = [one for one in sorted(path.glob("*.jsonl")) if kept_head.path_of(one).exists()]
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
-        raise ConfigError(f"{path}: has several ledgers ({names}). Name one of them.")
+        raise ConfigError(f"{path}: has several ledgers ({names}). Give the path of one of them.")
     return found[0] if found else None
 
 
-def _header_entries(ledger: Path) -> Mapping[str, Any]:
-    """Return `about` of the header; errors of later lines are found by the checks."""
+def _header_with_plan(ledger: Path) -> Mapping[str, Any]:
+    """Return `about` of the ledger's header; the checks find errors in later lines."""
     try:
         about = Ledger.header_of(ledger).about
     except AccountingError as error:
-        raise ConfigError(f"{ledger}: is no ledger that can be read ({error}).") from None
+        raise ConfigError(f"{ledger}: cannot be read as a ledger ({error}).") from None
     if not isinstance(about.get("plan"), Mapping):
         raise ConfigError(
-            f"{ledger}: has no plan in its header, so it is not the ledger of a dpfed.ClientLevel. Name the folder of "
-            "a run, or such a ledger."
+            f"{ledger}: has no plan in its header, so it is not the ledger of a dpfed.ClientLevel. Give the folder of "
+            "a run, or the ledger of a dpfed.ClientLevel."
         )
     return about
 
 
-def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
-    """Check that the epsilon of the releases is within the plan's, at the plan's delta."""
+def epsilon_is_within_plan(files: LoopFiles) -> Finding:
+    """Check that the epsilon of the releases, at the plan's delta, is at most the planned epsilon."""
     assert files.config.privacy is not None
-    found, allowed = files.spent, files.config.privacy.epsilon
+    found, allowed = files.spent_guarantee, files.config.privacy.epsilon
     planned = float(files.config.privacy.delta or 0)
     if not math.isclose(found.delta, planned, rel_tol=_SAME):
         return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
@@ -161,7 +161,9 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
     last = max(entries, default=0)
     problems = {
         "is in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
-        "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
+        "is not in the ledger, although later rounds are": [
+            number for number in range(1, last + 1) if number not in entries
+        ],
         "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
     skipped = [number for number, some in entries.items() if isinstance(some[0], Aborted)]
@@ -169,44 +171,49 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
     if (files.path / files.diagnostics_name).exists():
         known = {one.round for one in files.rounds}
         problems["was released without a charge"] = sorted(known - entries.keys())
-        problems["was released and is said to have been skipped"] = sorted(known & set(skipped))
+        problems["was released, although the ledger says that it was skipped"] = sorted(known & set(skipped))
     found = [f"{rounds_text(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
     if found:
         return False, "; ".join(found) + "."
     lost = len(entries) - len(skipped) - len(known) if known else 0
     words = f"{len(entries)} rounds, each with one line; {len(skipped)} of them were skipped and released nothing"
-    return True, words + (f"; of {lost} charged ones there is no diagnosis: they were interrupted." if lost else ".")
+    return True, words + (f"; {lost} charged rounds have no diagnostics: they were interrupted." if lost else ".")
 
 
 def ledger_follows_the_plan(files: LoopFiles) -> Finding:
-    """Check that each line is the plan's. Returns None for a custom chain, which the plan does not describe."""
+    """Check that each line is the one that the plan gives.
+
+    For a user-defined chain of stages, which the plan does not describe, differences are inconclusive (None).
+    """
     header, config = files.trusted_ledger.header, files.config
     if (header.unit, header.clients, header.randomness) != ("client", config.federation.clients, config.run.randomness):
         return False, (
-            f"the header is of {header.clients} clients, unit {header.unit!r}, randomness {header.randomness!r}; its "
-            f"plan says {config.federation.clients}, 'client', {config.run.randomness!r}."
+            f"the header states {header.clients} clients, unit {header.unit!r}, randomness {header.randomness!r}; its "
+            f"plan states {config.federation.clients}, 'client', {config.run.randomness!r}."
         )
     if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
         return False, problem
     wrong = {
-        number: words for number, line in files.released.items() if (words := _difference(files, line)) is not None
+        number: words
+        for number, line in files.releases.items()
+        if (words := _difference_from_plan(files, line)) is not None
     }
     if wrong and files.own_stages:
         return (
             None,
-            f"the chain is user-defined: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
+            f"the chain is user-defined: its lines differ from the plan ({wrong[min(wrong)]}); each counts as it is.",
         )
     if wrong:
         return False, f"{rounds_text(sorted(wrong))}: {wrong[min(wrong)]}."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
-        f"{more_noise(files)}."
+        f"{earlier_calibration_text(files)}."
     )
 
 
-def _difference(files: LoopFiles, line: Release) -> str | None:
+def _difference_from_plan(files: LoopFiles, line: Release) -> str | None:
     assert files.config.privacy is not None
     assert files.config.privacy.clip_norm is not None
     norm = files.config.privacy.clip_norm
     expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
-    return difference(expected, line.to_dict(), "the plan")
+    return first_difference(expected, line.to_dict(), "the plan")

@@ -1,4 +1,4 @@
-"""Evidence on noise: as large as the ledger says, fresh in every round, and on released counts of norms."""
+"""Evidence that noise has the charged variance, is fresh in every round, and is added to released counts of norms."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.records.reading import LARGEST, Unavailable
 from dpfed.records.round import SumNoise
 
 _FEW = 10
-"""Number of entries below which mean squares of fresh noise are too often alike."""
+"""Least number of entries for the comparison of mean squares: with fewer, fresh noise has near values too often."""
 
 _ROUNDING = 100 * 2.0**-24
 
-NO_NOISE = "there is no noise on sums: Bernoulli uploads, or the clients' own steps, which leave no trace here."
+NO_NOISE = (
+    "no noise is added to sums: uploads are Bernoulli samples, or clients add noise in local steps, which these "
+    "files do not show."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChargedNoise:
-    """Noise in a sum by its ledger line, in the units it is added in (real numbers, or integer steps).
+    """Noise in a sum according to its ledger line, in the units of its addition (real numbers, or integer steps).
 
-    share_variance: of one draw, on every one of `entries`
-    least_draws:    the smallest number of draws that the account relies on
-    whole:          whole numbers are added
+    share_variance: variance of one draw in each of `entries` coordinates
+    least_draws:    smallest number of draws in a sum that the accountant assumes
+    whole_numbers:  True if whole numbers are added
     excess:         excess kurtosis of one draw: 1/V for Skellam, 0 for Gaussians (discrete ones: below 1e-6 at V >= 1)
     """
 
     share_variance: float
     least_draws: int
     entries: int
-    whole: bool
+    whole_numbers: bool
     excess: float
 
 
 def charged_noise(release: Release) -> ChargedNoise | None:
     """Return the charged noise of a release; None for Bernoulli samples, which have no sum of noise."""
-    mechanism = unsampled(release)
+    mechanism = unsampled_mechanism(release)
     if isinstance(mechanism, NoisyIntegers):
         return ChargedNoise(
             share_variance=mechanism.share_variance,
             least_draws=mechanism.shares,
             entries=mechanism.dimension,
-            whole=True,
+            whole_numbers=True,
             excess=mechanism.excess_kurtosis,
         )
     if noise_of(release.mechanism) is None:
@@ -68,17 +71,17 @@ def charged_noise(release: Release) -> ChargedNoise | None:
     entries = release.detail.get("dimension")
     if not isinstance(entries, int) or not variance > 0:
         raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no length of uploads, or no noise.")
-    return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole=False, excess=0.0)
+    return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole_numbers=False, excess=0.0)
 
 
-def unsampled(release: Release) -> object:
-    """Return the mechanism of a round, given that one takes part."""
+def unsampled_mechanism(release: Release) -> object:
+    """Return the mechanism of a round without its sampling."""
     return mechanisms.unsampled(release.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Noise of a round against its line: `ratio` of the mean square to the charged variance, for its draws."""
+class MeasuredNoise:
+    """Recorded noise of a round, its charged noise, and the ratio of the mean square to the charged variance."""
 
     round: int
     noise: SumNoise
@@ -86,75 +89,84 @@ class Measured:
     ratio: float
 
 
-def unseen(files: RunFiles) -> list[int]:
-    """Return rounds whose noise only the clients have seen."""
+def rounds_with_unknown_noise(files: RunFiles) -> list[int]:
+    """Return the rounds whose noise is not recorded, since only the clients know it."""
     return [one.round for one in files.results if one.noise is None and not one.noise_known]
 
 
-def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
-    """Return the noise of every round with a result, and the rounds that should have some but have none."""
+def measured_noise(files: RunFiles) -> tuple[list[MeasuredNoise], list[int]]:
+    """Return the noise of every round with a result and charged noise, and the rounds that lack charged noise."""
     found, silent = [], []
     for one in files.results:
-        release = files.released.get(one.round)
+        release = files.releases.get(one.round)
         charged = charged_noise(release) if release is not None else None
         if release is None or charged is None:
             continue
-        unsent = release.noise_placement == "uploads" and one.arrived == 0  # then nothing was sent
+        unsent = release.noise_placement == "uploads" and one.arrived == 0  # nothing was sent
         if one.noise is None or one.noise.draws == 0 or one.noise.mean_square == 0:
             silent += [one.round] if one.noise_known and not unsent else []
             continue
         ratio = one.noise.mean_square / (charged.share_variance * one.noise.draws)
-        found.append(Measured(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
+        found.append(MeasuredNoise(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
     return found, silent
 
 
-def limits(one: Measured, *, alpha: float) -> tuple[float, float]:
-    """Return limits of the ratio of a correct round with probability 1 - alpha."""
+def limits_of_ratio(one: MeasuredNoise, *, alpha: float) -> tuple[float, float]:
+    """Return limits between which the ratio of a correct round is with probability 1 - alpha."""
     scale, degrees = _chi_square_parameters([one])
     low, high = chi2.ppf([alpha / 2, 1 - alpha / 2], degrees) * scale / one.noise.entries
     return float(low), float(high)
 
 
 def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
-    """Return a two-sided chi-square test of every round and one of all rounds together, alpha / 2 each.
+    """Test the variance of noise by two-sided chi-square tests, of single rounds and of all rounds, at alpha / 2 each.
 
-    entries x ratio is chi-square with as many degrees of freedom for Gaussian noise; for integers their number is
-    lowered to match the variance of a sum of squares with the distribution's kurtosis. A true account fails with
+    For Gaussian noise, entries x ratio is chi-square with `entries` degrees of freedom. For integers, the degrees of
+    freedom are lowered to match the variance of a sum of squares with this kurtosis. Noise as charged fails with
     probability at most alpha.
     """
-    found, silent = measured(files)
+    found, silent = measured_noise(files)
     if silent:
-        return False, f"{rounds_text(silent)}: no noise is in the sum, though some is charged."
-    if unseen(files):
-        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
+        return False, f"{rounds_text(silent)}: the sum has no noise, although noise is charged."
+    if rounds_with_unknown_noise(files):
+        return (
+            None,
+            f"{rounds_text(rounds_with_unknown_noise(files))}: the noise was the clients', and only they have seen it.",
+        )
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
-        return False, f"{rounds_text(wrong)}: noise is not on as many entries as are charged."
+        return False, f"{rounds_text(wrong)}: the number of entries with noise differs from the charged one."
     if not found:
         return True, NO_NOISE
     whole = sum(one.noise.entries for one in found)
     pooled = sum(one.ratio * one.noise.entries for one in found) / whole
     each = alpha / 2 / len(found)
-    outside = [one.round for one in found if _two_sided([one]) < each]
-    together = _two_sided(found)
+    outside = [one.round for one in found if _two_sided_p_value([one]) < each]
+    together = _two_sided_p_value(found)
     visible = 1 - math.sqrt(1 - min((ndtri(1 - alpha / 4) + ndtri(0.95)) * math.sqrt(2 / whole), 1.0))
     detail = (
-        f"over {len(found)} rounds and {whole:,} entries the standard deviation is {math.sqrt(pooled):.4f} of what is "
-        f"charged for the draws that arrived (p = {together:.2g}); one {visible:.2%} short would be noticed."
+        f"over {len(found)} rounds and {whole:,} entries the standard deviation is {math.sqrt(pooled):.4f} of the "
+        f"charged one for the draws that arrived (p = {together:.2g}); one {visible:.2%} too small would be found."
     )
     if outside:
-        detail = f"{rounds_text(outside)}: the variance is not that of the charged noise. In all: {detail}"
+        detail = f"{rounds_text(outside)}: the variance is not that of the charged noise. All rounds: {detail}"
     if outside or together < alpha / 2:
-        return False, f"{detail} {chance_text(alpha)}"
+        return False, f"{detail} {false_alarm_text(alpha)}"
     return True, detail
 
 
 def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
-    """Check that no two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares
-    so near that only rounding separates them. True independence fails with probability at most alpha."""
-    found, _ = measured(files)
-    if unseen(files):
-        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
+    """Check that no two rounds have equal noise.
+
+    Fingerprints must differ. For Gaussian noise, mean squares must differ by more than rounding. Independent noise
+    fails with probability at most alpha.
+    """
+    found, _ = measured_noise(files)
+    if rounds_with_unknown_noise(files):
+        return (
+            None,
+            f"{rounds_text(rounds_with_unknown_noise(files))}: the noise was the clients', and only they have seen it.",
+        )
     if not found:
         return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}
@@ -162,20 +174,21 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
         by_digest.setdefault(one.noise.digest, []).append(one.round)
     repeated = [rounds for rounds in by_digest.values() if len(rounds) > 1]
     if repeated:
-        return False, f"{rounds_text(repeated[0])} have the same noise: their difference has none."
-    near = _too_near([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
+        return False, f"{rounds_text(repeated[0])} have equal noise, so that the difference of their sums has no noise."
+    near = _rounds_with_near_noise(
+        [one for one in found if not one.charged.whole_numbers and one.noise.entries >= _FEW], alpha
+    )
     if near:
-        return False, f"{rounds_text(near)} have noise of the same length up to rounding: the same noise again."
+        return False, f"{rounds_text(near)} have noise of equal norm up to rounding, so the noise was repeated."
     return True, f"the fingerprints of the noise of {len(found)} rounds are all different."
 
 
-def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
-    """Return two rounds whose ratios are nearer than those of fresh noise.
+def _rounds_with_near_noise(found: Sequence[MeasuredNoise], alpha: float) -> list[int]:
+    """Return two rounds whose ratios are nearer to each other than those of fresh noise; empty if there are none.
 
     P(nearer than t) <= 2 t max density, for each pair. The density of chi-square / n is largest at 1 - 2/n. Equal noise
-    is computed from two sums in float32, whose rounding changes a mean square by about 2^-24 / sqrt(n) of it, more if
-    sums are
-    larger than the noise: a hundred times that is tested.
+    is recorded from two float32 sums, whose rounding changes a mean square by about 2^-24 / sqrt(n) of it, and more if
+    the sums are larger than the noise. The test allows a hundred times that.
     """
     pairs = len(found) * (len(found) - 1) / 2
     if not pairs:
@@ -189,58 +202,58 @@ def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
     return []
 
 
-def _chi_square_parameters(found: Sequence[Measured]) -> tuple[float, float]:
-    """Return a and b with sum of entries x ratio near a chi-square(b): same mean, same variance."""
+def _chi_square_parameters(found: Sequence[MeasuredNoise]) -> tuple[float, float]:
+    """Return (a, b) such that the sum of entries x ratio has the mean and the variance of a x chi-square(b)."""
     entries = sum(one.noise.entries for one in found)
     excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
     scale = 1 + excess / 2
     return scale, entries / scale
 
 
-def _two_sided(found: Sequence[Measured]) -> float:
+def _two_sided_p_value(found: Sequence[MeasuredNoise]) -> float:
     scale, degrees = _chi_square_parameters(found)
     reached = sum(one.ratio * one.noise.entries for one in found) / scale
     return float(min(1.0, 2 * np.minimum(chi2.cdf(reached, degrees), chi2.sf(reached, degrees))))
 
 
 def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
-    """Check the noise of released counts.
+    """Check the noise of released counts by three tests, at alpha / 3 each.
 
-    Claim: noise of counts as charged fails with probability at most alpha, a third each for: its mean square
-    (chi-square, two-sided); its smallest magnitude (a count without noise has 0); its two nearest values (repeated
-    noise).
+    They test the mean square (chi-square, two-sided), the smallest magnitude (0 for a count without noise), and the
+    distance of the two nearest values (0 for repeated noise). Claim: noise as charged fails with probability at most
+    alpha.
     """
     table = files.config.privacy.adaptive if files.config.privacy is not None else None
     if table is None:
         return True, "the clip norm is fixed: no count is released."
-    noise = np.array([_noise_of(files, one.round, table.quantile, table.rate) for one in files.results])
+    noise = np.array([_noise_of_count(files, one.round, table.quantile, table.rate) for one in files.results])
     if not len(noise):
         return None, "no round has a result."
     squares = float((noise**2).sum())
     p_size = 2 * min(float(chi2.cdf(squares, len(noise))), float(chi2.sf(squares, len(noise))))
     smallest = float(np.abs(noise).min())
     p_none = len(noise) * (2 * float(ndtr(smallest)) - 1)
-    p_again = _nearest_counts(noise)
+    p_again = _p_value_of_nearest_counts(noise)
     spread = math.sqrt(squares / len(noise))
     detail = (
-        f"over {len(noise)} rounds the noise of the count is {spread:.3g} standard deviations "
-        f"of what is charged (p = {min(p_size, 1.0):.2g}), the least of it {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
+        f"over {len(noise)} rounds the noise of the count has {spread:.3g} times the charged standard deviation "
+        f"(p = {min(p_size, 1.0):.2g}), its smallest magnitude is {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
     )
     if min(p_size, p_none, p_again) < alpha / 3:
-        return False, f"{detail} Clip norms do not follow a count with the charged noise. {chance_text(alpha)}"
+        return False, f"{detail} Clip norms do not follow a count with the charged noise. {false_alarm_text(alpha)}"
     return True, detail
 
 
-def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> float:
+def _noise_of_count(files: RunFiles, number: int, quantile: float, rate: float) -> float:
     """Return the noise of a round's count, over its charged standard deviation.
 
-    C' = C exp(-rate (b - quantile)), b the noisy fraction of the expected cohort, 1/2 + (sum of (inside - 1/2) + noise)
-    / cohort.
+    It follows from the clip norms: C' = C exp(-rate (b - quantile)), with the noisy fraction b = 1/2 + (sum of (inside
+    - 1/2) + noise) / expected cohort.
     """
-    facts, after = files.rounds[number - 1], files.published[number - 1].clip_norm
+    facts, after = files.rounds[number - 1], files.published_rounds[number - 1].clip_norm
     if facts.counted is None or facts.clipped is None:
-        raise Unavailable(f"diagnostics.jsonl, line {number}: does not say how many clients were inside the bound.")
-    std = files.released[number].detail.get("count_noise_std") if number in files.released else None
+        raise Unavailable(f"diagnostics.jsonl, line {number}: has no number of clients inside the bound.")
+    std = files.releases[number].detail.get("count_noise_std") if number in files.releases else None
     if not isinstance(std, float) or not std > 0 or not after:
         raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
     fraction = quantile - math.log(after / clip_norm_before(files, number)) / rate
@@ -248,8 +261,11 @@ def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> flo
     return (centred - (facts.counted / 2 - facts.clipped)) / std
 
 
-def _nearest_counts(noise: Floats) -> float:
-    """Return a bound on the probability of such near values: differences have density at most 1 / sqrt(4 pi)."""
+def _p_value_of_nearest_counts(noise: Floats) -> float:
+    """Return a bound on the probability that two values of fresh noise are as near as the nearest two.
+
+    The density of a difference is at most 1 / sqrt(4 pi).
+    """
     pairs = len(noise) * (len(noise) - 1) / 2
     nearest = min((b - a for a, b in itertools.pairwise(sorted(noise.tolist()))), default=math.inf)
     return pairs * 2 * nearest / math.sqrt(4 * math.pi) if pairs else 1.0

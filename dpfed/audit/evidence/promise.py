@@ -1,4 +1,4 @@
-"""Promise of a run's configuration, built anew from its tables alone: no data, no model."""
+"""Releases that a run's configuration promises, computed from its tables only, without data and model."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from dpfed.stages.maps import Identity
 from dpfed.stages.stage import Round
 
 _ROUNDING = 1e-9
-"""Relative difference of a calibration between machines."""
+"""Relative difference allowed between calibrations on different machines."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Promise:
-    """Privacy target of a client-level run whose uploads hold `sent` numbers.
+    """Privacy target of a client-level run whose uploads have `sent` numbers.
 
-    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`). charges_overflow: True for ledgers
-    up to version 0.3, which charge Poisson sampling and the probability to exceed a cap
+    fill: number of uploads to which padding clients fill up every sum (`dpfed.round.Method`); None without padding.
+    charges_overflow: True for ledgers up to version 0.3, which charge Poisson sampling and, in delta, the probability
+    of exceeding a cap.
     """
 
     sent: int
@@ -51,7 +52,7 @@ class Promise:
     charges_overflow: bool = False
 
     def longest_row(self, clip_norm: float) -> float | None:
-        """Return the bound on a row in the sum, without noise, in the units of the sum; None for Bernoulli samples."""
+        """Return the bound on the norm of a row without noise, in units of the sum; None for Bernoulli samples."""
         if self.privacy_target.noise_multiplier is None:
             return None
         if (rows := self.privacy_target.integer_rows) is not None:
@@ -60,25 +61,25 @@ class Promise:
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """Return the ledger line of round `number` (counted from 0) for a sum of `uploads` uploads."""
-        release = self.privacy_target.private.release(self._round(clip_norm, number, uploads))
-        return replace(release, mechanism=self._charged(release.mechanism))
+        release = self.privacy_target.private.release(self._round_without_clients(clip_norm, number, uploads))
+        return replace(release, mechanism=self._as_charged(release.mechanism))
 
     @property
     def charged_target(self) -> PrivacyTarget:
-        """Privacy target with the mechanism of the ledger's version, for sums of integers."""
-        noise, mechanism = self.privacy_target.private, self._charged(self.privacy_target.mechanism)
+        """Privacy target; for sums of integers, with the mechanism as the ledger's version charges it."""
+        noise, mechanism = self.privacy_target.private, self._as_charged(self.privacy_target.mechanism)
         if not self.charges_overflow or not isinstance(noise, IntegerNoise):
             return self.privacy_target
         described: Any = unsampled(mechanism)
         return replace(self.privacy_target, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
 
     def run(self, rounds: int) -> Composed:
-        """Return the first `rounds` rounds, charged at their largest."""
+        """Return the composition of the first `rounds` rounds, each with its largest possible charge."""
         run = self.privacy_target.mechanism_of_run(rounds)
-        return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
+        return replace(run, parts=tuple((self._as_charged(part), count) for part, count in run.parts))
 
-    def _charged(self, release: SingleRelease) -> SingleRelease:
-        """Return the release as the ledger's version describes it."""
+    def _as_charged(self, release: SingleRelease) -> SingleRelease:
+        """Return the release as the ledger's version charges it."""
         sampling, noise = sampling_of(release), unsampled(release)
         if not self.charges_overflow or not isinstance(sampling, CappedPoissonSampling):
             return release
@@ -86,8 +87,8 @@ class Promise:
         overflow = earlier_overflow(sampling.cap, q, sampling.clients, release.adjacency)
         return subsample(replace(noise, overflow=overflow), PoissonSampling(probability=q))  # type: ignore[type-var]
 
-    def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
-        """Return a round without clients and without a model, which is all that a charge depends on."""
+    def _round_without_clients(self, clip_norm: float, number: int, uploads: int) -> Round:
+        """Return a round without clients and without a model, since the charge depends on neither."""
         no_clients, nothing = np.zeros(0, dtype=np.int64), torch.zeros(0)
         state = ServerState(round=number, broadcast=nothing, clip_norm=clip_norm)
         return Round(
@@ -98,14 +99,15 @@ class Promise:
         )
 
 
-def with_more_noise(
+def config_with_stated_noise(
     config: Config, privacy_target: PrivacyTarget, *, noise: float | None, clip: float | None
 ) -> Config | None:
-    """Return the configuration with the run's stated noise multiplier, if today's account needs less noise.
+    """Return the configuration with the run's stated noise multiplier, if this version would calibrate less noise.
 
-    For Bernoulli samples: clip norm. Returns None if it was not left to the account, and for differences by rounding.
-    Claim: a run that passes by it has epsilon within its budget by today's account, too. More noise than the budget
-    needs is that of a less tight account when the run began; less noise is not accepted, so that it is found.
+    For Bernoulli samples, the clip norm takes the place of the noise multiplier. Returns None if the configuration
+    fixes the value, and for differences by rounding. A run may have more noise than necessary, since an earlier version
+    with a looser accountant calibrated it. Less noise is not accepted, so that checks find it.
+    Claim: a run that passes with this configuration has epsilon within its budget by this version's accountant, too.
     """
     table = config.privacy
     assert table is not None
@@ -121,8 +123,9 @@ def with_more_noise(
 
 
 def promise_of(config: Config, sent: int) -> Promise:
-    """Derive the promise as runs do. Errors: ConfigError or AccountingError if no run can have had this
-    configuration.
+    """Return the promise of a configuration, computed as a run computes its privacy target.
+
+    Errors: ConfigError or AccountingError if no run can have this configuration.
     """
     facts = method_specification(config.method.name)
     refuse(config, facts)
@@ -131,9 +134,9 @@ def promise_of(config: Config, sent: int) -> Promise:
 
 
 def canaries_of(config: Config) -> Canaries:
-    """Return the schedule of canaries, and their coin flips, of the run's seed.
+    """Return the schedule of canaries and their coin flips, which follow from the run's seed.
 
-    Their directions would need the model's size, which is not known here.
+    Their directions are not available, since they depend on the model's size, which is not known here.
     """
     return Canaries(
         count=config.audit.canaries,
@@ -145,5 +148,5 @@ def canaries_of(config: Config) -> Canaries:
 
 
 def canaries_present(config: Config, number: int) -> int:
-    """Count the canaries that take part in a round (counted from 1)."""
+    """Return the number of canaries that take part in a round (counted from 1)."""
     return len(canaries_of(config).canaries_of_round(number - 1)[0]) if config.audit.canaries else 0

@@ -1,4 +1,4 @@
-"""Rounds and charges, counted: configuration, ledger, checkpoint, all files of lines and the project must agree."""
+"""Evidence that configuration, ledger, checkpoint, metrics, diagnostics and project agree on rounds and charges."""
 
 from __future__ import annotations
 
@@ -19,58 +19,60 @@ from dpfed.records.reading import Unavailable
 from dpfed.runs.book import project_releases_of
 
 _STREAMED = 1e-3
-"""Relative difference of epsilon during a run, which is computed by another order of convolutions."""
+"""Relative difference allowed for epsilons during a run, which are computed by another order of convolutions."""
 
 
-def rounds_agree(files: RunFiles) -> Finding:
-    """Check that summary, metrics, diagnostics and checkpoint end with the same round.
+def files_agree_on_rounds(files: RunFiles) -> Finding:
+    """Check that summary, metrics, diagnostics and checkpoint end with one round, and that the stated end is possible.
 
-    A run that ended by "rounds" has all configured rounds; one that ended by "budget" had no room for another; and
-    charges without a round are counted.
+    A run that ended by "rounds" must have all configured rounds. For a run that ended by "budget", one more round must
+    exceed the budget. The summary must count the charges without a round.
     """
     done = files.summary.rounds
     counts = {
-        "metrics.jsonl": len(files.published),
+        "metrics.jsonl": len(files.published_rounds),
         "diagnostics.jsonl": len(files.rounds),
         "checkpoint.safetensors": files.checkpoint.round,
     }
     other = [f"{name} has {count}" for name, count in counts.items() if count != done]
     if other:
         return False, f"summary.json states {done} rounds; " + ", ".join(other) + ". Rounds were cut off or added."
-    problem = _problem_of_ending(files, done) or _charges(files, done)
+    problem = _ending_problem(files, done) or _charges_problem(files, done)
     if problem is not None:
         return False, problem
-    return True, f"{done} rounds in the summary, both files of lines and the checkpoint; {_reason_unchecked(files)}."
+    return True, f"{done} rounds in summary, metrics, diagnostics and checkpoint; {_ending_text(files)}."
 
 
-def _problem_of_ending(files: RunFiles, done: int) -> str | None:
-    """Return the problem with the run's stated reason of its end, if any."""
+def _ending_problem(files: RunFiles, done: int) -> str | None:
+    """Return the problem with the stated reason for the end of the run; None if there is none."""
     configured, stopped_by = files.config.federation.rounds, files.summary.stopped_by
     if stopped_by == "rounds":
         if done == configured:
             return None
-        return f"{done} rounds, config.toml has {configured}, and the run says that it ended with the last of them."
+        return (
+            f"the run states that it ended with the last round of config.toml, {configured}, but it has {done} rounds."
+        )
     if stopped_by != "budget":
-        return f"summary.json: stopped_by is {stopped_by!r}, no run ends so."
+        return f"summary.json: stopped_by is {stopped_by!r}, must be 'rounds' or 'budget'."
     if done >= configured:
-        return f"all {configured} rounds were run; that is no end by budget."
+        return f"the run states that its budget ended it, but all {configured} rounds were run."
     table = files.private_table
     budget = table.epsilon if table is not None else None
     if files.summary.project_ledger is not None:
         return None
     if budget is None:
-        return "the run says that its budget ended it, config.toml has no epsilon."
-    if files.config.privacy is None or not files.released:
+        return "the run states that its budget ended it, but config.toml has no epsilon."
+    if files.config.privacy is None or not files.releases:
         return None
-    epsilon = _with_one_more(files)
+    epsilon = _epsilon_with_one_more_round(files)
     if epsilon * (1 + _STREAMED) > budget:
         return None
     after, allowed = upwards(epsilon), upwards(budget)
-    return f"the run says that its budget ended it, with round {done + 1} epsilon were {after} of {allowed}."
+    return f"the run states that its budget ended it, but with round {done + 1} epsilon would be {after} of {allowed}."
 
 
-def _with_one_more(files: RunFiles) -> float:
-    """Return epsilon with one more round, charged at its largest."""
+def _epsilon_with_one_more_round(files: RunFiles) -> float:
+    """Return the epsilon with one more round at its largest possible charge."""
     privacy_target = files.promise.privacy_target
     mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
     mechanisms.append(privacy_target.mechanism_of_round(len(mechanisms)))
@@ -79,28 +81,33 @@ def _with_one_more(files: RunFiles) -> float:
             Composed.of(mechanisms), delta=privacy_target.delta, accountant=privacy_target.accountant
         )
     except AccountingError as error:
-        raise Unavailable(f"epsilon with one more round could not be found ({error}).") from None
+        raise Unavailable(f"epsilon with one more round could not be computed ({error}).") from None
 
 
-def _charges(files: RunFiles, done: int) -> str | None:
-    """Return charges beyond the last round: of a round that was interrupted before the budget ended the run."""
-    beyond = sorted(number for number, entries in files.entries.items() if number > done and not _only_aborted(entries))
+def _charges_problem(files: RunFiles, done: int) -> str | None:
+    """Return the problem with charges that have no finished round; None if there is none.
+
+    An interrupted round leaves such a charge. Only a run that the budget ended may have one after its last round.
+    """
+    beyond = sorted(
+        number for number, entries in files.entries.items() if number > done and not _are_all_aborted(entries)
+    )
     if beyond and files.summary.stopped_by != "budget":
-        return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
+        return f"ledger.jsonl: round {beyond[0]} is charged, but the run ended before it. Rounds were cut off."
     charges = Counter(entry.round for entry in files.trusted_ledger.releases)
     extra = sum(charges.values()) - sum(round < done for round in charges)
     stated = files.summary.interrupted_charges
     if stated is None:
         raise Unavailable("summary.json: does not count interrupted charges.")
     if stated < extra or (stated > extra and files.summary.project_ledger is None):
-        return f"ledger.jsonl: {extra} charges have no round of their own, summary.json counts {stated}."
+        return f"ledger.jsonl: {extra} charges have no finished round, summary.json counts {stated}."
     return None
 
 
-def project_agrees(files: RunFiles, path: Path) -> Finding:
-    """Check that the project's ledger has every release of the run's ledger, in an equal line.
+def project_ledger_agrees(files: RunFiles, path: Path) -> Finding:
+    """Check that the project's ledger has an equal line for every release of the run's ledger.
 
-    It has no charge of fresh noise that the run's ledger lacks.
+    The project's ledger must not have a charge of fresh noise for the run that the run's ledger lacks.
     """
     header, own = files.trusted_ledger.header, files.trusted_ledger.releases
     try:
@@ -111,27 +118,33 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
         raise Unavailable(str(error)) from None
     run = header.about.get("run")
     if run is None:
-        return False, f"the run's ledger does not say that it draws from a project; {path} cannot cover it."
+        return False, f"the run's ledger does not state that it is charged to a project, so {path} cannot cover it."
     if (project.ledger.header.clients, project.population) != (header.clients, header.population):
-        return False, f"{path} is for other clients than the run's."
+        return False, f"{path} is for clients that differ from the run's clients."
     heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.project_head}
     for name, head in heads.items():
         if not isinstance(head, str) or project.ledger.entries_after(head) is None:
-            return False, f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another."
+            return (
+                False,
+                f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another ledger.",
+            )
     charged = project_releases_of(str(run), project)
-    ours = _contents(one for one in own if isinstance(one, Release))
-    theirs = _contents(charged)
-    if unpaid := _rounds(ours - theirs):
-        return False, f"{path} was not charged as ledger.jsonl says for {rounds_text(unpaid)}."
+    ours = _line_counts(one for one in own if isinstance(one, Release))
+    theirs = _line_counts(charged)
+    if unpaid := _round_numbers(ours - theirs):
+        return False, f"{path} was not charged as ledger.jsonl states for {rounds_text(unpaid)}."
     repeatable = header.randomness == "simulated"
     if beyond := [one for one in (theirs - ours).elements() if repeatable or "nonce" in json.loads(one)]:
-        words = rounds_text(_rounds(beyond))
-        return False, f"{path} was charged for {words} besides, which ledger.jsonl lacks: another copy of the run."
-    return True, f"{len(own)} releases, each with a line of its own in {path} that says the same."
+        words = rounds_text(_round_numbers(beyond))
+        return (
+            False,
+            f"{path} was also charged for {words}, which ledger.jsonl lacks: there is another copy of the run.",
+        )
+    return True, f"{len(own)} releases, each with an equal line in {path}."
 
 
-def _contents(lines: Iterable[Release]) -> Counter[str]:
-    """Return lines as text, without what a project adds."""
+def _line_counts(lines: Iterable[Release]) -> Counter[str]:
+    """Return the lines as JSON text with their counts, without the keys that a project adds."""
     found: Counter[str] = Counter()
     for line in lines:
         record = line.to_dict()
@@ -142,20 +155,20 @@ def _contents(lines: Iterable[Release]) -> Counter[str]:
     return found
 
 
-def _rounds(contents: Iterable[str]) -> list[int]:
-    """Return rounds of these lines, counted from 1."""
+def _round_numbers(contents: Iterable[str]) -> list[int]:
+    """Return the rounds of these lines, counted from 1."""
     return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 
-def _only_aborted(entries: tuple[object, ...]) -> bool:
+def _are_all_aborted(entries: tuple[object, ...]) -> bool:
     return all(isinstance(entry, Aborted) for entry in entries)
 
 
-def _reason_unchecked(files: RunFiles) -> str:
+def _ending_text(files: RunFiles) -> str:
     if files.summary.stopped_by == "rounds":
-        return "they are all that are configured"
+        return "these are all configured rounds"
     if files.summary.project_ledger is not None:
-        return "the project's budget, which is not in these files, may have ended them"
+        return "the project's budget, which is not in these files, may have ended the run"
     if files.config.privacy is None:
-        return "that no other fits the budget of its clients is not looked at"
-    return "no other fits the budget"
+        return "it was not tested that one more round exceeds the clients' budget"
+    return "one more round would exceed the budget"

@@ -1,4 +1,4 @@
-"""Checks of a run's folder and of a training loop's ledger: one table for each kind of evidence."""
+"""Lists of the checks of a run's folder and of a training loop's ledger, in one table for each kind of evidence."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import TypeVar
 
 from accounting.errors import AccountingError
 from dpfed.audit.evidence import conformance, loop, noise_evidence, origin_evidence, step_evidence, sum_evidence
-from dpfed.audit.evidence.canary_test import coins_are_the_seeds
-from dpfed.audit.evidence.cohort_distribution import cohorts_and_the_seed, cohorts_follow_sampler
+from dpfed.audit.evidence.canary_test import canaries_follow_seed
+from dpfed.audit.evidence.cohort_distribution import cohorts_follow_seed_if_simulated, sizes_follow_sampler
 from dpfed.audit.evidence.cohort_members import members_follow_sampler
 from dpfed.audit.evidence.loop import LoopFiles
-from dpfed.audit.evidence.mask_evidence import chosen_by_public_data
+from dpfed.audit.evidence.mask_evidence import coordinates_follow_public_data
 from dpfed.audit.evidence.noise_shape import noise_is_shaped_as_charged
-from dpfed.audit.evidence.rounds_evidence import project_agrees, rounds_agree
+from dpfed.audit.evidence.rounds_evidence import files_agree_on_rounds, project_ledger_agrees
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.summary_evidence import figures_follow
+from dpfed.audit.evidence.summary_evidence import summary_values_follow
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method_specification
 from dpfed.runs.certificate import requests_certificate
 
 STATISTICAL = 7
-"""Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
-of counts, canaries. Each has this part of alpha, whether it can be made or not.
+"""Number of statistical checks, which share the error probability equally, even if some are not made.
+
+They test variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of counts, and canaries.
 """
 
 Files = TypeVar("Files", bound=RunFiles)
@@ -34,15 +35,17 @@ Table = Mapping[str, Callable[[Files], Finding]]
 
 
 def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
-    """Return the checks that apply to a run's folder, without that of canaries' scores. alpha: error probability of
-    each check that may fail by probability. project: the ledger that the run drew from."""
+    """Return the checks that apply to a run's folder, except the check of canaries' scores.
+
+    alpha: error probability of each statistical check. project: ledger that the run was charged to.
+    """
     checks = checks_of_claims(files)
     if project is not None:
-        checks += [check("project was charged alike", partial(project_agrees, files, project))]
-    elif _charges_taken_back(files):
-        checks += [check("charges taken back", partial(_taken_back, files))]
+        checks += [check("project was charged alike", partial(project_ledger_agrees, files, project))]
+    elif _number_of_withdrawn_charges(files):
+        checks += [check("withdrawn charges", partial(_withdrawn_charges_finding, files))]
     if requests_certificate(files.config) or _has_certificate(files):
-        checks += [check("certificate is computed again", partial(conformance.certificate_recomputed, files))]
+        checks += [check("certificate is computed again", partial(conformance.certificate_is_reproduced, files))]
     checks += _make_checks(
         _OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files
     )
@@ -51,22 +54,25 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
     if files.own_code:
-        own = check("own code is what ran", partial(origin_evidence.own_code_matches_run, files))
-        checks += [own if origin_evidence.loaded_here(files) else replace(own, decides=False)]
+        own = check("loaded code is the run's code", partial(origin_evidence.own_code_matches_run, files))
+        checks += [own if origin_evidence.own_code_is_loaded(files) else replace(own, decides=False)]
     if method_specification(files.config.method.name).needs_public_data:
-        checks += [check("coordinates are chosen by public data", partial(chosen_by_public_data, files))]
+        checks += [check("coordinates are chosen by public data", partial(coordinates_follow_public_data, files))]
     if files.has_canaries:
-        checks += [check("canaries are the seed's", partial(coins_are_the_seeds, files))]
+        checks += [check("canaries follow the seed", partial(canaries_follow_seed, files))]
     return checks
 
 
 def checks_of_claims(files: RunFiles) -> list[Check]:
-    """Return the checks of what a run states against what was charged: nothing in them is random."""
+    """Return the checks that compare a run's statements with its charges; they are deterministic."""
     return _make_checks(_OF_CLAIMS, files)
 
 
 def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
-    """Return the checks that apply to a `dpfed.ClientLevel` loop: checks of sums if the plan has its own chain."""
+    """Return the checks that apply to a `dpfed.ClientLevel` loop.
+
+    Sums and uploads are checked only if the ledger's lines could be compared with the plan.
+    """
     *checks, follows = _make_checks(_OF_LOOPS, files)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
     checks += _make_checks(_release_checks(alpha), files)
@@ -85,37 +91,37 @@ def _has_certificate(files: RunFiles) -> bool:
         return False
 
 
-def _charges_taken_back(files: RunFiles) -> int:
-    """Return the number of charges that the run's ledger takes back, as its project never had them."""
+def _number_of_withdrawn_charges(files: RunFiles) -> int:
+    """Return the number of charges that the run's ledger withdraws, because its project was never charged for them."""
     try:
         return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
     except (DpfedError, AccountingError):
         return 0
 
 
-def _taken_back(files: RunFiles) -> Finding:
+def _withdrawn_charges_finding(files: RunFiles) -> Finding:
     return None, (
-        f"ledger.jsonl marks {_charges_taken_back(files)} charges as taken back, since the project was never charged "
-        "for them. Give the project's ledger by --project to see that."
+        f"ledger.jsonl withdraws {_number_of_withdrawn_charges(files)} charges, since the project was never charged "
+        "for them. Give the project's ledger by --project to check that."
     )
 
 
 _OF_CLAIMS: Table[RunFiles] = {
-    "ledger is intact": conformance.ledger_intact,
-    "epsilon follows from the ledger": conformance.epsilon_follows,
-    "epsilon is possible": conformance.epsilon_is_possible,
-    "summary names what ran": conformance.summary_names_the_claim,
-    "all files have the same rounds": rounds_agree,
-    "every round is charged": conformance.rounds_charged,
+    "ledger is intact": conformance.ledger_is_intact,
+    "epsilon follows from the ledger": conformance.epsilon_follows_ledger,
+    "epsilon is possible": conformance.epsilon_reaches_lower_bound,
+    "summary names what ran": conformance.summary_states_the_claim,
+    "all files have the same rounds": files_agree_on_rounds,
+    "every round is charged": conformance.every_round_is_charged,
     "ledger follows the configuration": conformance.ledger_follows_configuration,
-    "all files are of one run": origin_evidence.files_are_of_one_run,
-    "model is the run's": origin_evidence.model_is_the_runs,
-    "other figures follow": figures_follow,
+    "all files are of one run": origin_evidence.files_belong_to_one_run,
+    "model is the run's": origin_evidence.model_belongs_to_run,
+    "other summary values follow": summary_values_follow,
 }
 _OF_LOOPS: Table[LoopFiles] = {
-    "ledger is intact": conformance.ledger_intact,
-    "epsilon keeps to the plan": loop.epsilon_keeps_to_the_plan,
-    "epsilon is possible": conformance.epsilon_is_possible,
+    "ledger is intact": conformance.ledger_is_intact,
+    "epsilon keeps to the plan": loop.epsilon_is_within_plan,
+    "epsilon is possible": conformance.epsilon_reaches_lower_bound,
     "every round is charged once": loop.rounds_are_charged_once,
     "ledger follows the plan": loop.ledger_follows_the_plan,
 }
@@ -133,8 +139,8 @@ def _release_checks(alpha: float) -> Table[RunFiles]:
         "noise is as large as charged": partial(noise_evidence.noise_is_as_charged, alpha=alpha),
         "noise is fresh in every round": partial(noise_evidence.noise_is_fresh, alpha=alpha),
         "noise is shaped as charged": partial(noise_is_shaped_as_charged, alpha=alpha),
-        "cohort sizes follow the sampler": partial(cohorts_follow_sampler, alpha=alpha),
+        "cohort sizes follow the sampler": partial(sizes_follow_sampler, alpha=alpha),
         "members follow the sampler": partial(members_follow_sampler, alpha=alpha),
-        "cohorts are the seed's, or not": cohorts_and_the_seed,
+        "cohorts follow the seed only if simulated": cohorts_follow_seed_if_simulated,
         "denominator is public": sum_evidence.denominator_is_public,
     }

@@ -1,4 +1,4 @@
-"""Files of a finished run, read without trusting them."""
+"""Files of a finished run, which are validated when they are read, since they are not trusted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from accounting.errors import AccountingError, EditedLedger, InvalidParameter, L
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
-from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
-from dpfed.audit.evidence.saved import Saved, saved_in
+from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
+from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.tables import Config, override, parse_written_config
@@ -38,9 +38,9 @@ _LONGEST = 1 << 40
 
 
 class RunFiles:
-    """Folder of a run. Every file is read when it is requested; a fault in it raises `Unavailable`.
+    """Folder of a run. Every file is read when it is requested; a faulty file raises `Unavailable`.
 
-    Errors: ConfigError without any run: without its configuration nothing can be checked.
+    Errors: ConfigError if config.toml cannot be read, since no check is possible without it.
     """
 
     ledger_name = "ledger.jsonl"
@@ -48,7 +48,7 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.compared: set[str] = set()  # keys of summary.json that a check has compared with something else
+        self.compared_keys: set[str] = set()  # keys of summary.json that a check has compared with other files
         try:
             text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
             tables = self.tables = tomllib.loads(text)
@@ -79,17 +79,17 @@ class RunFiles:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """Run built again from its configuration, on the CPU. Errors: Unavailable without its data or code."""
+        """Experiment rebuilt from the configuration on the CPU. Raises Unavailable without the run's data or code."""
         try:
             return build(
                 parse_written_config(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
             )
         except (DpfedError, AccountingError) as error:
-            raise Unavailable(f"the run cannot be built again here ({error}).") from None
+            raise Unavailable(f"the run cannot be rebuilt here ({error}).") from None
 
     @cached_property
     def client_ids(self) -> ClientIds | None:
-        """Ids from which lanes or turns follow, from client_ids.json; None if they follow from numbers."""
+        """Client ids of client_ids.json, which determine lanes or turns; None if clients' numbers determine them."""
         if not (self.path / self.client_ids_name).exists():
             return None
         try:
@@ -97,16 +97,16 @@ class RunFiles:
         except (OSError, ValueError, DpfedError) as error:
             raise Unavailable(f"{self.client_ids_name}: cannot be read ({error}).") from None
         if len(ids) != self.config.federation.clients:
-            raise Unavailable(f"{self.client_ids_name}: has {len(ids)} ids, not one of each client.")
+            raise Unavailable(f"{self.client_ids_name}: has {len(ids)} ids, must be one for each client.")
         return ids
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Sampler of the cohorts. Unavailable if lanes or turns follow from ids that are not known."""
+        """Sampler of the cohorts. Raises Unavailable if unknown client ids determine lanes or turns."""
         try:
             return sampler_of(self.config, ids_of_turns(self.config, self.client_ids))
         except ConfigError:
-            raise Unavailable(f"{self.client_ids_name}: is missing, and with it the order of turns.") from None
+            raise Unavailable(f"{self.client_ids_name}: is missing, so the order of turns is not known.") from None
 
     @cached_property
     def summary(self) -> Summary:
@@ -115,22 +115,22 @@ class RunFiles:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon that is stated. Unavailable if none is."""
+        """Epsilon that summary.json states. Raises Unavailable if it states none."""
         return _required_value(self.summary.epsilon, "epsilon")
 
     @property
     def delta(self) -> float:
-        """Delta that epsilon is stated at. Unavailable if there is none."""
+        """Delta that summary.json states. Raises Unavailable if it states none."""
         return _required_value(self.summary.delta, "delta")
 
     @cached_property
-    def checkpoint(self) -> Saved:
+    def checkpoint(self) -> SavedState:
         """State after the last round, from checkpoint.safetensors."""
-        return saved_in(self.path / "checkpoint.safetensors")
+        return read_checkpoint(self.path / "checkpoint.safetensors")
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Ledger of ledger.jsonl, with an intact chain and valid values. Errors: EditedLedger."""
+        """Ledger of ledger.jsonl. Raises EditedLedger if its hash chain is broken or a value is not valid."""
         try:
             ledger = Ledger.read(self.path / self.ledger_name)
             require.count(clients=ledger.header.clients)
@@ -144,94 +144,96 @@ class RunFiles:
 
     @cached_property
     def trusted_ledger(self) -> Ledger:
-        """Ledger for checks of other evidence. Unavailable if the check of the ledger fails."""
+        """Ledger for checks of other files. Raises Unavailable if the ledger is missing or edited."""
         try:
             return self.ledger
         except LedgerError:
-            raise Unavailable(
-                f"{self.ledger_name}: missing or not to be trusted, see the check of the ledger."
-            ) from None
+            raise Unavailable(f"{self.ledger_name}: is missing or edited, see the check of the ledger.") from None
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
-        """Lines of the ledger by round, counted from 1, without charges that were taken back."""
+        """Lines of the ledger by round, counted from 1, without withdrawn charges."""
         found: dict[int, tuple[Entry, ...]] = {}
         for entry in self.trusted_ledger.standing:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
         return found
 
     @cached_property
-    def released(self) -> Mapping[int, Release]:
-        """Releases about all clients: the last ledger line of each round."""
+    def releases(self) -> Mapping[int, Release]:
+        """Releases with client-level privacy by round: the last ledger line of each round, if it is a release."""
         last = {number: entries[-1] for number, entries in self.entries.items()}
         return {number: entry for number, entry in last.items() if isinstance(entry, Release)}
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """Guarantee that follows from the ledger alone, at the delta that the summary states, by the configured
-        accountant: of a run that ended early, the epsilon of its plan or budget."""
-        return self._of_ledger(Ledger.guarantee)
+        """Guarantee computed from the ledger only, by the configured accountant at the delta of the summary.
+
+        For a run that ended early, its epsilon is that of the plan or the budget.
+        """
+        return self._guarantee_by(Ledger.guarantee)
 
     @cached_property
-    def spent(self) -> Guarantee:
-        """Guarantee of the ledger's releases, as if they had been fixed in advance."""
-        return self._of_ledger(Ledger.if_fixed_in_advance)
+    def spent_guarantee(self) -> Guarantee:
+        """Guarantee of the ledger's releases, accounted as if their number had been fixed in advance."""
+        return self._guarantee_by(Ledger.if_fixed_in_advance)
 
-    def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
+    def _guarantee_by(self, account: Callable[..., Guarantee]) -> Guarantee:
         ledger, delta = self.trusted_ledger, self.delta
         try:
             return account(ledger, delta, accountant=self.accountant, with_lower_bound=False)
         except AccountingError as error:
-            raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
+            raise Unavailable(f"ledger.jsonl: its epsilon cannot be computed ({error}).") from None
 
     @cached_property
     def second_opinion(self) -> SecondOpinion | None:
-        """Epsilon of dp-accounting for the ledger's releases, at the same delta; None if nothing was released."""
+        """Epsilon of dp-accounting for the ledger's releases at the run's delta; None if nothing was released."""
         mechanism = self.trusted_ledger.charged(self.delta, accountant=self.accountant)
         return None if mechanism is None else second_opinion(mechanism, delta=self.delta)
 
     @cached_property
     def promised_today(self) -> Promise:
-        """Promise of a client-level configuration, for the ledger's length of uploads, calibrated by today's
-        account.
+        """Promise of a client-level configuration, calibrated by this version's accountant.
+
+        The length of uploads is taken from the ledger.
         """
-        lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
+        lengths = {str(release.detail.get("dimension")) for release in self.releases.values()}
         length = lengths.pop() if len(lengths) == 1 else ""
         if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
-            raise Unavailable("ledger.jsonl: its lines name no length of uploads, or several.")
+            raise Unavailable("ledger.jsonl: its lines state no length of uploads, or several lengths.")
         return promise_of(self.config, int(length))
 
     @cached_property
     def promise(self) -> Promise:
-        """Promise of the configuration, with the noise that the run states if that is more."""
-        today, (noise, clip) = self.promised_today, self._calibrated
-        more = with_more_noise(self.config, today.privacy_target, noise=noise, clip=clip)
+        """Promise of the configuration, with the run's stated noise if it is more than this version calibrates."""
+        today, (noise, clip) = self.promised_today, self._stated_noise_and_clip
+        more = config_with_stated_noise(self.config, today.privacy_target, noise=noise, clip=clip)
         try:
             promise = today if more is None else promise_of(more, today.sent)
-        except (DpfedError, AccountingError):  # no run has had so much
+        except (DpfedError, AccountingError):  # no run can have had the stated values
             promise = today
-        earlier = any(unsampled(release.mechanism).overflow for release in self.released.values())
+        earlier = any(unsampled(release.mechanism).overflow for release in self.releases.values())
         return replace(promise, charges_overflow=earlier)
 
     @property
-    def _calibrated(self) -> tuple[float | None, float | None]:
-        """Noise multiplier and clip norm that are stated; None if there are none to be read."""
+    def _stated_noise_and_clip(self) -> tuple[float | None, float | None]:
+        """Noise multiplier and clip norm that summary.json states; None for values that it lacks."""
         with suppress(Unavailable):
             return self.summary.noise_multiplier, self.summary.clip_norm
         return None, None
 
     @cached_property
-    def published(self) -> tuple[MetricsLine, ...]:
-        """Lines of metrics.jsonl: rounds 1, 2, ..., each once."""
-        return _numbered(self.path / "metrics.jsonl", MetricsLine)
+    def published_rounds(self) -> tuple[MetricsLine, ...]:
+        """Lines of metrics.jsonl, one for each of the rounds 1, 2, ..."""
+        return _lines_of_rounds(self.path / "metrics.jsonl", MetricsLine)
 
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
-        """Lines of diagnostics.jsonl: the rounds of metrics.jsonl."""
-        rounds = _numbered(self.path / "diagnostics.jsonl", RoundRecord)
-        if len(rounds) != len(self.published):
+        """Lines of diagnostics.jsonl, one for each round of metrics.jsonl."""
+        rounds = _lines_of_rounds(self.path / "diagnostics.jsonl", RoundRecord)
+        if len(rounds) != len(self.published_rounds):
             raise Unavailable(
-                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}. Lines were lost."
+                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl has {len(self.published_rounds)}. Lines "
+                "are missing."
             )
         return rounds
 
@@ -242,33 +244,35 @@ class RunFiles:
 
     @property
     def has_canaries(self) -> bool:
-        """True if the run was to have canaries, or has their file."""
+        """True if config.toml requires canaries, or canaries.jsonl exists."""
         return bool(self.config.audit.canaries) or (self.path / "canaries.jsonl").exists()
 
     @cached_property
     def canaries(self) -> tuple[CanaryLine, ...]:
-        """Lines of canaries.jsonl; none if the run was to have none."""
+        """Lines of canaries.jsonl; empty if the run has no canaries."""
         if not self.has_canaries:
             return ()
         return tuple(read_lines(self.path / "canaries.jsonl", CanaryLine))
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
-    """Return the clip norm that was published before this round, with the model it starts from."""
+    """Return the clip norm of this round, which was published with the result of the round before."""
     if number == 1:
         return files.promise.privacy_target.clip_norm
-    norm = files.published[number - 2].clip_norm
+    norm = files.published_rounds[number - 2].clip_norm
     if norm is None:
         raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
     return norm
 
 
-def _numbered(file: Path, kind: type[RoundLineKind]) -> tuple[RoundLineKind, ...]:
-    """Return the lines of a file, which must be rounds 1, 2, ..., each once."""
+def _lines_of_rounds(file: Path, kind: type[RoundLineKind]) -> tuple[RoundLineKind, ...]:
+    """Return the lines of a file, which must be one for each of the rounds 1, 2, ..."""
     lines = tuple(read_lines(file, kind))
     for expected, line in enumerate(lines, 1):
         if line.round != expected:
-            raise Unavailable(f"{file.name}, line {expected}: is about round {line.round}; lines were lost or moved.")
+            raise Unavailable(
+                f"{file.name}, line {expected}: is about round {line.round}; lines are missing or were moved."
+            )
     return lines
 
 
@@ -279,11 +283,13 @@ def _required_value(value: float | None, key: str) -> float:
 
 
 def _check_entry(entry: Entry) -> None:
-    """Validate the values of a line that the ledger itself accepts unchecked."""
+    """Validate the values of a ledger line that `Ledger.read` does not validate."""
     require.count(at_least=0, round=entry.round)
     if isinstance(entry, Aborted | Purchase):
         return
     if not 0 < require.positive(clip_norm=entry.clip_norm) + require.nonnegative(noise_std=entry.noise_std) < LARGEST:
-        raise InvalidParameter(f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: no run has them.")
+        raise InvalidParameter(
+            f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: are beyond the values of any run."
+        )
     if not isinstance(entry.detail, Mapping) or not all(isinstance(key, str) for key in entry.detail):
         raise InvalidParameter(f"detail={entry.detail!r}: must be an object.")

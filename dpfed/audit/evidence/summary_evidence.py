@@ -1,7 +1,7 @@
-"""Figures of summary.json beside epsilon, computed again: from the ledger, and from the saved model and its data.
+"""Evidence on all values of summary.json except epsilon, recomputed from the ledger, the saved model and the data.
 
-Every check adds its compared keys to `RunFiles.compared`; all other keys are listed as not checked, so that an unknown
-key is listed.
+Every check adds the keys that it compares to `RunFiles.compared_keys`. All other keys, including unknown ones, are
+listed as not checked.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from dpfed.server.state import ServerState
 _EXACT = 1e-6
 
 _OF_SCORES = 1e-3
-"""Relative difference of scores, which processors round differently; of an accuracy also two samples."""
+"""Relative difference allowed for scores, which processors round differently; accuracies may differ by two samples."""
 
 
-def figures_follow(files: RunFiles) -> Finding:
-    """Check that lower bound and delta for failures follow from the ledger.
+def summary_values_follow(files: RunFiles) -> Finding:
+    """Check that the lower bound and the delta charged for failures follow from the ledger.
 
     If the run's data can be loaded here, scores must follow from the saved model, and bits and bytes from the method.
     """
@@ -54,7 +54,7 @@ def figures_follow(files: RunFiles) -> Finding:
         expected |= found
     except Unavailable as reason:
         words = f" Scores, bits and bytes are not checked: {reason}"
-    files.compared.update(expected)
+    files.compared_keys.update(expected)
     stated = files.summary.to_dict()
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
@@ -63,13 +63,13 @@ def figures_follow(files: RunFiles) -> Finding:
     ]
     if wrong:
         return False, f"summary.json: {'; '.join(wrong)}."
-    return True, f"{', '.join(expected) or 'nothing'}: as computed again.{words}"
+    return True, f"{', '.join(expected) or 'no value'}: equal to the recomputed values.{words}"
 
 
-def not_checked(files: RunFiles) -> tuple[str, ...]:
-    """Return keys of summary.json that no check has compared with anything."""
+def unchecked_keys(files: RunFiles) -> tuple[str, ...]:
+    """Return the keys of summary.json that no check has compared with other files."""
     try:
-        return tuple(sorted(files.summary.to_dict().keys() - files.compared))
+        return tuple(sorted(files.summary.to_dict().keys() - files.compared_keys))
     except DpfedError:
         return ()
 
@@ -90,10 +90,10 @@ def _ledger_values(files: RunFiles) -> dict[str, object]:
     try:
         found = files.trusted_ledger.guarantee(files.delta, accountant=files.accountant)
     except AccountingError as error:
-        raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
+        raise Unavailable(f"ledger.jsonl: its lower bound cannot be computed ({error}).") from None
     summary = files.summary
     stated = (summary.advantage, summary.tpr_at_fpr, summary.gaussian_dp)
-    none = all(one is None for one in stated)  # summaries of older versions
+    none = all(one is None for one in stated)  # older versions do not state readings
     return {
         **({} if none else readings_of(found) or {}),
         "lower_bound": found.lower_bound,
@@ -103,9 +103,9 @@ def _ledger_values(files: RunFiles) -> dict[str, object]:
 
 
 def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
-    """Return expected values, and for scores the allowed relative and absolute differences."""
+    """Return the values recomputed from model and data, and the allowed relative and absolute differences of scores."""
     experiment, saved = files.experiment, files.checkpoint
-    _require_same(files, experiment)
+    _require_same_data(files, experiment)
     state = ServerState(
         round=saved.round,
         broadcast=saved.broadcast.to(experiment.device),
@@ -118,9 +118,9 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
             | {"validation_accuracy": None}
             | scores_on_validation(experiment, state)
         )
-    except (RuntimeError, ValueError) as error:  # a checkpoint of another form than this network
+    except (RuntimeError, ValueError) as error:  # the checkpoint does not fit this network
         raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
-    seen = [one.test_accuracy for one in files.published if one.test_accuracy is not None]
+    seen = [one.test_accuracy for one in files.published_rounds if one.test_accuracy is not None]
     now = scores.get("test_accuracy")
     best = max([*seen, *([now] if now is not None else [])], default=None)
     sent = sum(one.uplink_bytes or 0 for one in files.rounds)
@@ -129,7 +129,7 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
         "fixed_parameters": sum(one.numel() for one in experiment.model.fixed.values()),
         "loss": experiment.objective.loss.name,
     }
-    if _same_noise(files, experiment):
+    if _calibrates_equal_noise(files, experiment):
         exact |= communication_fields(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
     measured = [one.mask_entropy for one in files.rounds if one.has_result]
     if measured and None not in measured:
@@ -145,31 +145,31 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
     return {**scores, "best_test_accuracy": best, **exact}, rooms
 
 
-def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
-    """Return True unless another account calibrated the run's noise, on which the length of dithered uploads
-    depends.
-    """
+def _calibrates_equal_noise(files: RunFiles, experiment: Experiment) -> bool:
+    """Return True if this version calibrates the run's noise, on which the length of dithered uploads depends."""
     now = getattr(experiment.privacy_target, "noise_multiplier", None)
     return now is None or _is_near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
-def _require_same(files: RunFiles, experiment: Experiment) -> None:
-    """Raise Unavailable unless the data and the start are those of the run, not others of the same name."""
+def _require_same_data(files: RunFiles, experiment: Experiment) -> None:
+    """Raise Unavailable unless the data and the start on this machine are those of the run."""
     header = files.trusted_ledger.header
     try:
         key = population_key.read(files.path / "population.key")
     except AccountingError as error:
         raise Unavailable(str(error)) from None
     if header.binding is None or key is None or header.population is None:
-        raise Unavailable("the folder has no key of its clients' fingerprint, so that the data here may be other data.")
+        raise Unavailable(
+            "the folder has no key of its clients' fingerprint, so the data on this machine may differ from the run's."
+        )
     if header.population != population_fingerprint(experiment, key) or header.binding.get("start") != start_hash_of_run(
         experiment
     ):
-        raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
+        raise Unavailable("the data or the start that config.toml gives on this machine are not those of the run.")
 
 
-def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
-    """Return keys of the summary that follow from the configuration alone."""
+def values_from_configuration(files: RunFiles) -> dict[str, object]:
+    """Return the values of the summary that follow from the configuration only."""
     config = files.config
     return {
         "method": config.method.name,
@@ -181,19 +181,21 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
     }
 
 
-def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
-    """Return keys of the summary that follow from the releases and their promise; none without releases."""
+def values_from_ledger(files: RunFiles) -> dict[str, object]:
+    """Return the values of the summary that follow from the ledger's releases; empty without releases."""
     releases = files.trusted_ledger.releases
     if not releases:
         return {}
     found: dict[str, object] = {
         "accountant": files.guarantee.method,
         "noise_placement": noise_placement(releases),
-        "clip_norm": files.published[-1].clip_norm if files.published else None,
+        "clip_norm": files.published_rounds[-1].clip_norm if files.published_rounds else None,
     }
     if isinstance(last := releases[-1], LocalRelease):
         table = files.config.local.record
-        exact = table is not None and table.noise != "gaussian"  # its variance is rounded up to a whole number
+        exact = (
+            table is not None and table.noise != "gaussian"
+        )  # the variance of integer noise is rounded up to a whole number
         given = table.noise_multiplier if exact and table is not None else None
         return found | {
             "noise": "gaussian" if table is None else table.noise,
@@ -211,29 +213,29 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def protection_problem(files: RunFiles) -> str | None:
-    """Return the limitation of the guarantee that summary.json omits, if any.
+    """Return text on a limitation of the guarantee that summary.json omits; None if it omits none.
 
-    The note on public samples names the data, which is not in the folder: only its existence is checked.
+    The limitation by public samples describes data that are not in the folder, so only its existence is checked.
     """
     stated = files.summary.not_protected
     config, public = files.config, []
     if config.data.public:
         public = [one for one in stated if one.startswith(f"{config.data.public} samples ") and "not protected" in one]
         if len(public) != 1:
-            return "not_protected does not name the public samples"
+            return "not_protected does not mention the public samples"
     set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
     if len(set_aside) != (config.data.validation is not None):
-        return "not_protected does not name the validation samples"
-    expected = limitations_of_guarantee([*public, *set_aside], config, decodes_first(config))
-    if files.trusted_ledger.header.plan is None:  # of version 0.2
+        return "not_protected does not mention the validation samples"
+    expected = limitations_of_guarantee([*public, *set_aside], config, decodes_before_clipping(config))
+    if files.trusted_ledger.header.plan is None:  # a ledger of version 0.2
         expected = tuple(one for one in expected if one != CHARGED_LOSSES)
-    nodes = config.aggregation.kind == "protocol"  # of which the clients may be nodes of an engine: no file names one
+    nodes = config.aggregation.kind == "protocol"  # clients may be nodes of an engine, which no file states
     lacking = [one for one in expected if one not in stated and not (nodes and limitation_on_nodes(one) in stated)]
     return f"not_protected lacks {lacking[0]!r}" if lacking else None
 
 
-def decodes_first(config: Config) -> bool:
-    """Return True if a trusted server decodes every upload before it clips."""
+def decodes_before_clipping(config: Config) -> bool:
+    """Return True if a trusted server decodes every upload before clipping."""
     chosen = method_specification(config.method.name)
     if config.privacy is None or config.privacy.release != "sum" or sums_integers(config):
         return False

@@ -1,5 +1,5 @@
-"""Audits of a user's function: inputs of two neighbouring worlds, and its outputs.
+"""Audits of a user's function: its outputs for inputs of two neighbouring worlds, tested against its claim.
 
-`audit` runs it, `claim` reads the claim, `worlds` makes the neighbours, `process` runs the function, `outputs` and
-`learnt_scores` turn its outputs into scores.
+`audit` runs the audit, `claim` reads the claim, `worlds` makes the neighbouring inputs, `process` runs the function,
+`outputs` and `learnt_scores` turn its outputs into scores.
 """

@@ -1,4 +1,4 @@
-"""Audit of a function: outputs in two worlds of a client or a record, against a claim."""
+"""Audit of a function: a claim is tested on its outputs in two worlds that differ in one client or one record."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import numpy as np
 
 from accounting import require
 from accounting.arrays import Floats
-from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, farthest
+from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, largest_gap_ratio
 from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outputs import Calls, CallTrials, coded_table
+from dpfed.audit.functions.outputs import CallTrials, FunctionCaller, output_table_with_codes
 from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.power import EpsilonFound, epsilon_found
-from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
+from dpfed.audit.functions.process import FunctionProcess
+from dpfed.audit.functions.worlds import Worlds, pair_with_nan, pairs_of_updates
 from dpfed.audit.outcome import Audit, PairTest
-from dpfed.audit.statistics.thresholds import ScoreCuts, coins
-from dpfed.audit.trials import Progress, Share, split
+from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
+from dpfed.audit.trials import Progress, TrialShare, split_trials
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 
 TRIALS = 6_000
-"""Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""
+"""Number of trials, over all pairs, that finds noise short by a fifth at a noise multiplier of 1."""
 
 _OF_EXACT = 0.02
-"""Part of the error probability of a Gaussian claim for the exact distance of two calls with the same seed."""
+"""Part of the error probability for `exact_distance`, which is tested for Gaussian claims only."""
 
 _OF_EVENTS = 0.25
-"""Part of the error probability for the test of events, if a pilot saw any."""
+"""Part of the error probability for the test of events, if a pilot found events."""
 
-ENOUGH = 0.9
-"""Part of the claimed separation that a pair must show, by an estimate."""
+NEEDED_SEPARATION = 0.9
+"""Part of the claimed separation that the estimated separation of a pair must reach for a pass."""
 
 _NEARLY = 0.9
-"""Part of the largest separation of a pilot; the first pair above it is the best one."""
+"""Part of the largest separation in a pilot; the first pair with a separation above this part is the best pair."""
 
 _BEYOND_CHANCE = 1.5
 _CUT = 1e6
@@ -78,19 +78,21 @@ def audit_function(
 ) -> FunctionAudit:
     """Test a claim about `f(updates [clients, dimension], seed) -> output` in two worlds that differ in a client.
 
-    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile; a stronger claim
-               needs fewer trials. delta, adjacency: see `functions.claim.claim_of`.
-    clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
+    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile. A claim of a
+               mechanism needs fewer trials than (epsilon, delta). delta, adjacency: see `functions.claim.claim_of`
+    clip_norm: bound on the norm of one client's update that f enforces; updates far above, at and below it are tried
     layout:    sizes of the layers of the updates
-    worlds:    custom pairs of inputs in place of updates, of any kind: records, a state and a batch
-    trials:    number of counted calls, over both worlds and all pairs. A pilot needs more: for 6,000 trials 450 a pair
-               if noise follows the seed (11,940 calls in all at most), 2,650 if it does not (30,940)
-    batched:   f(updates [t, clients, dimension], seeds [t]) returns t outputs
-    arrays:    "torch" or "numpy": type of the inputs of f time_limit: seconds, for all calls, in a separate process
+    worlds:    custom pairs of inputs of any kind, in place of updates: records, or a state and a batch
+    trials:    number of counted calls, over both worlds and all pairs. A pilot makes further calls: with 6,000 trials,
+               450 for each pair if noise follows the seed (at most 11,940 calls in all), else 2,650 (30,940)
+    batched:   True if f(updates [t, clients, dimension], seeds [t]) returns t outputs
+    arrays:    "torch" or "numpy": type of the inputs of f
+    time_limit: seconds for all calls together, which run in a separate process
 
-    f must be random anew in every call, from its seed or otherwise. If it follows the seed, fewer trials suffice.
+    f must draw new randomness in every call, from its seed or otherwise; from its seed, fewer calls suffice.
     Claim: a sound function fails with probability at most 1 - confidence. A pass is no proof: it states which faults
-    would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the time is over.
+    would have been found. Errors: ConfigError for a claim or function that cannot be audited (a claim that is none, a
+    function that raises in every call), RunError if the time limit is exceeded.
     """
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
     require.count(at_least=2, clients=clients)
@@ -109,7 +111,7 @@ def audit_function(
     )
     if not pairs:
         raise ConfigError("worlds=[]: must be at least one pair of inputs.")
-    with Process(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
+    with FunctionProcess(f, arrays=arrays, batched=batched, time_limit=time_limit) as process:
         return audit_calls(
             process,
             stated,
@@ -124,7 +126,7 @@ def audit_function(
 
 
 def audit_calls(
-    calls: Calls,
+    calls: FunctionCaller,
     claim: FunctionClaim,
     pairs: Sequence[Worlds],
     *,
@@ -135,39 +137,39 @@ def audit_calls(
     of_updates: bool = False,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Test a claim about calls of a function, for given pairs of inputs; see `audit_function`.
+    """Test a claim about the outputs of `calls` for given pairs of inputs; `audit_function` describes the arguments.
 
-    of_updates: True if inputs are rows of updates, of which one may be NaN.
+    of_updates: True if inputs are rows of updates, so that the check with NaN in one row applies.
     """
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = CallTrials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
-    exact = _OF_EXACT if claim.gaussian else 0.0
+    exact = _OF_EXACT if claim.is_gaussian else 0.0
     pairs, pilots, measured = pairs_with_trials(trial, pairs, number)
-    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
+    moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.is_gaussian else None
     alpha *= 1 - exact
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[PairTest] = []
     guessed = []
-    shares = split(
+    shares = split_trials(
         [PilotedPair(*both) for both in zip(pairs, pilots, strict=True)],
-        [one.shown for one in pilots],
+        [one.largest_separation for one in pilots],
         trials=number,
         alpha=alpha * (1 - part),
         seed=seed,
         nearly=_NEARLY,
     )
     for share in shares:
-        found, guesses = _tests(share, trial, claim)
+        found, guesses = _pair_tests(share, trial, claim)
         tests += found
         guessed.append(guesses)
     if part:
         worlds = [np.concatenate([both[world] for both in guessed]) for world in (0, 1)]
-        both_seen = math.prod(share.both_seen for share in shares)
+        both_seen = math.prod(share.probability_of_both_worlds for share in shares)
         tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
     tried = {share.pair.pair.name for share in shares}
     power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
-    known = claim.gaussian or claim.drawn is not None
+    known = claim.is_gaussian or claim.drawn_cohort is not None
     return Audit(
         method=name,
         claim=claim,
@@ -175,10 +177,10 @@ def audit_calls(
         trials=sum(share.trials for share in shares),
         seed=seed,
         tests=tuple(tests),
-        checks=(*([moved] if moved else []), *_checks(trial, pilots, pairs[0] if of_updates else None)),
+        checks=(*([moved] if moved else []), *_checks_beside_scores(trial, pilots, pairs[0] if of_updates else None)),
         power=power,
-        needed_gap=ENOUGH,
-        farthest=_BEYOND_CHANCE * farthest(claim.mu) if claim.gaussian else math.inf,
+        needed_gap=NEEDED_SEPARATION,
+        largest_plausible_gap=_BEYOND_CHANCE * largest_gap_ratio(claim.mu) if claim.is_gaussian else math.inf,
         advice="Give more trials." if known else "Give more trials, or claim a mechanism.",
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         only_measured=measured,
@@ -186,43 +188,46 @@ def audit_calls(
     )
 
 
-def _tests(
-    share: Share[PilotedPair], trial: CallTrials, claim: FunctionClaim
+def _pair_tests(
+    share: TrialShare[PilotedPair], trial: CallTrials, claim: FunctionClaim
 ) -> tuple[list[PairTest], tuple[Floats, Floats]]:
-    """Return one test of every score, and the guesses of events in the worlds 0 and 1."""
+    """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
     pair, pilot = share.pair
-    alpha, counts = share.alpha / len(pilot.scores), coins(share.trials, share.seed)
-    mu = claim.mu if claim.gaussian else None
+    alpha, counts = share.alpha / len(pilot.scores), trials_in_worlds(share.trials, share.seed)
+    mu = claim.mu if claim.is_gaussian else None
     cuts = [
-        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
+        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn_cohort)
         for score in pilot.scores
     ]
     scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
-    for chunk, rows in trial.chunks(pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), pair.name):
-        table = coded_table(rows)
-        scored[:, chunk] = [score.of(table[:, CODES:]) for score in pilot.scores]
+    for chunk, rows in trial.chunks(pair, (trial.draw_seeds(counts[0]), trial.draw_seeds(counts[1])), pair.name):
+        table = output_table_with_codes(rows)
+        scored[:, chunk] = [score.score_rows(table[:, CODES:]) for score in pilot.scores]
         if pilot.events is not None:
             guesses[chunk] = pilot.events.guesses(table[:, :CODES])
     found = [
-        _test(share, score, (seen[: counts[0]], seen[counts[0] :]), claim, alpha, cut)
+        _score_test(share, score, (seen[: counts[0]], seen[counts[0] :]), claim, alpha, cut)
         for score, seen, cut in zip(pilot.scores, scored, cuts, strict=True)
     ]
     return found, (guesses[: counts[0]], guesses[counts[0] :])
 
 
-def _test(
-    share: Share[PilotedPair],
+def _score_test(
+    share: TrialShare[PilotedPair],
     score: LearntScore,
     seen: tuple[Floats, Floats],
     claim: FunctionClaim,
     alpha: float,
     cuts: ScoreCuts,
 ) -> PairTest:
-    """Return the test of one score: half of alpha for the whole profile, half for the bound that suits the claim."""
-    # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
-    counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
-    half, level = alpha / 2, alpha * share.both_seen
-    test = PairTest.of(
+    """Return the test of one score: half of alpha for the whole profile, half for the lower bound.
+
+    The lower bound is on mu for a Gaussian claim, else on epsilon.
+    """
+    # The shift without noise is measured in few calls: a client that is drawn rarely may be in none of them.
+    counted = replace(score, pilot=seen, shift=score.shift if claim.drawn_cohort is None else None)
+    half, level = alpha / 2, alpha * share.probability_of_both_worlds
+    test = PairTest.from_scores(
         seen,
         claim,
         cuts,
@@ -230,44 +235,49 @@ def _test(
         score=score.kind,
         gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
         of_profile=half,
-        of_bound=level if claim.gaussian else level / 2,
+        of_bound=level if claim.is_gaussian else level / 2,
         of_gaussian=level / 2,
     )
-    shown, claimed = (test.mu, claim.mu) if claim.gaussian else (test.lower_bound, claim.epsilon)
+    shown, claimed = (test.mu, claim.mu) if claim.is_gaussian else (test.lower_bound, claim.epsilon)
     finds = math.inf
     if share.best:
         numbers = len(seen[0]), len(seen[1])
-        finds = epsilon_found(claim, score, cuts.of_profile, trials=numbers, of_profile=half, level=level / 2)
-    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.of(claim, finds))
+        finds = epsilon_found(claim, score, cuts.profile_thresholds, trials=numbers, of_profile=half, level=level / 2)
+    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.for_claim(claim, finds))
 
 
-def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
-    """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
+def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+    """Return the checks that are not tests of scores. updates: worlds of rows for the check with NaN;
+    None to skip it.
+    """
     found = []
     if any(one.shows_seed for one in pilots):
-        words = "noise follows the seed, and the seed is in the output: a reader can subtract the noise."
+        words = "the noise follows the seed, and the seed is in the output, so that a reader can subtract the noise."
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
-        words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for one: {trial.raised[0]}"
-        detail = f"{words}. An exception counts as an output of which the type is visible."
+        words = (
+            f"raised in {len(trial.raised):,} of {sum(trial.calls_per_chunk):,} calls, for example: {trial.raised[0]}"
+        )
+        detail = f"{words}. An exception counts as an output whose type is visible."
         found.append(Check(name="exceptions", passed=None, detail=detail, decides=False))
-    return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
+    return (*found, _not_a_number_check(trial, updates)) if updates is not None else tuple(found)
 
 
-def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
-    """Return a note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on
-    it.
+def _not_a_number_check(trial: CallTrials, pair: Worlds) -> Check:
+    """Check if a client that sends NaN is visible in the output.
+
+    In most code it is visible; the verdict does not depend on this check.
     """
     name = "not a number"
-    rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
+    rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.draw_seeds(20))
     if all(row.raised for row in rows):
         return Check(name=name, passed=True, detail="an update that is not finite is refused.")
     if not any(np.isnan(row.numbers).any() for row in rows):
-        return Check(name=name, passed=True, detail="an update that is not finite leaves no trace of that kind.")
+        return Check(name=name, passed=True, detail="an update with NaN leaves no NaN in the output.")
     return Check(
         name=name,
         passed=None,
-        detail="an update with NaN makes the output NaN: a client that sends one shows that it took part. Put zeros in "
-        "its place before the clip.",
+        detail="an update with NaN makes the output NaN: a client that sends NaN reveals that it took part. Replace "
+        "NaN by zero before the clip.",
         decides=False,
     )

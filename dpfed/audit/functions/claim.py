@@ -35,14 +35,18 @@ Claimed = object
 """Claim: (epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function of epsilons."""
 
 _WIDEST = 60.0
-_PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many deltas (np.where in place of if)."
+_PROFILE = (
+    "A privacy profile maps a NumPy array of epsilons to an array of deltas of equal shape (np.where in place of if)."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DrawnGaussian:
-    """Gaussian on a drawn cohort, by the distribution of its best score: not that of a Gaussian of equal epsilon.
+    """Claimed Gaussian mechanism on a drawn cohort, and the distribution of its best score.
 
-    law: of scores in units of the noise. gaussian, sampling: of the claim
+    That distribution is not the one of a Gaussian mechanism of equal epsilon.
+    law:       distribution of scores in units of the noise's standard deviation
+    gaussian:  claimed mechanism without its sampling; sampling: claimed sampling
     """
 
     law: NormalMixture
@@ -52,18 +56,18 @@ class DrawnGaussian:
 
     @property
     def centre(self) -> float:
-        """Mean in world 0."""
+        """Mean of the score in world 0."""
         return float(self.law.weights[0] @ self.law.means[0])
 
     @property
     def std(self) -> float:
-        """Standard deviation within a world, of noise and cohort together."""
+        """Standard deviation of the score within a world, from noise and cohort together."""
         variances = [w @ (m - w @ m) ** 2 for w, m in zip(self.law.weights, self.law.means, strict=True)]
         return float(np.sqrt(1 + np.mean(variances)))
 
     @property
     def separation(self) -> float:
-        """Distance of the worlds' means, over the standard deviation within."""
+        """Distance between the mean scores of the two worlds, over the standard deviation within a world."""
         return (float(self.law.weights[1] @ self.law.means[1]) - self.centre) / self.std
 
     @property
@@ -71,7 +75,7 @@ class DrawnGaussian:
         return float(accountant.epsilon(subsample(self.gaussian, self.sampling), delta=self.delta))
 
     def with_noise_short(self, part: float) -> DrawnGaussian:
-        """Return the same mechanism with a noise standard deviation smaller by this part."""
+        """Return this mechanism with a noise standard deviation that is smaller by `part`."""
         means = self.law.means[0] / (1 - part), self.law.means[1] / (1 - part)
         noise = replace(self.gaussian, noise_multiplier=self.gaussian.noise_multiplier * (1 - part))
         return replace(self, law=replace(self.law, means=means, own=means), gaussian=noise)
@@ -81,34 +85,34 @@ class DrawnGaussian:
 class FunctionClaim:
     """Claim as a profile: delta at every real epsilon, for both orders of neighbours.
 
-    epsilon:   at `delta`
-    mu:        the shift of a Gaussian with this epsilon at `delta`; exact if `gaussian`
-    adjacency: of the neighbours of the claim
-    drawn:     the distribution for a claimed Gaussian on a drawn cohort
+    epsilon:   claimed epsilon at `delta`
+    mu:        shift of a Gaussian mechanism with this epsilon at `delta`
+    is_gaussian: True if the claim is exactly mu-Gaussian DP
+    adjacency: adjacency of the claim
+    drawn_cohort: a claimed Gaussian mechanism on a drawn cohort; None for any other claim
     """
 
-    words: str
+    description: str
     profile: PrivacyProfile
     epsilon: float
     delta: float
     mu: float
-    gaussian: bool
+    is_gaussian: bool
     adjacency: Adjacency
-    drawn: DrawnGaussian | None = None
+    drawn_cohort: DrawnGaussian | None = None
 
     @property
     def separation(self) -> float:
-        """Distance of the means of the best score's worlds, over the standard deviation within, if the claim holds
-        exactly."""
-        return self.mu if self.drawn is None else self.drawn.separation
+        """Distance between the worlds' means of the best score, over its standard deviation, if the claim is tight."""
+        return self.mu if self.drawn_cohort is None else self.drawn_cohort.separation
 
 
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
     """Return the claim as a profile.
 
-    delta: of the stated epsilon, by default 1e-5, or the claim's own; adjacency: by default the claim's own, or
-    add-remove.
-    Errors: ConfigError for anything that is no claim.
+    delta: delta of the stated epsilon; by default the claim's delta, or 1e-5 if it has none. adjacency: by default the
+    claim's adjacency, or add-remove if it has none.
+    Errors: ConfigError for an object that is none of the kinds of `Claimed`.
     """
     match claim:
         case Guarantee(mechanism=None):
@@ -129,10 +133,11 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
 
 
 def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
-    """Return the profile that (epsilon, delta) alone implies.
+    """Return the largest profile of mechanisms that are (epsilon, delta)-DP.
 
-    It is that of randomised response that shows its input with probability delta. At 0 <= e < epsilon: 1 - (1 -
-    delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at negative e, by symmetry.
+    It is the profile of randomised response that reveals its input with probability delta. At 0 <= e < epsilon it is
+    1 - (1 - delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015), from epsilon on delta; negative e follow
+    by symmetry.
     """
 
     def above_zero(eps: Floats) -> Floats:
@@ -143,7 +148,7 @@ def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
 
 
 def equivalent_shift(epsilon: float, delta: float) -> float:
-    """Return the shift over noise of a Gaussian whose epsilon at `delta` is this one."""
+    """Return the mu (shift over noise) of the Gaussian mechanism that has this epsilon at `delta`."""
     if not math.isfinite(epsilon):
         return math.inf
 
@@ -160,19 +165,21 @@ def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | N
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
     if isinstance(claim[1], int | float) and claim[1] == 0:
         raise ConfigError(
-            f"claim={claim!r}: delta=0 is not supported. What holds at delta 0 holds at any delta: claim "
+            f"claim={claim!r}: delta=0 is not supported. A claim at delta 0 holds at any delta: claim "
             f"({claim[0]!r}, 1e-9)."
         )
     epsilon, delta = require.nonnegative(epsilon=claim[0]), require.open_probability(delta=claim[1])
     if at is not None and at != delta:
-        raise ConfigError(f"delta={at!r}: the claim {claim!r} has its own. Leave delta out, or claim at this one.")
+        raise ConfigError(
+            f"delta={at!r}: the claim {claim!r} states another delta. Leave delta out, or claim an epsilon at {at!r}."
+        )
     return FunctionClaim(
-        words=f"({epsilon!r}, {delta!r})",
+        description=f"({epsilon!r}, {delta!r})",
         profile=point_profile(epsilon, delta),
         epsilon=epsilon,
         delta=delta,
         mu=equivalent_shift(epsilon, delta),
-        gaussian=False,
+        is_gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
 
@@ -180,26 +187,26 @@ def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | N
 def _mechanism_claim(claim: Any, delta: float, adjacency: str | None) -> FunctionClaim:
     own = Adjacency.of(claim.adjacency)
     if adjacency is not None and Adjacency.of(adjacency) is not own:
-        raise ConfigError(f"adjacency={adjacency!r}: the claimed mechanism is about {own} neighbours.")
+        raise ConfigError(f"adjacency={adjacency!r}: the claimed mechanism has adjacency {own}. Leave adjacency out.")
     plain = plain_gaussian(claim)
     epsilon = accountant.epsilon(claim, delta=delta)
     return FunctionClaim(
-        words=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
+        description=f"{claim.to_dict().get('kind', type(claim).__name__.lower())}, {own} neighbours",
         profile=profiles.profile(claim),
         epsilon=epsilon,
         delta=delta,
         mu=plain.mu if plain is not None else equivalent_shift(epsilon, delta),
-        gaussian=plain is not None,
+        is_gaussian=plain is not None,
         adjacency=own,
-        drawn=_drawn_cohort_scores(claim, delta),
+        drawn_cohort=_drawn_cohort_scores(claim, delta),
     )
 
 
 def _drawn_cohort_scores(claim: object, delta: float) -> DrawnGaussian | None:
-    """Return the distribution of scores if the client under test sends its most.
+    """Return the distribution of scores if the client under test sends an update of the clip norm.
 
-    In world 0 it is missing, sends zeros, or the opposite. In a cohort of fixed size another client, which sends the
-    opposite, is drawn in its place.
+    In world 0, by adjacency, it is missing, sends zeros, or sends the opposite update. A cohort of fixed size without
+    it contains another client in its place, which sends the opposite update.
     """
     if not isinstance(claim, Subsampled):
         return None
@@ -221,29 +228,31 @@ def _profile_claim(claim: Callable[[Floats], ArrayLike], delta: float, adjacency
     at = np.linspace(0.0, _WIDEST, 60_001)
     try:
         deltas = np.asarray(claim(at), dtype=float)
-    except Exception as error:  # it is the user's
+    except Exception as error:  # the user's function may raise anything
         raise ConfigError(f"claim: fails for an array of epsilons ({error}). {_PROFILE}") from None
     if deltas.shape != at.shape:
         raise ConfigError(f"claim: gave shape {deltas.shape} for {at.size} epsilons. {_PROFILE}")
     below = deltas <= delta
     epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
     return FunctionClaim(
-        words="a profile",
+        description="a profile",
         profile=claim,
         epsilon=epsilon,
         delta=delta,
         mu=equivalent_shift(epsilon, delta),
-        gaussian=False,
+        is_gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
 
 
-def farthest(mu: float) -> float:
-    """Return the largest distance of a mu-GDP mechanism's score, in standard deviations within its worlds, over mu.
+def largest_gap_ratio(mu: float) -> float:
+    """Return an upper bound on s / mu, where s is the separation of any score of a mu-GDP mechanism.
 
-    A little more than 1, or for large mu much more (of signs, for example). With densities p, q and m = (p + q) / 2,
-    the square of a score's gap over its variance under m (that within, and a quarter of the square) is at most the
-    integral of (p - q)^2 / m (Cauchy-Schwarz), and no post-processing makes that larger.
+    s is the distance between the means of the two worlds over the standard deviation within a world. The bound is a
+    little above 1, and far above 1 for large mu (which scores that are signs reach, for example). Let p, q be the
+    densities, m = (p + q) / 2. A score's squared gap over its variance under m (variance within a world plus a quarter
+    of the squared gap) is at most the integral of (p - q)^2 / m (Cauchy-Schwarz). No post-processing makes the integral
+    larger.
     """
     if not 0 < mu < math.inf:
         return math.inf

@@ -1,4 +1,4 @@
-"""Calls of a function under audit in a drawn order, and their outputs as tables of numbers."""
+"""Calls of a function under audit in a random order, and their outputs as tables of numbers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from accounting.arrays import Floats
 from dpfed.audit.functions.worlds import Worlds
-from dpfed.audit.trials import Ids, Progress, in_drawn_order
+from dpfed.audit.trials import CallNumbers, Progress, calls_in_random_order
 from dpfed.errors import ConfigError
 
-_BITS = 52  # a float64 holds such whole numbers exactly
+_BITS = 52  # a float64 holds whole numbers of 52 bits exactly
 
 COLUMNS_BEFORE = 2
-"""Number of columns of a table before those of the numbers."""
+"""Number of columns of a table before the columns of the output's entries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Output:
-    """Output of one call. kind: a number for everything but numbers: keys, types, dtypes, shapes, or type of the
-    exception.
+    """Output of one call.
 
-    raised: message of the exception; empty without one
+    numbers: all numbers of the output [k]. kind: code of its keys, types, dtypes and shapes, or of an exception's type.
+    raised: message of the exception; empty if none was raised.
     """
 
     numbers: Floats
@@ -34,39 +34,39 @@ class Output:
 
 
 def output_of(seen: object) -> Output:
-    """Return an output of a call. Errors: ConfigError for an unknown kind."""
-    return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
+    """Return the output of a call from what the function returned. Errors: ConfigError for an unsupported type."""
+    return Output(numbers=numbers_of(seen), kind=_hash_code("\n".join(_structure_texts(seen)).encode()))
 
 
-def exception(error: BaseException, words: str) -> Output:
-    """Return the output of a call that raised an exception, which is visible, too."""
-    return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
+def exception_output(error: BaseException, words: str) -> Output:
+    """Return the output of a call that raised an exception, whose type is visible to a reader of outputs."""
+    return Output(numbers=np.zeros(0), kind=_hash_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
 def numbers_of(seen: object) -> Floats:
-    """Return all numbers of an output, in order [k]. Errors: ConfigError for an unknown kind.
+    """Return all numbers of an output, in order [k]. Errors: ConfigError for an unsupported type.
 
-    Known are arrays and tensors of any library and shape, numbers, text, bytes, and lists and dictionaries of these (by
-    sorted keys).
+    Supported: arrays and tensors of any library and shape, numbers, text, bytes, and lists and dictionaries (in the
+    order of sorted keys) of these.
     """
-    parts = _parts(seen)
+    parts = _flat_arrays(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _parts(seen: object) -> list[Floats]:
+def _flat_arrays(seen: object) -> list[Floats]:
     match seen:
         case None:
             return []
         case str():
-            return _parts(seen.encode())
+            return _flat_arrays(seen.encode())
         case bytes() | bytearray() | memoryview():
             return [np.frombuffer(bytes(seen), dtype=np.uint8).astype(np.float64)]
         case Mapping():
-            return [part for key in sorted(seen, key=str) for part in _parts(seen[key])]
+            return [part for key in sorted(seen, key=str) for part in _flat_arrays(seen[key])]
         case list() | tuple() | set() | frozenset():
-            return [part for one in seen for part in _parts(one)]
+            return [part for one in seen for part in _flat_arrays(one)]
     if hasattr(seen, "detach"):
-        seen = _strided(seen.detach().cpu())
+        seen = _dense_tensor(seen.detach().cpu())
     try:
         found = np.asarray(seen)
         if np.iscomplexobj(found):
@@ -79,33 +79,33 @@ def _parts(seen: object) -> list[Floats]:
         ) from None
 
 
-def _strided(tensor: Any) -> Any:
-    """Return the numbers of a sparse or bfloat16 tensor in a layout and a type that numpy has."""
+def _dense_tensor(tensor: Any) -> Any:
+    """Return a dense tensor, in float64 if floating-point, which numpy can read (unlike sparse or bfloat16 tensors)."""
     dense = tensor.to_dense()
     return dense.double() if dense.is_floating_point() else dense
 
 
-def _structure(seen: object) -> list[str]:
-    """Return keys in their order, types, dtypes and shapes."""
+def _structure_texts(seen: object) -> list[str]:
+    """Return text on everything in an output but its numbers: keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
     match seen:
         case Mapping():
-            return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
+            return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure_texts(one))]
         case list() | tuple() | set() | frozenset():
-            return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
+            return [f"{name} {len(seen)}", *(part for one in seen for part in _structure_texts(one))]
     known = [f"{getattr(seen, what, '')}" for what in ("dtype", "layout")]
     return [" ".join([name, *known, str(tuple(getattr(seen, "shape", ())))])]
 
 
-def _code(words: bytes) -> int:
+def _hash_code(words: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _BITS)
 
 
-def table_of(rows: list[Output]) -> Floats:
-    """Return one row a trial [n, 2 + width + 2].
+def output_table(rows: list[Output]) -> Floats:
+    """Return a table with one row for each trial [n, 2 + width + 2].
 
-    Columns: the numbers of entries that are +infinity and -infinity; the entries, with zeros for missing or infinite
-    ones; the number of entries, and the number of infinite ones.
+    Columns: the numbers of entries that are +infinity and -infinity; the entries, zero if missing or not finite; the
+    number of entries, and the number of entries that are not finite.
     """
     width = max((row.numbers.size for row in rows), default=0)
     table = np.zeros((len(rows), COLUMNS_BEFORE + width + 2))
@@ -117,73 +117,79 @@ def table_of(rows: list[Output]) -> Floats:
     return table
 
 
-def coded_table(rows: list[Output]) -> Floats:
-    """Return the table of rows, after two columns of codes: the kind of every output, and a number for the whole
-    output.
+def output_table_with_codes(rows: list[Output]) -> Floats:
+    """Return the table of the outputs with two columns of codes in front: of the output's kind and of the whole output.
 
-    Whole outputs have equal numbers if and only if they are equal.
+    Two outputs have equal second codes if and only if they are equal (up to collisions of a 52-bit hash).
     """
     kinds = [row.kind for row in rows]
-    values = [_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
-    return np.column_stack([np.array([kinds, values], dtype=np.float64).T, table_of(rows)])
+    values = [_hash_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
+    return np.column_stack([np.array([kinds, values], dtype=np.float64).T, output_table(rows)])
 
 
-def widened(table: Floats, width: int) -> Floats:
-    """Return the table with `width` columns before the last two: cut, or filled with zeros."""
+def with_width(table: Floats, width: int) -> Floats:
+    """Return the table with exactly `width` columns before the last two, truncated or filled up with zeros."""
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)
 
 
-class Calls(Protocol):
+class FunctionCaller(Protocol):
     """Process or object that calls the function under audit."""
 
     def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
+        """Return the outputs for inputs[which[i]] and seeds[i], in the order of i; the function does not
+        get `which`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CallTrials:
-    """Calls of both worlds in a drawn order, so that changes from call to call do not separate them.
+    """Calls in both worlds in a random order, so that changes from call to call do not separate the worlds.
 
-    raised: messages of exceptions; called: number of calls, a list by chunk
+    seeds: generator of orders and seeds. raised: messages of exceptions so far. calls_per_chunk: number of calls of
+    each chunk.
     """
 
-    calls: Calls
+    calls: FunctionCaller
     seeds: np.random.Generator
     say: Progress
     raised: list[str] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
+    calls_per_chunk: list[int] = field(default_factory=list)
 
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
-    ) -> Iterator[tuple[Ids, list[Output]]]:
-        """Yield numbers and outputs of some calls at a time: first those of world 0 from its seeds, then those of world
-        1.
+    ) -> Iterator[tuple[CallNumbers, list[Output]]]:
+        """Make the calls of a pair; yield (numbers, outputs) of one chunk of calls at a time, in a random order.
+
+        Call k has world 0 and seeds[0][k] if k < len(seeds[0]); later numbers have world 1 and seeds[1].
+        words: label of progress messages.
         """
         both = [*seeds[0], *seeds[1]]
 
         def call(numbers: list[int]) -> list[Output]:
             rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in numbers], [both[k] for k in numbers])
             self.raised.extend(row.raised for row in rows if row.raised)
-            self.called.append(len(rows))
+            self.calls_per_chunk.append(len(rows))
             return rows
 
         done = 0
-        for chunk, rows in in_drawn_order(call, len(both), self.seeds):
+        for chunk, rows in calls_in_random_order(call, len(both), self.seeds):
             done += len(rows)
             self.say(f"{words}: {done:,} of {len(both):,} calls")
             yield chunk, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
-        """Return the outputs of the worlds 0 and 1, each from its seeds."""
+        """Return coded tables of the outputs of worlds 0 and 1 for seeds[0] and seeds[1], rows in the
+        order of seeds.
+        """
         rows: dict[int, Output] = {}
         for chunk, seen in self.chunks(pair, seeds, words):
             rows |= zip(chunk.tolist(), seen, strict=True)
         if all(row.raised for row in rows.values()):
             raise ConfigError(f"the function under audit fails in every call ({pair.name}): {rows[0].raised}")
-        table = coded_table([rows[k] for k in range(len(rows))])
+        table = output_table_with_codes([rows[k] for k in range(len(rows))])
         return table[: len(seeds[0])], table[len(seeds[0]) :]
 
-    def drawn(self, count: int) -> list[int]:
+    def draw_seeds(self, count: int) -> list[int]:
         return [int(one) for one in self.seeds.integers(0, 2**31, count)]

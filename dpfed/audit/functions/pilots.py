@@ -1,4 +1,4 @@
-"""Pilots of a function's audit: separation of each pair of worlds by a score, and the exact distance of two calls."""
+"""Pilots of a function's audit: scores that separate each pair of worlds, and exact distances between two calls."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scipy.special import ndtri
 
 from accounting.arrays import Floats
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.claim import FunctionClaim, farthest
+from dpfed.audit.functions.claim import FunctionClaim, largest_gap_ratio
 from dpfed.audit.functions.events import Events
-from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
+from dpfed.audit.functions.learnt_scores import LearntScore, learn_scores, noise_follows_seed
 from dpfed.audit.functions.outputs import CallTrials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
 
 CODES = 2
-"""Columns of a table of outputs that hold codes of types, before the numbers."""
+"""Number of columns of a coded table that hold codes, in front of the numbers."""
 
 _LEARN, _LEARN_SHORT = 1_000, 200
 
@@ -30,19 +30,19 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pilot:
-    """Scores and events learnt of a pair.
+    """Scores and events learnt from uncounted calls of one pair.
 
-    follows: True if noise follows the seed. shows_seed: True if the seed is in the output, too.
+    noise_follows_seed: True if noise follows the seed. shows_seed: True if the output contains the seed.
     """
 
     scores: list[LearntScore]
     events: Events | None
-    follows: bool
+    noise_follows_seed: bool
     shows_seed: bool
 
     @property
-    def shown(self) -> float:
-        """Largest separation of the two worlds by a score."""
+    def largest_separation(self) -> float:
+        """Largest separation of the two worlds by one of the scores."""
         return max(score.separation for score in self.scores)
 
 
@@ -51,14 +51,15 @@ def pairs_with_trials(
 ) -> tuple[list[Worlds], list[Pilot], tuple[str, ...]]:
     """Return the pairs that get trials, their pilots, and the names of screened pairs that get none.
 
-    A screened pair has a short pilot, and gets trials (and a whole pilot) only if the short one shows more of the
-    client than all other pairs do. Pilots are not counted, so this choice leaves the error probability as it is.
+    A screened pair gets a short pilot. It gets a full pilot and trials only if the short pilot separates its worlds
+    better, by a tenth, than all pairs that are not screened. Pilots are not counted as trials, so this choice does not
+    change the error probability.
     """
     kept = [pair for pair in pairs if not pair.screened] or list(pairs)
     pilots = [pilot_of(trial, pair, trials) for pair in kept]
-    least, names = max(one.shown for one in pilots) * (1 + _FARTHER), []
+    least, names = max(one.largest_separation for one in pilots) * (1 + _FARTHER), []
     for pair in [pair for pair in pairs if pair not in kept]:
-        if pilot_of(trial, pair, trials, short=True).shown > least:
+        if pilot_of(trial, pair, trials, short=True).largest_separation > least:
             kept.append(pair)
             pilots.append(pilot_of(trial, pair, trials))
         else:
@@ -69,21 +70,23 @@ def pairs_with_trials(
 def exact_distance(
     trial: CallTrials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
 ) -> Check | None:
-    """Check the exact distance of two calls with the same seed, for the pair with the largest separation in its pilot.
+    """Check the exact distance between two calls with one seed, for the pair with the largest separation in its pilot.
 
-    Returns None unless noise follows the seed and the pilot separates more than the claim. If s(f(D, seed)) - s(f(D',
-    seed)) = c for every seed, for the pilot's score s, the two worlds' scores are one distribution and its shift by c.
-    No mu-GDP mechanism has c above `farthest(mu)` mu standard deviations of it. The seeds are new. alpha: the
-    probability that the standard deviation is underestimated by more than allowed, by its normal approximation with the
-    measured fourth moment (large samples).
+    Returns None unless noise follows the seed and the pilot separates the worlds more than the claim allows.
+    Let s be the pilot's score. If s(f(D, seed)) - s(f(D', seed)) = c for every seed, the scores of one world are
+    distributed as those of the other, shifted by c. No mu-GDP mechanism has a c above `farthest(mu)` mu standard
+    deviations. The seeds are new. alpha: probability that the standard deviation is underestimated by more than
+    allowed, by a normal approximation with the measured fourth moment (large samples).
     """
-    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
-    limit = claim.mu * farthest(claim.mu)
+    pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].largest_separation)
+    limit = claim.mu * largest_gap_ratio(claim.mu)
     score = max(pilot.scores, key=lambda one: one.separation)
-    if not pilot.follows or not pilot.shown > limit:
+    if not pilot.noise_follows_seed or not pilot.largest_separation > limit:
         return None
-    seeds = trial.drawn(max(100, trials // 12))
-    other, one = (score.of(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}"))
+    seeds = trial.draw_seeds(max(100, trials // 12))
+    other, one = (
+        score.score_rows(table[:, CODES:]) for table in trial.tables(pair, (seeds, seeds), f"exact, {pair.name}")
+    )
     apart, centred = one - other, other - other.mean()
     shift, std = float(apart.mean()), float(centred.std())
     if not float(np.abs(apart - shift).max()) <= _SAME * abs(shift):
@@ -94,42 +97,44 @@ def exact_distance(
     return Check(
         name="distance",
         passed=seen <= limit,
-        detail=f"two calls with the same seed, one with the client and one without ({pair.name}), always differ alike: "
-        f"by at least {downwards(seen)} standard deviations of the noise; at most {upwards(limit)} are claimed.",
+        detail="two calls with the same seed, one with the client and one without "
+        f"({pair.name}), always differ by "
+        f"an equal distance: at least {downwards(seen)} standard deviations of the noise, but the claim allows "
+        f"{upwards(limit)}.",
     )
 
 
 def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
-    """Return the pilot of a pair.
+    """Return the pilot of a pair: scores are learnt on some calls and measured on others.
 
-    Scores are learnt from seeds that both worlds share, or from more seeds if noise does not follow them, and measured
-    on others. short: True for few calls, enough for a gross fault.
+    Both worlds share the seeds of the calls to learn on; if noise does not follow the seed, more calls with other seeds
+    replace them. short: True for few calls, which suffice to find a gross fault.
     """
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
-    shared = trial.drawn(count)
+    shared = trial.draw_seeds(count)
     first = trial.tables(pair, (shared, shared), words)
     other, one = (table[:, CODES:] for table in first)
-    follows, shows_seed = seeds_cancel(one, other), shows_the_seed(one, other, shared)
+    follows, shows_seed = noise_follows_seed(one, other), outputs_contain_seed(one, other, shared)
     if not follows:
         count = _LEARN_SHORT if short else max(_LEARN, trials // 10)
-        first = trial.tables(pair, (trial.drawn(count), trial.drawn(count)), words)
+        first = trial.tables(pair, (trial.draw_seeds(count), trial.draw_seeds(count)), words)
     measured = max(60, min(150, trials // 8), count // 4) if not short else 60
-    second = trial.tables(pair, (trial.drawn(measured), trial.drawn(measured)), words)
+    second = trial.tables(pair, (trial.draw_seeds(measured), trial.draw_seeds(measured)), words)
     seen0, seen1 = ((first[world][:, CODES:], second[world][:, CODES:]) for world in (0, 1))
     codes0, codes1 = (np.concatenate([first[world][:, :CODES], second[world][:, :CODES]]) for world in (0, 1))
     return Pilot(
-        scores=learnt(seen1, seen0, shared=follows),
-        events=Events.of(codes1, codes0),
-        follows=follows,
+        scores=learn_scores(seen1, seen0, shared=follows),
+        events=Events.learn(codes1, codes0),
+        noise_follows_seed=follows,
         shows_seed=shows_seed,
     )
 
 
-def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
-    """Return True if the outputs of both worlds hold their seeds.
+def outputs_contain_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
+    """Return True if outputs contain their seed as a number, and noise follows the seed.
 
-    one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so no number of a function
-    equals it by accident in most of the calls.
+    one, other: tables of outputs of the two worlds from `seeds`. A seed has 31 bits, so no number in an output equals
+    it by accident in most of the calls.
     """
     drawn = np.asarray(seeds, dtype=np.float64)[:, None]
     columns = np.zeros(one.shape[1], dtype=bool)
@@ -138,4 +143,4 @@ def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
     if not columns.any() or one.shape != other.shape:
         return False
     rest = [np.where(columns, 0.0, table) for table in (one, other)]
-    return bool(rest[0].var(axis=0).any()) and seeds_cancel(rest[0], rest[1])
+    return bool(rest[0].var(axis=0).any()) and noise_follows_seed(rest[0], rest[1])

@@ -1,4 +1,4 @@
-"""Calls of a user's function in a separate process, which a time limit ends and whose death is an error."""
+"""Calls of a user's function in a separate process: exceeding the time limit, or an end of the process, is an error."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dpfed.audit.functions.outputs import Output
 from dpfed.errors import ConfigError, RunError
 
 
-class Process:
-    """Process of one function. A context: it is ended on leaving.
+class FunctionProcess:
+    """Process that calls one function. Context manager: the process is killed on exit.
 
-    arrays: "torch" or "numpy", the type of arrays in inputs. batched: f(inputs [t, ...], seeds [t]) returns t outputs.
-    time_limit: seconds for all requests together. Errors: RunError if they are over or it has died, ConfigError if the
-    function fails.
+    arrays: "torch" or "numpy", the type of arrays in inputs. batched: True if f(inputs [t, ...], seeds [t]) returns t
+    outputs. time_limit: seconds for all requests together. Errors: RunError if the time limit is exceeded or the
+    process has ended, ConfigError if the function cannot be loaded or called.
     """
 
     def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
@@ -35,7 +35,7 @@ class Process:
         self._limit, self._until = time_limit, time.monotonic() + time_limit
         self._module = str(getattr(f, "__module__", None) or "")
         self._sent: list[Sequence[object]] = []
-        packed = _packed((f, arrays, batched), self._module, "the function under audit")
+        packed = _pickled((f, arrays, batched), self._module, "the function under audit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dpfed.audit.functions.worker"],
             stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ class Process:
         self._send([path for path in sys.path if path])
         self._send(packed)
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> FunctionProcess:
         return self
 
     def __exit__(
@@ -58,12 +58,14 @@ class Process:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def renew(self) -> None:
-        """Give it the whole time limit again, from now on."""
+    def restart_time_limit(self) -> None:
+        """Restart the time limit: the process has the whole limit from now on."""
         self._until = time.monotonic() + self._limit
 
-    def seen(self, given: object, seeds: list[int]) -> list[Floats]:
-        """Return the numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
+    def numbers_of_outputs(self, given: object, seeds: list[int]) -> list[Floats]:
+        """Return the numbers in the function's output for `given`, for each seed. ConfigError if the
+        function raises.
+        """
         found = self.outputs((given,), [0] * len(seeds), seeds)
         for one in found:
             if one.raised:
@@ -71,13 +73,15 @@ class Process:
         return [one.numbers for one in found]
 
     def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
+        """Return the outputs for inputs[which[i]] and seeds[i], in the order of i; the function does not
+        get `which`.
+        """
         number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
         if number == len(self._sent):
             self._sent.append(inputs)
-            self._send(_packed(tuple(inputs), self._module, "an input of the function under audit"))
+            self._send(_pickled(tuple(inputs), self._module, "an input of the function under audit"))
         self._send((number, which, seeds))
-        kind, answer = self._answer()
+        kind, answer = self._read_answer()
         if kind == "seen":
             return list(answer)
         raise ConfigError(answer if kind == "refused" else f"the function under audit fails: {answer}")
@@ -88,47 +92,47 @@ class Process:
             pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._died() from None
+            raise self._ended_error() from None
 
-    def _answer(self) -> tuple[str, Any]:
+    def _read_answer(self) -> tuple[str, Any]:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, self._until - time.monotonic()))
         if not ready:
             raise RunError(
-                f"the function under audit was not done within {self._limit:g} seconds. Give it more with time_limit "
-                "(--time-limit), or ask for fewer trials."
+                f"the calls of the function under audit were not done within {self._limit:g} seconds. Raise time_limit "
+                "(--time-limit), or give fewer trials."
             )
         try:
             kind, answer = pickle.load(self._process.stdout)
         except EOFError:
-            raise self._died() from None
+            raise self._ended_error() from None
         return kind, answer
 
-    def _died(self) -> RunError:
+    def _ended_error(self) -> RunError:
         return RunError(
-            f"the process of the function under audit has ended (exit status {self._process.wait()}). What it said is "
-            "on standard error."
+            f"the process of the function under audit has ended (exit status {self._process.wait()}). Its messages "
+            "are on standard error."
         )
 
 
-def _packed(what: object, name: str, words: str) -> bytes:
-    """Pickle by value what a new process could not import the module of this name: files that were loaded, tests."""
-    import cloudpickle  # of the extra [train]; the commands load without it
+def _pickled(what: object, name: str, words: str) -> bytes:
+    """Pickle an object; by value if a new process cannot import its module `name` (files of --load, tests)."""
+    import cloudpickle  # in the extra [train] only; the commands must start without it
 
     module = sys.modules.get(name)
-    by_value = module is not None and name != "__main__" and not _importable(name)
+    by_value = module is not None and name != "__main__" and not _is_importable(name)
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(what))
-    except Exception as error:  # of whatever it refers to
-        raise ConfigError(f"{words} cannot be sent to a process of its own: {error}") from None
+    except Exception as error:  # objects that the function refers to may raise anything
+        raise ConfigError(f"{words} cannot be sent to a separate process: {error}") from None
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _importable(name: str) -> bool:
-    """Return True if the module is on the path; a loaded module need not be."""
+def _is_importable(name: str) -> bool:
+    """Return True if a new process can import the module; a module that is loaded here need not be importable."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

@@ -1,6 +1,6 @@
-"""Process of a user's function: reads calls from standard input, writes their outputs.
+"""Worker process of a user's function: reads calls from standard input, writes their outputs to standard output.
 
-Started by `process`. Whatever the function prints goes to standard error.
+`process` starts it. Text that the function prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from typing import Any, BinaryIO
 import cloudpickle
 import numpy as np
 
-from dpfed.audit.functions.outputs import Output, exception, output_of
+from dpfed.audit.functions.outputs import Output, exception_output, output_of
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
 
 
-def serve(calls: BinaryIO, answers: BinaryIO) -> None:
-    """First the paths of modules, then the function; then inputs, as bytes, and calls, as (the number of such inputs,
-    which of them, seeds), until there are no more."""
+def serve_calls(calls: BinaryIO, answers: BinaryIO) -> None:
+    """Read requests from `calls` and write their answers to `answers`, until `calls` ends.
+
+    The first two messages are the module path and the function. Then a message is either a pickled tuple of inputs, or
+    a call: (number of that tuple, which of its inputs, seeds).
+    """
     sys.path[:] = pickle.load(calls)
     packed = pickle.load(calls)
-    function: _Function | None = None
-    known: list[bytes | list[_Input]] = []
+    function: _FunctionUnderAudit | None = None
+    known: list[bytes | list[_CopiedInput]] = []
     while True:
         try:
             message = pickle.load(calls)
@@ -39,7 +42,7 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
             known.append(message)
             continue
         try:
-            function = function or _Function(*pickle.loads(packed))
+            function = function or _FunctionUnderAudit(*pickle.loads(packed))
             number, which, seeds = message
             inputs = known[number]
             if isinstance(inputs, bytes):
@@ -47,36 +50,38 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
             answer: tuple[str, object] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
-        except BaseException as error:  # what the inputs refer to is the user's: it may raise anything
+        except BaseException as error:  # the user's objects in the inputs may raise anything
             answer = ("raised", error_text(error))
         pickle.dump(answer, answers)
         answers.flush()
 
 
-class _Input:
-    """One input, of which every call has a copy of its own, as the function may write on it. Generators of random
-    numbers are shared by all calls: copies would draw the same noise again."""
+class _CopiedInput:
+    """One input of the function. Every call gets a copy, since the function may modify its input.
+
+    Random generators are shared by all calls, because copies would draw equal noise in every call.
+    """
 
     def __init__(self, made: object) -> None:
         self._make_inputs = made
-        search = _Generators(io.BytesIO())
-        with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
+        search = _GeneratorFinder(io.BytesIO())
+        with contextlib.suppress(Exception):  # an unpickled object need not be picklable
             search.dump(made)
         self._shared = {id(one): one for one in search.found}
 
-    def own(self) -> object:
+    def copy_for_call(self) -> object:
         try:
             return copy.deepcopy(self._make_inputs, dict(self._shared))
-        except Exception:  # what can be pickled need not be ready to be copied
+        except Exception:  # a picklable object need not support deepcopy
             return pickle.loads(cloudpickle.dumps(self._make_inputs))
 
 
-def _make_inputs(packed: bytes) -> list[_Input]:
-    return [_Input(one) for one in pickle.loads(packed)]
+def _make_inputs(packed: bytes) -> list[_CopiedInput]:
+    return [_CopiedInput(one) for one in pickle.loads(packed)]
 
 
-class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Finds the generators of random numbers in what it packs."""
+class _GeneratorFinder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickler that collects the random generators in the objects that it pickles."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -92,16 +97,16 @@ class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         return "generator"
 
 
-class _Function:
-    """The function under audit, as it is to be called."""
+class _FunctionUnderAudit:
+    """Function under audit, with the type of its arrays and True for batched calls."""
 
     def __init__(self, f: Callable[..., Any], arrays: str, batched: bool) -> None:
         self._f, self._arrays, self._batched = f, arrays, batched
 
-    def outputs(self, inputs: list[_Input], which: list[int], seeds: list[int]) -> list[Output]:
-        """Return the outputs of inputs[which[i]] with seeds[i]; a call does not get the number."""
+    def outputs(self, inputs: list[_CopiedInput], which: list[int], seeds: list[int]) -> list[Output]:
+        """Return the outputs for inputs[which[i]] and seeds[i]; the function does not get `which`."""
         if not self._batched:
-            return [self._one_output(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
+            return [self._one_output(inputs[k].copy_for_call(), seed) for k, seed in zip(which, seeds, strict=True)]
         found: dict[int, Output] = {}
         for k in dict.fromkeys(which):
             at = [i for i, one in enumerate(which) if one == k]
@@ -112,17 +117,17 @@ class _Function:
         try:
             seen = self._f(self._converted(given), seed)
         except BaseException as error:  # the function is the user's: it may raise anything
-            return exception(error, error_text(error))
+            return exception_output(error, error_text(error))
         return output_of(seen)
 
-    def _batch_outputs(self, given: _Input, seeds: list[int]) -> list[Output]:
-        """Return one batch; trial by trial where it fails, to know which do."""
-        batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
+    def _batch_outputs(self, given: _CopiedInput, seeds: list[int]) -> list[Output]:
+        """Return the outputs of one batch; if the batch raises, call trial by trial to find the trials that raise."""
+        batch = np.repeat(np.asarray(given.copy_for_call())[None], len(seeds), axis=0)
         try:
             seen = self._f(self._converted(batch), self._converted(np.asarray(seeds)))
         except BaseException as error:  # the function is the user's: it may raise anything
             if len(seeds) == 1:
-                return [exception(error, error_text(error))]
+                return [exception_output(error, error_text(error))]
             return [one for seed in seeds for one in self._batch_outputs(given, [seed])]
         if len(seen) != len(seeds):
             raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")
@@ -140,4 +145,4 @@ class _Function:
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    serve(sys.stdin.buffer, answers)
+    serve_calls(sys.stdin.buffer, answers)

@@ -1,7 +1,7 @@
-"""Published accountants, called as documented: the fields of a setting in, epsilon or None out.
+"""Functions from the fields of a setting to the epsilon of a published accountant, called as its documentation says.
 
-None: this accountant has no answer for such a setting, and says so. `noise_multiplier` is passed unchanged, whole
-numbers as int.
+They return None if the accountant declares that it does not support the setting. `noise_multiplier` is passed
+unchanged: as int for whole numbers.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-StopRequest = Callable[[dict[str, Any], int], float | None]
-"""Function of a setting's fields and an ignored seed to an epsilon."""
+AccountantFunction = Callable[[dict[str, Any], int], float | None]
+"""Function from a setting's fields and an ignored seed to an epsilon, or None."""
 
 
 def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by dp-accounting's PLDAccountant with its defaults."""
     from dp_accounting.pld import PLDAccountant
 
-    return _from_event(PLDAccountant, given)
+    return _dp_accounting_epsilon(PLDAccountant, given)
 
 
 def dp_accounting_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by dp-accounting's RdpAccountant with its defaults."""
     from dp_accounting.rdp import RdpAccountant
 
-    return _from_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
+    return _dp_accounting_epsilon(lambda relation: RdpAccountant(neighboring_relation=relation), given)
 
 
 def opacus_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
@@ -72,7 +72,7 @@ def flower_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     return float(accountant.get_epsilon(given["delta"]))
 
 
-BUILT_IN: dict[str, dict[str, StopRequest]] = {
+BUILT_IN: dict[str, dict[str, AccountantFunction]] = {
     "dp-accounting": {"dp-accounting PLD": dp_accounting_pld, "dp-accounting RDP": dp_accounting_rdp},
     "opacus": {"opacus RDP": opacus_rdp, "opacus PRV": opacus_prv, "opacus GDP": opacus_gdp},
     "flower": {"flower RDP": flower_rdp},
@@ -84,10 +84,10 @@ PACKAGES = {
     "opacus": ("opacus", "dpfed[train]"),
     "flower": ("flwr", "dpfed[flower]"),
 }
-"""Module of each accountant, and what to install for it."""
+"""Module of each accountant, and the extra of this package that installs it."""
 
 
-def _from_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:
+def _dp_accounting_epsilon(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:
     import dp_accounting
     from dp_accounting.privacy_accountant import NeighboringRelation, UnsupportedEventError
 

@@ -1,4 +1,4 @@
-"""Settings of an accountant's audit, the neighbours behind their lower bounds, and proven bounds."""
+"""Settings of an accountant's audit, with proven bounds on their epsilons and the neighbours that prove them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from accounting.mechanisms.adjacency import Adjacency
 class Setting:
     """Gaussian noise on a sum of rows of norm at most C, as described to an accountant.
 
-    noise_multiplier:    noise standard deviation over C; whole numbers as int
-    sampling:            "all", "poisson" (each client with probability cohort / clients) or "fixed" (cohort of clients)
+    noise_multiplier:    noise standard deviation over C; int for whole numbers
+    sampling:            "all", "poisson" (each client with probability cohort / clients) or "fixed" (a cohort of
+                         exactly `cohort` clients)
     rounds:              number of drawn cohorts
-    releases_per_cohort: noisy sums of one and the same cohort, each of the same rows' norm
+    releases_per_cohort: number of noisy sums released of each cohort, with rows of norm at most C in each sum
     """
 
     sampling: str
@@ -38,7 +39,9 @@ class Setting:
 
     @property
     def mechanism(self) -> Mechanism:
-        """Mechanism of `accounting`; several releases of one cohort are one Gaussian (tight)."""
+        """Mechanism of `accounting`; several releases of one cohort equal one Gaussian release with less
+        noise (tight).
+        """
         noise = Gaussian(
             noise_multiplier=float(self.noise_multiplier) / self.releases_per_cohort**0.5,
             adjacency=Adjacency.of(self.adjacency),
@@ -54,9 +57,9 @@ class Setting:
 
     @property
     def neighbours(self) -> str:
-        """Text about the pair of neighbours behind the lower bound."""
-        others = "all others send -C" if self.sampling == "fixed" else "the others send 0"
-        own = "sends C, or -C" if self.adjacency == "replace-one" else "sends C, or is not there"
+        """Description of the pair of neighbours that attains the lower bound."""
+        others = "all others send -C" if self.sampling == "fixed" else "all others send 0"
+        own = "sends C, or -C" if self.adjacency == "replace-one" else "sends C, or is absent"
         return f"one client {own}; {others}"
 
     def to_dict(self) -> dict[str, object]:
@@ -124,7 +127,7 @@ def _all_settings() -> list[Setting]:
         (1000, 1, 1.0, 1000, 1, 1e-6),
     ):  # fmt: skip
         add("poisson", "add-remove", n, r, z, rounds, delta, several)
-    for k in range(20):  # an even cover of what people train with
+    for k in range(20):  # settings that are common in training, evenly spread
         q, z, rounds = (0.001, 0.004, 0.02, 0.1)[k % 4], 0.6 + 0.25 * (k % 7), (10, 100, 1000, 5000)[(k // 4) % 4]
         add("poisson", "add-remove", 10_000, int(10_000 * q), round(z, 2), rounds, 1e-5)
     for n, r, z in ((1000, 100, 0.02), (1000, 10, 0.03), (1000, 100, 0.025)):  # e^epsilon is beyond floats
@@ -133,48 +136,48 @@ def _all_settings() -> list[Setting]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proven:
-    """Bounds on a setting's epsilon: no account can state less than at_least, and at_most is a guarantee."""
+class ProvenBounds:
+    """Proven bounds on a setting's epsilon: the true epsilon is at least `at_least` and at most `at_most`."""
 
     at_least: float
     at_most: float
 
 
-def computed(setting: Setting) -> Proven:
-    """Return both bounds by `accounting`. Direction of error: outwards."""
+def compute_bounds(setting: Setting) -> ProvenBounds:
+    """Compute both bounds by `accounting`. Direction of error: `at_least` is rounded down, `at_most` is rounded up."""
     above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
     try:
         below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)
     except AccountingError:
         below = 0.0
-    return Proven(at_least=min(below, above.epsilon), at_most=above.epsilon)
+    return ProvenBounds(at_least=min(below, above.epsilon), at_most=above.epsilon)
 
 
 @cache
-def proven() -> dict[str, Proven]:
-    """Return the bounds of every setting, by its description."""
-    return {words: Proven(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
+def stored_bounds() -> dict[str, ProvenBounds]:
+    """Return the stored bounds of every setting; the key is the setting as text."""
+    return {words: ProvenBounds(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
 
 
-def write() -> None:
-    """Compute the bounds that proven.json lacks; delete it to compute all anew. Takes minutes."""
+def store_bounds() -> None:
+    """Compute and store the bounds missing from proven.json; delete the file to recompute all (minutes)."""
     found = json.loads(_FILE.read_text()) if _FILE.exists() else {}
-    known: dict[object, Proven] = {}
+    known: dict[object, ProvenBounds] = {}
     for setting in SETTINGS:
         same = (str(setting.mechanism), setting.delta)
         if str(setting) in found:
-            known[same] = Proven(**found[str(setting)])
+            known[same] = ProvenBounds(**found[str(setting)])
             continue
-        bounds = known[same] = known.get(same) or computed(setting)
+        bounds = known[same] = known.get(same) or compute_bounds(setting)
         found[str(setting)] = {"at_least": bounds.at_least, "at_most": bounds.at_most}
         print(setting, bounds, flush=True)
         _FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    write()
+    store_bounds()
 
 SETTINGS = tuple(_all_settings())
-"""Settings, about a hundred: q near 0 and 1, one round and a million, little noise and much, several releases."""
+"""About a hundred settings: q near 0 and near 1, 1 to 10^6 rounds, little and much noise, several releases."""
 
 _FILE = Path(__file__).parent / "proven.json"

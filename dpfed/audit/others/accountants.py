@@ -13,34 +13,35 @@ from typing import Any
 import numpy as np
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.process import Process
-from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, StopRequest
-from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
+from dpfed.audit.functions.process import FunctionProcess
+from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
+from dpfed.audit.others.accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 from dpfed.audit.trials import Progress
-from dpfed.audit.verdict import in_full
+from dpfed.audit.verdict import verdict_with_scope
 from dpfed.errors import ConfigError, RunError
 
 _ROUNDING = 1e-6
-"""Relative difference that counts as rounding of two computations."""
+"""Largest relative difference between two epsilons that counts as rounding."""
 _LOOSE = 1.05
 _WITHOUT_MEANING = 100.0
-"""Ratio to the proven epsilon from which a bound is meaningless."""
+"""Ratio of a stated epsilon to the proven one, above which the stated bound is meaningless."""
 
 VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting: the accountant's epsilon, the proven bounds, and the verdict.
+    """One setting: the accountant's epsilon (`stated`), the proven bounds, and the verdict.
 
-    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above the proven epsilon, or meaningless),
-    no answer (it declares that it has none), error (it failed, was too slow, or returned something else)
+    verdict: refuted (below the proven lower bound), right (at most 5% above the proven upper bound), loose (more than
+    5% above it), no answer (the accountant declares that it does not support the setting), error (the accountant
+    raised, exceeded the time limit, or returned no number)
     """
 
     accountant: str
     setting: Setting
     stated: float | None
-    proven: Proven
+    proven: ProvenBounds
     verdict: str
     detail: str
 
@@ -58,58 +59,59 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountantAudit:
-    """Cases of all settings of all accountants of one name."""
+    """Outcome of `audit_accountant`: one case for each setting and each accountant of the package `name`."""
 
     name: str
     cases: tuple[Case, ...]
 
-    def of(self, verdict: str) -> tuple[Case, ...]:
+    def cases_with(self, verdict: str) -> tuple[Case, ...]:
+        """Return the cases with this verdict."""
         return tuple(one for one in self.cases if one.verdict == verdict)
 
     @property
     def verdict(self) -> str:
-        """Verdict: fail if a case is refuted, inconclusive if no epsilon is meaningful or most answers are errors, else
-        pass.
+        """Verdict: fail if a case is refuted, pass if more answers are meaningful bounds than errors, else
+        inconclusive.
         """
-        if self.of("refuted"):
+        if self.cases_with("refuted"):
             return "fail"
-        return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
+        return "pass" if self._number_of_bounds > len(self.cases_with("error")) else "inconclusive"
 
     @property
-    def _bounds(self) -> int:
-        """Count the answers that state a bound."""
-        loose = [one.stated or 0.0 for one in self.of("loose")]
-        at_most = [one.proven.at_most for one in self.of("loose")]
+    def _number_of_bounds(self) -> int:
+        """Number of answers that state a meaningful bound."""
+        loose = [one.stated or 0.0 for one in self.cases_with("loose")]
+        at_most = [one.proven.at_most for one in self.cases_with("loose")]
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
-        return len(self.of("right")) + sum(said)
+        return len(self.cases_with("right")) + sum(said)
 
     @property
     def verdict_in_full(self) -> str:
-        """Verdict with its scope."""
-        return in_full(self.verdict, "on these settings")
+        """Verdict, and the settings it is limited to."""
+        return verdict_with_scope(self.verdict, "on these settings")
 
     def as_text(self) -> str:
-        """Return the verdict in a sentence or two."""
-        failed = len(self.of("error"))
-        answered = len(self.cases) - len(self.of("no answer")) - failed
+        """Return the verdict in one or two sentences, with the number of settings behind it."""
+        failed = len(self.cases_with("error"))
+        answered = len(self.cases) - len(self.cases_with("no answer")) - failed
         if self.verdict == "fail":
-            wrong = len(self.of("refuted"))
-            found = f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
+            wrong = len(self.cases_with("refuted"))
+            found = (
+                f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours attains a larger epsilon."
+            )
         elif not answered:
             found = "it stated no epsilon for any of the settings."
-        elif not self._bounds:
-            found = (
-                f"all of {answered} stated epsilons are infinite, or a hundred times what is proven: they say nothing."
-            )
+        elif not self._number_of_bounds:
+            found = f"all of {answered} stated epsilons are infinite or above a hundred times the proven epsilon."
         else:
-            found = f"none of {answered} stated epsilons is below what a pair of neighbours shows."
+            found = f"none of {answered} stated epsilons is below the epsilon that a pair of neighbours attains."
         return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
     in_words = as_text  # its name up to version 0.3
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document of `dpfed audit accountant --json`."""
-        counts = {kind: len(self.of(kind)) for kind in VERDICTS}
+        counts = {kind: len(self.cases_with(kind)) for kind in VERDICTS}
         return {
             "accountant": self.name,
             "verdict": self.verdict,
@@ -129,42 +131,43 @@ def audit_accountant(
 ) -> AccountantAudit:
     """Request the epsilon of each setting from an accountant, in a separate process.
 
-    what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function; it is called with the fields of a
-    `Setting` by name and returns epsilon, or None if it has none. seconds: for one answer.
+    what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function. A function is called with the fields of
+    a `Setting` by name; it returns epsilon, or None if it does not support the setting. seconds: time limit of one
+    answer.
     Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that the case names.
     """
     found: list[Case] = []
     say = progress or (lambda words: None)
     name, asked = _named_accountant(what)
     for label, ask in asked.items():
-        found += _cases(label, ask, settings, seconds, say)
+        found += _cases_of_accountant(label, ask, settings, seconds, say)
     return AccountantAudit(name=name, cases=tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByKeywords:
-    """User's function, called with the fields of a setting by name."""
+class KeywordAccountant:
+    """User's accountant function, called with the fields of a setting as keyword arguments."""
 
     function: Callable[..., float | None]
 
     def __call__(self, given: dict[str, object], seed: int) -> float | None:
         answer: object = self.function(**given)
-        return None if answer is None else _one_number(answer)
+        return None if answer is None else _number_of_answer(answer)
 
 
-def _one_number(answer: object) -> float:
-    """Return a number of Python, or an array or tensor of one. Errors: ConfigError for anything else."""
+def _number_of_answer(answer: object) -> float:
+    """Return a number, or the element of an array or tensor of one, as float. Errors: ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
     if collected or array.size != 1 or array.dtype.kind not in "iuf":
-        raise ConfigError(f"it returned {answer!r:.80}: must return a number or None.")
+        raise ConfigError(f"the accountant returned {answer!r:.80}: must return a number or None.")
     return float(array.reshape(()))
 
 
-def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, StopRequest]]:
+def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, AccountantFunction]]:
     if callable(what):
         name = str(getattr(what, "__name__", "accountant"))
-        return name, {name: _by_keywords(name, what)}
+        return name, {name: _keyword_accountant(name, what)}
     if what in BUILT_IN:
         module, install = PACKAGES[what]
         if importlib.util.find_spec(module) is None:
@@ -177,11 +180,11 @@ def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dic
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"accountant={what!r}: {error}. Is the module on the path?") from None
-    return what, {what: _by_keywords(what, found)}
+    return what, {what: _keyword_accountant(what, found)}
 
 
-def _by_keywords(name: str, found: object) -> ByKeywords:
-    """Return a function for calls with the fields of a setting. Errors: ConfigError if it does not accept them."""
+def _keyword_accountant(name: str, found: object) -> KeywordAccountant:
+    """Return the accountant for calls by keyword. Errors: ConfigError if it does not accept a setting's fields."""
     wanted = [field.name for field in fields(Setting)]
     if not callable(found):
         raise ConfigError(
@@ -191,48 +194,50 @@ def _by_keywords(name: str, found: object) -> ByKeywords:
         inspect.signature(found).bind(**dict.fromkeys(wanted))
     except TypeError as error:
         raise ConfigError(
-            f"accountant={name!r}: {error}. It is called by name, f(*, {', '.join(wanted)}); take what you do not need "
-            "as **rest."
+            f"accountant={name!r}: {error}. It is called with keyword arguments, f(*, {', '.join(wanted)}); accept the "
+            "arguments that you do not need as **rest."
         ) from None
-    except ValueError:  # written in C: it has no signature to look at
+    except ValueError:  # a function written in C may have no signature
         pass
-    return ByKeywords(function=found)
+    return KeywordAccountant(function=found)
 
 
-def _cases(label: str, ask: StopRequest, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
+def _cases_of_accountant(
+    label: str, ask: AccountantFunction, settings: Sequence[Setting], seconds: float, say: Progress
+) -> list[Case]:
     found: list[Case] = []
     while len(found) < len(settings):
-        with Process(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
+        with FunctionProcess(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
             for k in range(len(found), len(settings)):
                 say(f"{label}: {k} of {len(settings)}")
-                process.renew()
+                process.restart_time_limit()
                 try:
-                    answer = process.seen(settings[k].to_dict(), [0])[0]
+                    answer = process.numbers_of_outputs(settings[k].to_dict(), [0])[0]
                 except (ConfigError, RunError) as error:
-                    found.append(_case(label, settings[k], None, f"{error}"))
+                    found.append(_case_of_setting(label, settings[k], None, f"{error}"))
                     if isinstance(error, RunError):
-                        break  # the process has ended, or is to be ended
+                        break  # the process has ended or must be killed; a new one serves the remaining settings
                     continue
-                found.append(_case(label, settings[k], float(answer[0]) if answer.size else None, ""))
+                found.append(_case_of_setting(label, settings[k], float(answer[0]) if answer.size else None, ""))
     return found
 
 
-def _case(label: str, setting: Setting, stated: float | None, error: str) -> Case:
-    known = proven()[str(setting)]
+def _case_of_setting(label: str, setting: Setting, stated: float | None, error: str) -> Case:
+    known = stored_bounds()[str(setting)]
     verdict, detail = _judged_case(setting, stated, known)
     if error:
         verdict, detail = "error", error
     return Case(accountant=label, setting=setting, stated=stated, proven=known, verdict=verdict, detail=detail)
 
 
-def _judged_case(setting: Setting, stated: float | None, known: Proven) -> tuple[str, str]:
+def _judged_case(setting: Setting, stated: float | None, known: ProvenBounds) -> tuple[str, str]:
     if stated is None:
         return "no answer", ""
     if not stated >= known.at_least * (1 - _ROUNDING):  # NaN, too
         return (
             "refuted",
-            f"{upwards(stated)} is stated, at least {downwards(known.at_least)} is true: {setting.neighbours}",
+            f"{upwards(stated)} is stated, but epsilon is at least {downwards(known.at_least)}: {setting.neighbours}",
         )
     if stated > _LOOSE * known.at_most + _ROUNDING:
-        return "loose", f"{upwards(stated)} is stated, {upwards(known.at_most)} is a guarantee, too"
+        return "loose", f"{upwards(stated)} is stated, but {upwards(known.at_most)} is proven"
     return "right", ""

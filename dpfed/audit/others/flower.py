@@ -1,4 +1,4 @@
-"""Flower's differentially private strategies and mods, run on given updates, against their claims."""
+"""Audit of Flower's differentially private strategies and mods: each runs on given updates and its claim is tested."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOISE_MULTIPLIER = 1.0
 LOCAL_EPSILON, LOCAL_DELTA = 4.0, 1e-5
 
 _UNSAMPLED = (
-    "zero-out neighbours (a client's update replaced by none, its place kept), as many replies as num_sampled_clients, "
-    "equal num-examples; no sampler: Flower's own draws a fixed number, which is no Poisson sampling"
+    "zero-out neighbours (a client's update is replaced by zeros), exactly num_sampled_clients replies, equal "
+    "num-examples, and no claim from sampling: Flower draws a fixed number of clients, which is not Poisson sampling"
 )
 
 _REPLACE = "replace-one neighbours with twice the noise multiplier: one client may move the sum by 2 clipping_norm"
@@ -40,10 +40,10 @@ _NEXT_TO_NOTHING = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerCase:
-    """One way of using a strategy or mod.
+    """One way of using a strategy or mod, and its claim.
 
-    true_where: adjacency and sampler that make the claim true. sound: True if the claim is true in this use, by reading
-    the code
+    make: function that returns the round under audit. true_where: adjacency and sampler for which the claim is true.
+    sound: True if the claim is true in this use, according to Flower's code.
     """
 
     name: str
@@ -55,9 +55,9 @@ class FlowerCase:
     trials: int = 6_000
 
 
-def _cases() -> list[FlowerCase]:
+def _all_cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
-        """Return the epsilon of noise_multiplier for a move by one clipping_norm, for any neighbours."""
+        """Return the claim that one client moves the sum by one clipping_norm only, for any adjacency."""
         moves = Adjacency.of(adjacency).sensitivity_in_clips
         return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
@@ -72,33 +72,33 @@ def _cases() -> list[FlowerCase]:
         )
 
     adaptive = (
-        "nowhere in 1.41: the clip norm is updated before the noise is drawn, so noise has the size of the next norm, "
-        "rows that of the last; where few are clipped there is more noise than is claimed, where many are, less"
+        "nowhere in 1.41: the clip norm is updated before the noise is drawn, so the noise is scaled to the next clip "
+        "norm, the rows to the last one; if few rows are clipped the noise is above the claim, if many are, below it"
     )
     local = (
-        "zero-out neighbours with sensitivity = clipping_norm (what a client sends against nothing); for any two "
-        "updates sensitivity = 2 clipping_norm"
+        "zero-out neighbours with sensitivity = clipping_norm (an update against zeros); any two updates need "
+        "sensitivity = 2 clipping_norm"
     )
     return [
-        fixed("server-fixed", lambda: _server_fixed(), "zero-out", True, _UNSAMPLED),
-        fixed("server-fixed, add-remove", lambda: _server_fixed(expected=4), "add-remove", False, _UNSAMPLED),
-        fixed("server-fixed, replace-one", lambda: _server_fixed(), "replace-one", False, _REPLACE),
-        fixed("server-fixed, unequal examples", lambda: _server_fixed(examples=(1, 1, 1, 3)), "zero-out", False,
+        fixed("server-fixed", lambda: _server_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("server-fixed, add-remove", lambda: _server_fixed_round(expected=4), "add-remove", False, _UNSAMPLED),
+        fixed("server-fixed, replace-one", lambda: _server_fixed_round(), "replace-one", False, _REPLACE),
+        fixed("server-fixed, unequal examples", lambda: _server_fixed_round(examples=(1, 1, 1, 3)), "zero-out", False,
               _UNSAMPLED),
-        fixed("client-fixed", lambda: _client_fixed(), "zero-out", True, _UNSAMPLED),
-        fixed("client-fixed, mod forgotten", lambda: _client_fixed(mods=False), "zero-out", False,
+        fixed("client-fixed", lambda: _client_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("client-fixed, mod forgotten", lambda: _client_fixed_round(mods=False), "zero-out", False,
               "nowhere: without fixedclipping_mod nothing is clipped"),
-        fixed("server-adaptive", lambda: _adaptive("Server"), "zero-out", False, adaptive),
-        fixed("client-adaptive", lambda: _adaptive("Client"), "zero-out", False, adaptive),
-        FlowerCase(name="local-dp", make=_local, claim=_local_claim("zero-out"), adjacency="zero-out", sound=True,
-                   true_where=local),
-        FlowerCase(name="local-dp, any two updates", make=_local, claim=_local_claim("replace-one"),
+        fixed("server-adaptive", lambda: _adaptive_round("Server"), "zero-out", False, adaptive),
+        fixed("client-adaptive", lambda: _adaptive_round("Client"), "zero-out", False, adaptive),
+        FlowerCase(name="local-dp", make=_local_dp_round, claim=_local_dp_claim("zero-out"), adjacency="zero-out",
+                   sound=True, true_where=local),
+        FlowerCase(name="local-dp, any two updates", make=_local_dp_round, claim=_local_dp_claim("replace-one"),
                    adjacency="replace-one", sound=False, true_where=local),
     ]  # fmt: skip
 
 
-def _local_claim(adjacency: str) -> Gaussian:
-    """Return the Gaussian claim of local DP: a trial tests it better than two numbers."""
+def _local_dp_claim(adjacency: str) -> Gaussian:
+    """Return the claim of local DP as a Gaussian mechanism, which trials test better than (epsilon, delta)."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(
         noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
@@ -113,7 +113,10 @@ def audit_flower(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Audit one case. only: this pair of neighbours (`functions.worlds`). Errors: ConfigError without flwr."""
+    """Audit one case. only: name of the pair of neighbours to test (`functions.worlds`); None for all pairs.
+
+    Errors: ConfigError if flwr is not installed.
+    """
     try:
         import flwr  # noqa: F401
     except ImportError:
@@ -140,26 +143,26 @@ def _fed_avg(clients: int) -> object:
     return FedAvg(fraction_train=1.0, min_train_nodes=clients, min_available_nodes=clients)
 
 
-def _server_fixed(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
+def _server_fixed_round(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
     def make(clients: int) -> object:
         return DifferentialPrivacyServerSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
-    return StrategyRound(make=make, examples=examples, expected=expected)
+    return StrategyRound(make_strategy=make, examples=examples, expected=expected)
 
 
-def _client_fixed(mods: bool = True) -> StrategyRound:
+def _client_fixed_round(mods: bool = True) -> StrategyRound:
     from flwr.clientapp.mod import fixedclipping_mod
     from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
     def make(clients: int) -> object:
         return DifferentialPrivacyClientSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
-    return StrategyRound(make=make, mods=(fixedclipping_mod,) if mods else ())
+    return StrategyRound(make_strategy=make, mods=(fixedclipping_mod,) if mods else ())
 
 
-def _adaptive(side: str) -> StrategyRound:
+def _adaptive_round(side: str) -> StrategyRound:
     import flwr.serverapp.strategy as strategies
     from flwr.clientapp.mod import adaptiveclipping_mod
 
@@ -176,35 +179,37 @@ def _adaptive(side: str) -> StrategyRound:
         )
 
     mods = (adaptiveclipping_mod,) if side == "Client" else ()
-    return StrategyRound(make=make, mods=mods, shows=("clipping_norm",))
+    return StrategyRound(make_strategy=make, mods=mods, shown_attributes=("clipping_norm",))
 
 
-def _local() -> StrategyRound:
+def _local_dp_round() -> StrategyRound:
     from flwr.clientapp.mod import LocalDpMod
 
     mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=LOCAL_EPSILON, delta=LOCAL_DELTA)
-    return StrategyRound(make=_fed_avg, mods=(mod,), upload=True)
+    return StrategyRound(make_strategy=_fed_avg, mods=(mod,), returns_upload=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRound:
-    """Round of a strategy as a function of updates [clients, d] and a seed, with its visible outputs.
+    """Round of a strategy, as a function from updates [clients, d] and a seed to the visible outputs.
 
-    make:     function of the round's clients to a strategy
-    mods:     of the clients, outermost first
-    examples: num-examples that clients report, one each, repeated as often as needed
-    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, for example)
-    upload:   True for the last client's reply instead of the new model
+    make_strategy: function from the number of clients of the round to a strategy
+    mods:     mods of the clients, outermost first
+    examples: num-examples that clients 0, 1, ... report; repeated if there are more clients
+    shown_attributes: names of attributes of the strategy that the next round reveals (an adaptive clip norm, for
+    example)
+    returns_upload: True if the output is the last client's reply, not the new model
+    expected: number of clients that the strategy is configured for; None for the number of updates
 
-    The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as nearly zero:
-    Flower 1.41 divides by their norm.
+    The model is zeros in two arrays, so that a client's new arrays are its update. Zero entries are sent as 1e-12,
+    because Flower 1.41 divides by the norm of an update.
     """
 
-    make: Callable[[int], Any]
+    make_strategy: Callable[[int], Any]
     mods: tuple[Any, ...] = ()
     examples: tuple[int, ...] = (1,)
-    shows: tuple[str, ...] = ()
-    upload: bool = False
+    shown_attributes: tuple[str, ...] = ()
+    returns_upload: bool = False
     expected: int | None = None
 
     def __call__(self, updates: Floats, seed: int) -> list[Floats]:
@@ -212,39 +217,39 @@ class StrategyRound:
 
         np.random.seed(seed)  # noqa: NPY002 - Flower draws its noise from the global source
         random.seed(seed)
-        _quiet()
-        grid = _Nodes(count=self.expected or len(updates))
-        strategy = self.make(grid.count)
-        start = _record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
+        _silence_flower()
+        grid = _NodeIds(count=self.expected or len(updates))
+        strategy = self.make_strategy(grid.count)
+        start = _two_layer_record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
         messages = list(strategy.configure_train(1, start, ConfigRecord({}), grid))[: len(updates)]
         replies = [
             self._reply(message, np.where(row == 0, _NEXT_TO_NOTHING, row).astype(np.float32), k)
             for k, (message, row) in enumerate(zip(messages, updates, strict=True))
         ]
-        if self.upload:
-            return _arrays(next(iter(replies[-1].content.array_records.values())))
+        if self.returns_upload:
+            return _arrays_of_record(next(iter(replies[-1].content.array_records.values())))
         arrays, _ = strategy.aggregate_train(1, replies)
-        told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shows]
-        return [*_arrays(arrays), *told]
+        told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shown_attributes]
+        return [*_arrays_of_record(arrays), *told]
 
     def _reply(self, message: Any, row: Floats, client: int) -> Any:
         from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
         def train(received: object, _: object) -> object:
             metrics = MetricRecord({"num-examples": self.examples[client % len(self.examples)]})
-            content = RecordDict({"arrays": _record(ArrayRecord, row), "metrics": metrics})
+            content = RecordDict({"arrays": _two_layer_record(ArrayRecord, row), "metrics": metrics})
             return Message(content, reply_to=received)
 
         context = Context(run_id=1, node_id=client + 1, node_config={}, state=RecordDict(), run_config={})
         app = train
         for mod in reversed(self.mods):
-            app = _wrapped(mod, app)
+            app = _with_mod(mod, app)
         return app(message, context)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Nodes:
-    """Grid that only knows the number of nodes."""
+class _NodeIds:
+    """Flower grid that provides only the ids of its nodes."""
 
     count: int
 
@@ -252,20 +257,20 @@ class _Nodes:
         return list(range(1, self.count + 1))
 
 
-def _wrapped(mod: Any, app: Any) -> Any:
+def _with_mod(mod: Any, app: Any) -> Any:
     return lambda message, context: mod(message, context, app)
 
 
-def _record(make: Any, row: Floats) -> Any:
-    """Return a record of two layers, so that layer-wise processing is visible."""
+def _two_layer_record(make: Any, row: Floats) -> Any:
+    """Return a record with the row as two arrays, so that layer-wise processing is visible."""
     return make([part.copy() for part in np.array_split(row, 2)])
 
 
-def _arrays(record: Any) -> list[Floats]:
+def _arrays_of_record(record: Any) -> list[Floats]:
     return list(record.to_numpy_ndarrays())
 
 
-def _quiet() -> None:
+def _silence_flower() -> None:
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
@@ -273,5 +278,5 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-CASES = tuple(_cases())
-"""Cases: fixed and adaptive clipping at server and client, local DP; and uses in which their claim is false."""
+CASES = tuple(_all_cases())
+"""Fixed and adaptive clipping at server and client, and local DP, each with uses in which its claim is false."""

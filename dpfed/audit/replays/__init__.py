@@ -1,1 +1,1 @@
-"""Replay audits: two runs on neighbouring data, equal in all that no mechanism protects."""
+"""Replay audits: compare two runs on neighbouring data; all values that no mechanism protects must be equal."""

@@ -1,6 +1,7 @@
-"""Hooks of a replay audit in other libraries (`opacus_steps`, `flower_rounds`), and comparisons that they share.
+"""Installation of a replay audit's hooks in other libraries, and comparisons that these hooks share.
 
-Hooks are set in the processes of the audit's runs only, and there when the library is loaded.
+`opacus_steps` and `flower_rounds` define the hooks. They are set only in the processes of the audit's runs, when the
+library is loaded.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.world import Floats, Key, World, digest, plain
+from dpfed.audit.replays.replay_run import Floats, Key, ReplayRun, as_array, digest
 
-Hook = Callable[[World, Any], None]
-"""Function of a run and of a library's module, which it changes in place."""
-COUNT = 0.5
-"""Sensitivity of a count of clipped rows that is charged with counts less one half each (arXiv 1905.03871)."""
+Hook = Callable[[ReplayRun, Any], None]
+"""Function of a run of the audit and of a library's module; it sets its hooks in the module."""
+COUNT_SENSITIVITY = 0.5
+"""Sensitivity of a count of clipped rows: each row counts as +1/2 or -1/2 (arXiv 1905.03871)."""
 
 
-def install(world: World, hooks: Mapping[str, Hook]) -> None:
-    """Watch the mechanisms of libraries in this process, which is one of the audit's runs."""
+def install_hooks(world: ReplayRun, hooks: Mapping[str, Hook]) -> None:
+    """Set the hooks in this process, now for loaded modules and on import for others; the process is a run's own."""
     waiting = dict(hooks)
     for name in [one for one in waiting if one in sys.modules]:
         waiting.pop(name)(world, sys.modules[name])
@@ -33,7 +34,7 @@ def install(world: World, hooks: Mapping[str, Hook]) -> None:
 class _WhenLoaded(MetaPathFinder):
     """Finder that sets a hook right after its module has been loaded."""
 
-    def __init__(self, world: World, waiting: dict[str, Hook]) -> None:
+    def __init__(self, world: ReplayRun, waiting: dict[str, Hook]) -> None:
         self._world, self._waiting = world, waiting
 
     def find_spec(
@@ -53,11 +54,11 @@ class _WhenLoaded(MetaPathFinder):
         return spec
 
 
-def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
-    """Find a row beyond its bound, and more rows that differ than clients or records were changed.
+def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
+    """Return the number of rows that differ from the first run; in the first run, the number of all rows.
 
-    Rows are compared by their place: of one changed client or record at most one row is in a step. Return how many
-    differ; in the first run all.
+    A finding is recorded for a row whose norm is above `bound`, and if more rows differ than clients or records were
+    changed. Rows are compared by position: a step has at most one row of each changed client or record.
     """
     key = world._key(name, None)
     longest = max((float(np.linalg.norm(row)) for row in rows), default=0.0)
@@ -70,20 +71,20 @@ def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, 
     before = world.recording.values.get(key, "").split()
     differing = sum(one != two for one, two in zip(before, seen, strict=False)) + abs(len(before) - len(seen))
     changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
-    world.seen.moved += differing
+    world.seen.altered += differing
     if differing > changed:
-        world.finding(f"differ in {differing} rows where {changed} clients or records were changed", key)
+        world.finding(f"differ in {differing} rows, but {changed} clients or records were changed", key)
     return differing
 
 
-def key_of(world: World, name: str) -> Key:
-    """Return the key of a finding that no value of the other run belongs to."""
+def key_of_finding(world: ReplayRun, name: str) -> Key:
+    """Return the key of a finding about this round that is not a comparison with a value of the first run."""
     return world.round, name, None, 0
 
 
-def require_noise(world: World, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Find an array that leaves a mechanism unchanged."""
+def check_added_noise(world: ReplayRun, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Record a finding for each array that a mechanism leaves unchanged."""
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
-        entered, left = plain(one).reshape(-1), plain(two).reshape(-1)
+        entered, left = as_array(one).reshape(-1), as_array(two).reshape(-1)
         if len(entered) and np.array_equal(entered, left):
-            world.finding(f"adds no noise to array {place}", key_of(world, name))
+            world.finding(f"adds no noise to array {place}", key_of_finding(world, name))

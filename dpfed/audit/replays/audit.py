@@ -1,4 +1,4 @@
-"""Replay audit: a run on data D is recorded, runs on neighbours D' are compared with it (`dpfed.audit.replay`)."""
+"""Replay audit (`dpfed.audit.replay`): record a run on data D and compare runs on neighbouring data D' with it."""
 
 from __future__ import annotations
 
@@ -22,33 +22,40 @@ from typing import Any
 from accounting.disk_cache import VARIABLE
 from dpfed import replayed
 from dpfed.audit.replays import flower_rounds, opacus_steps
-from dpfed.audit.replays.adapters import install
+from dpfed.audit.replays.adapters import install_hooks
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
+from dpfed.audit.replays.replay_run import (
+    Difference,
+    Recording,
+    ReplayRun,
+    RunFindings,
+    RunStopped,
+    seed_global_generators,
+)
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
-from dpfed.audit.replays.world import Difference, Recording, Seen, Stopped, World, seed_all
 from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]
 
 _OF_TRAINING = ("update of local training", "clipped gradient in step")
-"""Beginnings of the values whose differences arise in local training."""
+"""Prefixes of the names of values that local training computes."""
 _CHANGES = ("far", "one class", "turned")
 _OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Data of one run of the audit, as passed to its `call`: `data(clients)` returns the clients of this run.
+    """First argument of the audited `call`: `data(clients)` returns the clients of this run of the audit.
 
-    reporting: True if the run is to be evaluated and tracked as much as possible
+    reporting: True if the call should evaluate and track its run as much as possible
     """
 
     pair: Pair | None
 
     def __call__(self, clients: Any) -> Any:
-        """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run."""
+        """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run, with those of the pair changed."""
         world = replayed.current_replay()
-        if isinstance(world, World) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
+        if isinstance(world, ReplayRun) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
             world.seen.units = len(clients)
             world.seen.rows += 0 if self.pair is None else len(self.pair.clients)
         return clients if self.pair is None else self.pair.changed(clients)
@@ -70,23 +77,23 @@ def replay(
 ) -> ReplayAudit:
     """Run `call` on data D and again on neighbours D', with all mechanisms' outputs frozen, and compare the rest.
 
-    call:   call(data, out) trains anything. `data(clients)` returns the clients of the run: unchanged in the first run,
-            with the pair's clients changed in the others. A `dpfed.run` needs no `data`: the audit changes its data.
-            `out` is an empty folder, whose public files are compared
-    pairs:  pairs to try; a number: that many default pairs; None: all of them, about eighteen. Those are a random
-            half of the participants, then the other half, with their values, targets and numbers of samples changed,
-            and single clients; for private records, single records
-    seed:   of the pairs, and of the global generators at the start of every run
-    rounds: rounds of dpfed after which a run ends; None: all
-    to_the_end: try the other pairs too after one has failed
+    call:   function call(data, out) that trains anything. `data(clients)` returns the clients of the run: unchanged in
+            the first run, and with the pair's clients changed in all others. A `dpfed.run` needs no `data`: the audit
+            changes its data. `out` is an empty folder; the public files in it are compared
+    pairs:  pairs to try; a number n for the first n default pairs; None for all of them, about eighteen. Default pairs
+            change the values, targets and numbers of samples of a random half of the participants, then of the other
+            half, and of single clients. For private records they change single records
+    seed:   seed of the default pairs, and of the global generators at the start of every run
+    rounds: rounds of dpfed after which a run ends; None for all rounds
+    to_the_end: True to try all pairs even after a pair has failed
 
     Claim: the verdict is "fail" only if, for the printed pair, a value outside all mechanisms depends on the changed
     clients, a row exceeds its bound, the input of a mechanism moves by more than its declared sensitivity, or the code
     is not repeatable. A pass is a test of the pairs and the code that they reached, and no proof.
     Source: Annamalai et al., arXiv 2602.17454. Every run is a process forked from this one, so that state in modules,
-    closures and generators is equal at the start of each.
-    Adjacency: add-remove, zero-out and replace-one, as the pair's change has it. Direction of error: faults may be
-    missed.
+    closures and generators is equal at the start of all runs.
+    Adjacency: add-remove, zero-out or replace-one, according to the change of the pair. Direction of error: faults may
+    be missed.
     Errors: DpfedError if the first run fails or reaches no mechanism.
 
     >>> import numpy as np, dpfed.audit
@@ -98,25 +105,25 @@ def replay(
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
-        runs = _Runs(call=call, seed=seed, most=rounds, folder=Path(folder))
+        runs = _AuditRuns(call=call, seed=seed, most=rounds, folder=Path(folder))
         progress("the first run")
         first = runs.record(loop=False)
-        _load(first.modules)
+        _import_modules(first.modules)
         if first.error:
             raise DpfedError(f"the first run of the replay audit fails: {first.error}")
         if not first.mechanisms:
             raise DpfedError(
-                "no mechanism was reached in the first run: nothing is private in it, and every value may depend on "
-                "every client. Add [privacy] or [local.record], or mark what adds noise with dpfed.audit.mechanism."
+                "the first run reached no mechanism: it has no private release, and every value may depend on every "
+                "client. Add [privacy] or [local.record], or mark the code that adds noise by dpfed.audit.mechanism."
             )
-        chosen = list(pairs) if isinstance(pairs, Sequence) else pairs_of(first, seed)
+        chosen = list(pairs) if isinstance(pairs, Sequence) else default_pairs_of_run(first, seed)
         results = [result_of(SAME_PAIR, first)] if first.differences else []
         for pair in chosen[: pairs if isinstance(pairs, int) else None]:
             failed = results[-1] if results and results[-1].outcome == "fail" else None
             if failed is not None and (failed.pair.change == SAME or not to_the_end):
                 break
             progress(pair.words)
-            results.append(runs.explained(runs.compare(pair)))
+            results.append(runs.with_explanation(runs.compare(pair)))
     seconds = time.monotonic() - began
     return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=seconds, first_megabytes=first.megabytes)
 
@@ -124,7 +131,7 @@ def replay(
 SAME_PAIR = Pair((), SAME)
 
 
-def pairs_of(first: Seen, seed: int) -> list[Pair]:
+def default_pairs_of_run(first: RunFindings, seed: int) -> list[Pair]:
     """Return the default pairs for the mechanisms of the first run."""
     if first.of_records:
         here = sorted({client for one in first.present for client in one})
@@ -141,46 +148,55 @@ def pairs_of(first: Seen, seed: int) -> list[Pair]:
         present = [range(first.units)]
     sizes = ("zeroed", "many", REMOVED) if first.of_dataset else (REMOVED,) if of_rounds else ()
     pairs = default_pairs(present, seed=seed, changes=_CHANGES, sizes=sizes)
-    if of_rounds and first.removal_is_neighbour:  # every client, so that cohorts are empty
+    if of_rounds and first.removal_is_neighbour:  # all clients are removed, so that cohorts are empty
         pairs.append(Pair(tuple({client for one in present for client in one}), REMOVED))
     return [*pairs, Pair((), REPORTING)] if first.of_dataset else pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Runs:
+class _AuditRuns:
+    """Runs of one replay audit, each in a separate process.
+
+    most: rounds after which a run ends; None for all. folder: temporary folder of the recordings. explains: True to
+    compare the modules of the network, too.
+    """
+
     call: Call
     seed: int
     most: int | None
     folder: Path
     explains: bool = False
 
-    def record(self, *, loop: bool) -> Seen:
-        """Make the first run, in this form of local training."""
+    def record(self, *, loop: bool) -> RunFindings:
+        """Make the first run and record it. loop: True to train clients one by one."""
         at = self._recording(loop)
         at.mkdir()
-        return self._made(None, at, loop=loop)
+        return self._run_in_process(None, at, loop=loop)
 
     def compare(self, pair: Pair) -> PairResult:
-        """Make the second run of a pair, and the first one of this form if none is recorded."""
+        """Make the second run of a pair; if needed, first record a first run with the pair's form of local training."""
         loop = pair.changes_sizes
         if not self._recording(loop).exists():
             failed = self.record(loop=loop).error
             if failed:
-                return result_of(pair, Seen(error=failed, refused=True))
-        return result_of(pair, self._made(pair, self._recording(loop), loop=loop))
+                return result_of(pair, RunFindings(error=failed, refused=True))
+        return result_of(pair, self._run_in_process(pair, self._recording(loop), loop=loop))
 
-    def explained(self, result: PairResult) -> PairResult:
-        """Return a failed pair with the module that makes its first difference, found by two more runs."""
+    def with_explanation(self, result: PairResult) -> PairResult:
+        """Return the result with the network module in which the first difference arises, found by two more runs.
+
+        Only differences of local training are explained; all other results are returned unchanged.
+        """
         first = result.first
         if first is None or first.round is None or not first.value.startswith(_OF_TRAINING):
             return result
-        from dpfed.audit.replays.modules import made_by
+        from dpfed.audit.replays.modules import place_in_network
 
         folder = self.folder / f"explained-{len(list(self.folder.glob('explained-*')))}"
         folder.mkdir()
         again = replace(self, most=first.round, folder=folder, explains=True).compare(result.pair)
         for other in again.seen.differences:
-            if made := made_by(other.value):
+            if made := place_in_network(other.value):
                 explained = [replace(first, made_by=made), *result.seen.differences[1:]]
                 return replace(result, seen=replace(result.seen, differences=explained))
         return result
@@ -188,63 +204,68 @@ class _Runs:
     def _recording(self, loop: bool) -> Path:
         return self.folder / ("in-a-loop" if loop else "first")
 
-    def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> Seen:
-        """Make one run in a separate process, and return its record."""
+    def _run_in_process(self, pair: Pair | None, at: Path, *, loop: bool) -> RunFindings:
+        """Make one run in a separate process, and return the differences and counts that it found."""
         answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
-        process = _context().Process(target=_run, args=(self, pair, at, loop, answer))
-        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads; a run begins no thread before it
+        process = _process_context().Process(target=_run_and_store, args=(self, pair, at, loop, answer))
+        with (
+            warnings.catch_warnings()
+        ):  # newer Pythons warn of forks in processes with threads; no run has started a thread yet
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         process.join()
         if not answer.exists():
-            return Seen(error=f"the process of the run died with status {process.exitcode}", differences=_died(pair))
-        seen: Seen = pickle.loads(answer.read_bytes())
+            return RunFindings(
+                error=f"the process of the run died with status {process.exitcode}",
+                differences=_ended_process_difference(pair),
+            )
+        seen: RunFindings = pickle.loads(answer.read_bytes())
         return seen
 
 
 _LIBRARIES = ("accounting", "dpfed", "matplotlib", "numpy", "opacus", "scipy", "sklearn", "torch")
 
 
-def _load(modules: Sequence[str]) -> None:
-    """Load the libraries' modules that a run has loaded, once, so that the next runs' processes begin with them."""
+def _import_modules(modules: Sequence[str]) -> None:
+    """Import the library modules that the first run has imported, so that processes of later runs start with them."""
     for name in modules:
         if name.partition(".")[0] in _LIBRARIES and name not in sys.modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
 
-def _died(pair: Pair | None) -> list[Difference]:
-    return [] if pair is None else [Difference(value="the run", words="its process died in the second run only")]
+def _ended_process_difference(pair: Pair | None) -> list[Difference]:
+    return [] if pair is None else [Difference(value="the run", words="its process ended in the second run only")]
 
 
-def _context() -> Any:
-    """Return the way to start a run's process: a fork; where this process uses a GPU, a fresh one."""
+def _process_context() -> Any:
+    """Return the multiprocessing context of runs: fork, or spawn if this process uses a GPU."""
     torch = sys.modules.get("torch")
     on_gpu = torch is not None and torch.cuda.is_initialized()
     return multiprocessing.get_context("spawn" if on_gpu else "fork")
 
 
-def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
-    """Make one run in this process, and write its record to `answer`."""
+def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
+    """Make one run in this process, and write the differences and counts that it found to `answer`."""
     recording = Recording(at) if pair is None else Recording.load(at)
-    world = _world(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
-    if os.environ.get(VARIABLE) == "":  # no cache of the user's: the runs of this audit share one
+    world = _new_run(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
+    if os.environ.get(VARIABLE) == "":  # the user has disabled the cache: the runs of this audit share a temporary one
         os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
     replayed.enter_replay(world)
     seen = world.seen
     try:
-        with _quiet(runs.folder), _repeatable(runs.seed):
-            install(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
+        with _redirected_output(runs.folder), _seeded_generators(runs.seed):
+            install_hooks(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
             result = runs.call(Neighbour(pair), out)
         world.round = -1
         if pair is None or pair.change != REPORTING:
             _compare_result(world, "result of the call", result)
         world.round = 1 << 30
         _compare_files(world, out)
-    except Stopped:
+    except RunStopped:
         pass
-    except Exception as error:  # of the code under audit
+    except Exception as error:  # the code under audit may raise anything
         words = f"{type(error).__name__}: {str(error)[:400]}"
         seen.error = words
         seen.refused = pair is not None and isinstance(error, DataError)
@@ -260,22 +281,22 @@ def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> 
     answer.with_suffix(".new").rename(answer)
 
 
-def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> World:
-    """Return a run that compares rounds of dpfed where those can be trained here, else marked values alone."""
+def _new_run(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> ReplayRun:
+    """Return a run that compares rounds of dpfed if torch is installed, else one that compares marked values only."""
     try:
-        from dpfed.audit.replays.rounds import RoundsWorld
+        from dpfed.audit.replays.rounds import ReplayRunOfRounds
     except ImportError:
-        return World(pair, recording)
-    world = RoundsWorld(pair, recording, loop=loop, most=most)
+        return ReplayRun(pair, recording)
+    world = ReplayRunOfRounds(pair, recording, loop=loop, most=most)
     if explains:
         from dpfed.audit.replays.modules import ModuleValues
 
-        ModuleValues(world).watch()
+        ModuleValues(world).set_hooks()
     return world
 
 
-def _compare_result(world: World, name: str, value: Any) -> None:
-    """Compare what the call returns, where it is numbers, texts, arrays, a model, or a collection of these."""
+def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
+    """Compare the result of the call if it is a number, text, array, model, or a collection of these."""
     if hasattr(value, "state_dict"):
         value = value.state_dict()
     if isinstance(value, Mapping):
@@ -291,7 +312,7 @@ def _compare_result(world: World, name: str, value: Any) -> None:
     return None
 
 
-def _compare_files(world: World, out: Path) -> None:
+def _compare_files(world: ReplayRun, out: Path) -> None:
     from dpfed.audit.replays.files import REPORTS, public_files
 
     found = public_files(out) if out.exists() else {}
@@ -300,31 +321,34 @@ def _compare_files(world: World, out: Path) -> None:
         return
     if world.pair is not None and world.pair.change == REPORTING:
         names = [name for name in found if name.endswith(".safetensors")]
-    elif world.only is not None:
+    elif world.compared_names is not None:
         names = []
     else:
         names = sorted({*found, *world.recording.files})
     for name in names if world.writes_reports else [one for one in names if not one.startswith(REPORTS)]:
-        one, two = (str(files.get(name, "not there")) for files in (world.recording.files, found))
+        one, two = (str(files.get(name, "missing")) for files in (world.recording.files, found))
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
             first, second = (text[max(0, at - 30) : at + 40] for text in (one, two))
             world.finding(f"differs ({first!r} and {second!r})", (-1, f"file {name}", None, 0))
             return
-    world.ends()
+    world.check_missing_values()
 
 
 @contextlib.contextmanager
-def _quiet(folder: Path) -> Iterator[None]:
-    """Send what the code under audit prints to a file."""
+def _redirected_output(folder: Path) -> Iterator[None]:
+    """Redirect the output of the code under audit to a file."""
     with (folder / "output.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         yield
 
 
 @contextlib.contextmanager
-def _repeatable(seed: int) -> Iterator[None]:
-    """Make the global generators, and the operating system's, the same in every run; this process is a run's own."""
-    seed_all(seed)
+def _seeded_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators, and replace the operating system's by a seeded one, so that all runs draw alike.
+
+    The process belongs to one run of the audit, so that no other code is affected.
+    """
+    seed_global_generators(seed)
     drawn = 0
 
     def repeatable(count: int) -> bytes:

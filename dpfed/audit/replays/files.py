@@ -1,4 +1,4 @@
-"""Public values of a run's folder, which must be equal in both runs but for one closed list."""
+"""Public values in a run's folder, which must be equal in both runs, except for a closed list of keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OPERATORS = ("diagnostics.jsonl", "canaries.jsonl", "lock", "own_code.json")
-"""Files for the operator alone, which no epsilon covers; checkpoints, heads and keys besides."""
+"""Files for the operator only, which no epsilon covers. Checkpoints, heads and keys are not compared either."""
 MAY_DIFFER = (
     "summary.json: seconds",
     "summary.json: population, ledger_head",
@@ -18,7 +18,7 @@ MAY_DIFFER = (
 )
 """Closed list of keys that may differ: time, the fingerprint of the data, and the hash chain over both."""
 REPORTS = ("report.html", "curves.png", "model-card.md")
-"""Files that are made of the others: compared for equal data and for half of the clients far away."""
+"""Files computed from other files, compared only for pairs with equal data and with many clients changed to "far"."""
 _KEYS = {
     "summary.json": ("seconds", "population", "ledger_head"),
     "ledger.jsonl": ("population", "chain", "binding"),
@@ -27,7 +27,7 @@ _IN_TEXT = re.compile(r"[0-9a-f]{12,}|\d+(\.\d+)? (s|seconds|ms|min)\b|/[^<\"\s]
 
 
 def public_files(folder: Path) -> dict[str, object]:
-    """Return every public value of the folder by its file and place."""
+    """Return every public value in the folder; the key names its file and its place in the file."""
     seen: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -42,7 +42,7 @@ def public_files(folder: Path) -> dict[str, object]:
             lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
             for place, line in enumerate(lines):
                 at = f"{name}, line {place + 1}" if path.suffix == ".jsonl" else name
-                seen.update(_flat(json.loads(line), at, _KEYS.get(path.name, ())))
+                seen.update(_flat_values(json.loads(line), at, _KEYS.get(path.name, ())))
         elif path.suffix in (".html", ".md", ".csv", ".toml", ".txt"):
             seen[name] = _IN_TEXT.sub("#", content.decode())
         else:
@@ -50,13 +50,13 @@ def public_files(folder: Path) -> dict[str, object]:
     return seen
 
 
-def _flat(value: object, name: str, but: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+def _flat_values(value: object, name: str, but: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for key, one in value.items():
             if key not in but:
-                yield from _flat(one, f"{name}, {key}", but)
+                yield from _flat_values(one, f"{name}, {key}", but)
     elif isinstance(value, list):
         for place, one in enumerate(value):
-            yield from _flat(one, f"{name}[{place}]", but)
+            yield from _flat_values(one, f"{name}[{place}]", but)
     else:
         yield name, value

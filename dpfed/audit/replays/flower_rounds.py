@@ -1,6 +1,7 @@
-"""Flower's differentially private strategies and mods in a replay audit: clipped updates in, noisy means out.
+"""Hooks of a replay audit in Flower's differentially private strategies and mods.
 
-Those of the message API (`flwr.serverapp`, `flwr.clientapp`), on nodes that are in this process.
+Clipped updates are compared, and noisy means are frozen. Supported are the strategies and mods of the message API
+(`flwr.serverapp`, `flwr.clientapp`), with nodes in this process.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.audit.replays.adapters import COUNT, Hook, compare_rows, key_of, require_noise
-from dpfed.audit.replays.world import ROUNDING, Floats, World
+from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, ReplayRun
 
 
-def _flower_strategies(world: World, module: Any) -> None:
+def _watch_strategies(world: ReplayRun, module: Any) -> None:
     for name, strategy in vars(module).items():
         if name.startswith("DifferentialPrivacy") and "aggregate_train" in vars(strategy):
             _watch_strategy(world, strategy)
 
 
-def _watch_strategy(world: World, strategy: Any) -> None:
+def _watch_strategy(world: ReplayRun, strategy: Any) -> None:
     configure, aggregate = strategy.configure_train, strategy.aggregate_train
 
     @wraps(configure)
@@ -43,9 +44,9 @@ def _watch_strategy(world: World, strategy: Any) -> None:
 
 
 class _FlowerRound:
-    """Round of a strategy wrapper: clipped updates are compared row by row, noisy means and counts are frozen."""
+    """Round of a private strategy: clipped updates are compared row by row, noisy means and counts are frozen."""
 
-    def __init__(self, world: World, strategy: Any) -> None:
+    def __init__(self, world: ReplayRun, strategy: Any) -> None:
         self._world, self._strategy = world, strategy
         self._aggregate = strategy.strategy.aggregate_train
         self._noise = strategy._add_noise_to_aggregated_arrays
@@ -57,9 +58,12 @@ class _FlowerRound:
     @contextmanager
     def watching(self) -> Iterator[None]:
         strategy, inner = self._strategy, self._strategy.strategy
-        inner.aggregate_train, strategy._add_noise_to_aggregated_arrays = self.aggregate, self.noise
+        inner.aggregate_train, strategy._add_noise_to_aggregated_arrays = (
+            self.aggregate_and_keep_rows,
+            self.add_frozen_noise,
+        )
         if self._fraction is not None:
-            strategy._noisy_fraction = self.fraction
+            strategy._noisy_fraction = self.frozen_fraction
         try:
             yield
         finally:
@@ -67,64 +71,71 @@ class _FlowerRound:
             if self._fraction is not None:
                 del strategy._noisy_fraction
 
-    def aggregate(self, server_round: int, replies: Any) -> Any:
+    def aggregate_and_keep_rows(self, server_round: int, replies: Any) -> Any:
         replies = list(replies)
         came = sorted((one for one in replies if not one.has_error()), key=lambda one: one.metadata.src_node_id)
-        announced = _flat(self._strategy._replay_announced)
-        self._rows = [_flat(_arrays_of(one)) - announced for one in came]
+        announced = _concatenated(self._strategy._replay_announced)
+        self._rows = [_concatenated(_arrays_of(one)) - announced for one in came]
         self._rounding = 2**-22 * (float(np.linalg.norm(announced)) + float(self._strategy.clipping_norm))
         return self._aggregate(server_round, replies)
 
     def _compare_rows(self) -> int | None:
-        """Compare the rows, once, with the clip norm that noise is now drawn for."""
+        """Compare the rows once, with the clip norm to which the noise is scaled; return the number of
+        differing rows.
+        """
         if self._rows is not None and self._differing is None:
             bound = float(self._strategy.clipping_norm)
             name = "clipped updates in Flower"
             self._differing = compare_rows(self._world, name, self._rows, bound, 1e-5 * bound + self._rounding)
         return self._differing
 
-    def noise(self, aggregated: Any) -> Any:
+    def add_frozen_noise(self, aggregated: Any) -> Any:
         strategy, name = self._strategy, "mean of clipped updates in Flower"
         units = self._compare_rows()
         before = [np.array(one) for one in aggregated.to_numpy_ndarrays()]
         self._require_mean(name, before)
         noisy = self._noise(aggregated)
         after = noisy.to_numpy_ndarrays()
-        require_noise(self._world, name, before, after)
+        check_added_noise(self._world, name, before, after)
         bound = float(strategy.clipping_norm) / strategy.num_sampled_clients
         frozen = self._world.mechanism(name, before, after, sensitivity=bound, units=units)
         return _record_like(noisy, frozen)
 
     def _require_mean(self, name: str, arrays: list[NDArray[Any]]) -> None:
-        """Find unequal weights, and a divisor that is not `num_sampled_clients`, of Flower's own averaging."""
+        """Record a finding if FedAvg's mean is not the sum of the updates over `num_sampled_clients`.
+
+        Unequal weights or another divisor cause it. Other strategies are not checked.
+        """
         from flwr.serverapp.strategy import FedAvg
 
         strategy = self._strategy
         if not self._rows or type(strategy.strategy).aggregate_train is not FedAvg.aggregate_train:
             return
         mean = np.sum(self._rows, axis=0) / strategy.num_sampled_clients
-        apart = float(np.abs(_flat(arrays) - _flat(strategy._replay_announced) - mean).max(initial=0))
+        apart = float(np.abs(_concatenated(arrays) - _concatenated(strategy._replay_announced) - mean).max(initial=0))
         room = ROUNDING * float(np.abs(mean).max(initial=0)) + 2 * self._rounding
         if not apart <= room:
             words = "is not the sum of the updates over num_sampled_clients"
-            self._world.finding(words, key_of(self._world, name), by=apart, allowed=room)
+            self._world.finding(words, key_of_finding(self._world, name), by=apart, allowed=room)
 
-    def fraction(self, count: int, total: int) -> float:
+    def frozen_fraction(self, count: int, total: int) -> float:
         assert self._fraction is not None
         noisy = float(self._fraction(count, total))
         name, units = "share of clipped updates in Flower", self._differing
-        return float(self._world.mechanism(name, float(count / total), noisy, sensitivity=COUNT / total, units=units))
+        return float(
+            self._world.mechanism(name, float(count / total), noisy, sensitivity=COUNT_SENSITIVITY / total, units=units)
+        )
 
 
-def _flower_local(world: World, module: Any) -> None:
-    """Watch a client's own noise: what a client sends is a mechanism's output."""
+def _watch_local_dp(world: ReplayRun, module: Any) -> None:
+    """Set hooks in the mod of local DP: each client's update is the output of a mechanism."""
     call, add = module.LocalDpMod.__call__, module.add_gaussian_noise_inplace
     now: list[tuple[Any, int, Floats]] = []
 
     @wraps(call)
     def watched(self: Any, msg: Any, ctxt: Any, call_next: Any) -> Any:
         client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
-        now.append((self, client, _flat(_arrays_of(msg))))
+        now.append((self, client, _concatenated(_arrays_of(msg))))
         try:
             return call(self, msg, ctxt, call_next)
         finally:
@@ -134,14 +145,17 @@ def _flower_local(world: World, module: Any) -> None:
         mod, client, announced = now[-1]
         name = f"update that client {client} makes private in Flower"
         before = [array.copy() for array in arrays]
-        row = _flat(before) - announced
+        row = _concatenated(before) - announced
         if not float(np.linalg.norm(row)) <= mod.clipping_norm * (1 + 1e-5) + 2**-22 * float(np.linalg.norm(announced)):
             world.finding(
-                "is beyond its bound", key_of(world, name), by=float(np.linalg.norm(row)), allowed=mod.clipping_norm
+                "is beyond its bound",
+                key_of_finding(world, name),
+                by=float(np.linalg.norm(row)),
+                allowed=mod.clipping_norm,
             )
         world.outside(name, row, client)
         add(arrays, std_dev)
-        require_noise(world, name, before, arrays)
+        check_added_noise(world, name, before, arrays)
         mine = int(client in world.changed)
         frozen = world.mechanism(name, before, arrays, sensitivity=float(mod.sensitivity), units=mine)
         for array, made in zip(arrays, frozen, strict=True):
@@ -155,7 +169,7 @@ def _arrays_of(message: Any) -> list[NDArray[Any]]:
     return arrays
 
 
-def _flat(arrays: Sequence[NDArray[Any]]) -> Floats:
+def _concatenated(arrays: Sequence[NDArray[Any]]) -> Floats:
     return np.concatenate([np.zeros(0), *(np.asarray(one, dtype=np.float64).reshape(-1) for one in arrays)])
 
 
@@ -166,9 +180,9 @@ def _record_like(record: Any, arrays: Sequence[NDArray[Any]]) -> Any:
 
 
 class FlowerNodes:
-    """Grid for a Flower strategy whose nodes are in this process, one a partition: no Ray, no network.
+    """Grid for a Flower strategy whose nodes run in this process, one for each partition, without Ray and network.
 
-    app:   ClientApp; `context.node_config` gives it "partition-id" and "num-partitions"
+    app:   ClientApp; its `context.node_config` has "partition-id" and "num-partitions"
     count: number of nodes
     """
 
@@ -196,11 +210,14 @@ class FlowerNodes:
         return list(self._contexts)
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Any]:
-        """Return the reply of each node that is sent a message."""
+        """Return the reply of the node that each message is addressed to."""
         return [self._app(one, self._contexts[one.metadata.dst_node_id]) for one in messages]
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
-        """Give each node its message, and keep the reply: an error if the app raises, as in Flower's simulation."""
+        """Pass each message to its node and store the reply; return the message ids.
+
+        If the app raises, the reply is an error, as in Flower's simulation.
+        """
         from flwr.app import Error, Message
 
         pushed = []
@@ -209,19 +226,21 @@ class FlowerNodes:
             one.metadata.__dict__["_message_id"] = name
             try:
                 self._kept[name] = self._app(one, self._contexts[one.metadata.dst_node_id])
-            except Exception as error:  # of the app under audit
+            except Exception as error:  # the app under audit may raise anything
                 self._kept[name] = Message(Error(code=0, reason=str(error)), reply_to=one)
             pushed.append(name)
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """Return the replies to these messages, once."""
+        """Return the stored replies to these messages, and delete them."""
         return [self._kept.pop(name) for name in message_ids if name in self._kept]
 
 
-def _flower_simulation(world: World, module: Any) -> None:
-    """Run the nodes of Flower's simulation engine in this process, where they are seen: apps and messages are theirs,
-    Ray's processes alone are not."""
+def _replace_simulation(world: ReplayRun, module: Any) -> None:
+    """Run the nodes of Flower's simulation engine in this process, in which the audit sees them, and not in Ray's.
+
+    Apps and messages are Flower's.
+    """
 
     def simulate(*, num_supernodes: int, client_app: Any, server_app: Any, **given: Any) -> None:
         from flwr.app import Context, RecordDict
@@ -233,8 +252,8 @@ def _flower_simulation(world: World, module: Any) -> None:
 
 
 HOOKS: dict[str, Hook] = {
-    "flwr.simulation.run_simulation": _flower_simulation,
-    "flwr.serverapp.strategy.dp_fixed_clipping": _flower_strategies,
-    "flwr.serverapp.strategy.dp_adaptive_clipping": _flower_strategies,
-    "flwr.clientapp.mod.localdp_mod": _flower_local,
+    "flwr.simulation.run_simulation": _replace_simulation,
+    "flwr.serverapp.strategy.dp_fixed_clipping": _watch_strategies,
+    "flwr.serverapp.strategy.dp_adaptive_clipping": _watch_strategies,
+    "flwr.clientapp.mod.localdp_mod": _watch_local_dp,
 }

@@ -1,4 +1,4 @@
-"""Module of a network in which a client's training first differs: a replay audit's explanation of a failed pair."""
+"""Explanation of a failed pair of a replay audit: the network module in which a client's training first differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpfed.clients.losses import Loss
 from dpfed.clients.task import LocalTask
 
 if TYPE_CHECKING:
-    from dpfed.audit.replays.rounds import RoundsWorld
+    from dpfed.audit.replays.rounds import ReplayRunOfRounds
 
 _STEP = ", step "
 
@@ -26,17 +26,17 @@ _STEP = ", step "
 class ModuleValues:
     """Comparison of each module's state, input and output, and of the loss, for each client of local training.
 
-    A forward hook of all modules, so that it is set in the process of an audit's run alone.
+    It sets forward hooks of all modules, and may therefore be used only in the process of a run of the audit.
     """
 
-    def __init__(self, world: RoundsWorld) -> None:
+    def __init__(self, world: ReplayRunOfRounds) -> None:
         self._world, self._now = world, threading.local()
 
-    def watch(self) -> None:
-        """Set the hooks."""
+    def set_hooks(self) -> None:
+        """Set the forward hooks, and a hook on the randomness of local training."""
         modules = torch.nn.modules.module
-        modules.register_module_forward_pre_hook(self._before)
-        modules.register_module_forward_hook(self._after)
+        modules.register_module_forward_pre_hook(self._before_module)
+        modules.register_module_forward_hook(self._after_module)
         drawn = LocalTask.own_randomness
 
         @wraps(drawn)
@@ -50,34 +50,34 @@ class ModuleValues:
 
         LocalTask.own_randomness = own_randomness  # type: ignore[assignment, method-assign]
 
-    def of_loss(self, found: Tensor) -> Tensor:
-        """Compare the losses of a batch, after which no module belongs to it."""
+    def compare_loss(self, found: Tensor) -> Tensor:
+        """Compare the losses of a batch; modules called later do not belong to the batch."""
         if (at := getattr(self._now, "at", None)) is not None:
             self._compare("in the loss", found.detach().reshape(len(at[0]), -1))
             self._now.at = None
         return found
 
-    def _before(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+    def _before_module(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         if getattr(self._now, "at", None) is None:
             return
         if id(module) not in self._now.names:
             self._now.names |= {id(one): name for name, one in module.named_modules() if name}
-        label = self._label(module)
+        label = self._module_label(module)
         for name, state in [*module._parameters.items(), *module._buffers.items()]:
             if state is not None:
                 self._compare(f"in {name} of {label}", state)
-        for tensor in _tensors(given):
+        for tensor in _tensors_in(given):
             self._compare(f"between {self._now.last} and the input of {label}", tensor)
 
-    def _after(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _after_module(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if getattr(self._now, "at", None) is None:
             return
-        label = self._label(module)
-        for tensor in _tensors(output):
+        label = self._module_label(module)
+        for tensor in _tensors_in(output):
             self._compare(f"in the forward pass of {label}", tensor)
         self._now.last = label
 
-    def _label(self, module: nn.Module) -> str:
+    def _module_label(self, module: nn.Module) -> str:
         name = self._now.names.get(id(module))
         return f"{name} ({type(module).__name__})" if name else f"the network ({type(module).__name__})"
 
@@ -107,7 +107,7 @@ class ModuleValues:
 
 @dataclass(frozen=True, kw_only=True)
 class _WatchedLoss(Loss):
-    """Loss of local training whose values are compared."""
+    """Loss of local training whose values a replay audit compares."""
 
     values: ModuleValues
 
@@ -115,21 +115,21 @@ class _WatchedLoss(Loss):
         found = super().__getattribute__(name)
         if name != "mean":
             return found
-        of_loss = super().__getattribute__("values").of_loss
-        return lambda outputs, targets: of_loss(found(outputs, targets))
+        compare_loss = super().__getattribute__("values").compare_loss
+        return lambda outputs, targets: compare_loss(found(outputs, targets))
 
     def client_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.values.of_loss(super().client_losses(outputs, targets))
+        return self.values.compare_loss(super().client_losses(outputs, targets))
 
 
-def made_by(value: str) -> str:
-    """Return where the value of an explaining run is made; "" for a value of another kind."""
+def place_in_network(value: str) -> str:
+    """Return the place in the network ("in ...", "between ...") from the name of a value; "" for other values."""
     return value.partition(_STEP)[0] if _STEP in value else ""
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for one in value:
-            yield from _tensors(one)
+            yield from _tensors_in(one)

@@ -1,7 +1,7 @@
-"""Neighbour of a `dpfed.run`'s data: the same data set with the samples of a pair's clients changed.
+"""Neighbouring data of a `dpfed.run`: its data set with the samples of a pair's clients changed.
 
-The data set is changed before anything is split off, so that public and validation samples are under test; the division
-of samples stays that of the first run, since it defines the data that a guarantee is about.
+The data set is changed before samples are set apart, so that public and validation samples are under test. The
+assignment of samples to clients is that of the first run, since the guarantee is about this assignment.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dpfed.seeds import Seeds
 Ids = NDArray[np.int64]
 
 
-def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
-    """Return the data of this run (None: those that the configuration names), and who holds which training sample."""
-    whole = _unaltered(config) if given is None else given
+def changed_data(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
+    """Return the data of this run (None for those of the configuration), and the training samples of each client."""
+    whole = _configured_data(config) if given is None else given
     rows, dataset = _rows_without_public(config, whole)
     held = partition_of(config, dataset, Seeds(root=config.data.partition_seed))
     if pair is None or pair.change in (SAME, REPORTING) or isinstance(held, Resampled):
@@ -36,18 +36,18 @@ def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tup
     change = VALUES.get(pair.change, VALUES["negated"])
     inputs, labels = whole.train_inputs.copy(), whole.train_labels.copy()
     inputs[at], labels[at] = change(inputs[at], labels[at])
-    if pair.change in (REMOVED, "zeroed"):  # what is gone must not be readable anywhere
+    if pair.change in (REMOVED, "zeroed"):  # removed samples must not be used by any code that still reads them
         labels[at] = labels[at][::-1]
     return replace(whole, train_inputs=inputs, train_labels=labels), held
 
 
-def _unaltered(config: Config) -> Dataset:
-    """Return the data set that the configuration names, without its features: they are made of this run's data."""
+def _configured_data(config: Config) -> Dataset:
+    """Return the data set of the configuration without its features, which are computed from this run's data."""
     return whole_data(config.model_copy(update={"data": config.data.model_copy(update={"features": None})}))
 
 
 def _rows_without_public(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
-    """Return the rows of `whole` that are trained on, after what is set apart, and the data set of these."""
+    """Return the training rows of `whole`, without validation and public samples, and the data set of these rows."""
     import torch
 
     count = len(whole.train_labels)
@@ -63,15 +63,15 @@ def _rows_without_public(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Held:
-    """Holdings in which some clients hold other rows."""
+class ChangedHoldings:
+    """Holdings equal to `base`, except for the rows of the clients in `others`."""
 
     base: Holdings
     others: dict[int, Ids]
 
     @classmethod
     def resized(cls, base: Holdings, pair: Pair) -> Holdings:
-        """Return `base` with the number of rows of the pair's clients changed; of a client that is removed, none."""
+        """Return `base` with the number of rows of the pair's clients changed; a removed client holds no rows."""
         if pair.record is not None:
             return base
         change = SIZES.get(pair.change, SIZES["zeroed"])

@@ -1,5 +1,4 @@
-"""Pairs of a replay audit: the clients, or the record, that differ between the two runs, and the change of their
-data."""
+"""Pairs of a replay audit: the clients, or the record, that differ between two runs, and the change of their data."""
 
 from __future__ import annotations
 
@@ -17,37 +16,37 @@ from dpfed.errors import ConfigError, DataError
 Array = NDArray[Any]
 
 
-def _floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
+def _constant_floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
     return lambda x, y: (np.full_like(x, value) if x.dtype.kind == "f" else x[::-1].copy(), y)
 
 
 def _other_target(y: Array) -> Any:
-    """Return the first target; where there is no other one, another."""
+    """Return the first target; if all targets are equal to it, return a different value."""
     return 0 if not y.size else y.flat[0] if (y != y.flat[0]).any() else y.flat[0] == 0
 
 
 VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
-    "far": _floats(-30.0),
-    "huge": _floats(1e30),
-    "nan": _floats(float("nan")),
+    "far": _constant_floats(-30.0),
+    "huge": _constant_floats(1e30),
+    "nan": _constant_floats(float("nan")),
     "one class": lambda x, y: (x, np.full_like(y, _other_target(y))),
     "turned": lambda x, y: (x, (y.max(initial=0) - y).astype(y.dtype)),
     "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
     "order": lambda x, y: (x[::-1].copy(), y[::-1].copy()),
 }
-"""Changes of samples (inputs [n, ...], targets [n, ...]) that keep their number."""
+"""Changes of samples (inputs [n, ...], targets [n, ...]) that keep the number of samples."""
 TARGETS = ("one class", "turned")
 SIZES: Mapping[str, Callable[[Array], Array]] = {
     "zeroed": lambda rows: rows[:0],
     "one sample": lambda rows: rows[:1],
     "many": lambda rows: np.tile(rows, 5),
 }
-"""Changes of a client's rows, in number."""
+"""Changes of the number of a client's samples, as functions of the samples' rows."""
 REMOVED = "removed"
 SAME = "same data"
-"""A second run on equal data: every difference is one that the code makes without any cause in the data."""
+"""Change that leaves the data equal: every difference of the second run shows that the code is not repeatable."""
 REPORTING = "other reporting"
-"""A second run on equal data that is evaluated after every round: the model must not depend on who looks at it."""
+"""Change that leaves the data equal and evaluates after every round: evaluation must not change the model."""
 CHANGES = (*VALUES, *SIZES, REMOVED, SAME, REPORTING)
 
 
@@ -55,12 +54,12 @@ CHANGES = (*VALUES, *SIZES, REMOVED, SAME, REPORTING)
 class Pair:
     """Clients that differ between the two runs, and the change of their data.
 
-    clients: a set of clients: the bound on each client's row gives the sensitivity for any number of them, while
-             everything else must be equal, so half of the clients at once tests more than a single client
+    clients: changed clients. Half of the clients at once test more than one client: the sensitivity for n clients is
+             n times the bound on one row, and all other values must be equal for any number of clients
     change:  "far", "huge", "nan", "negated" (values), "one class", "turned" (targets: class k becomes the k-th from the
              end), "order" (of samples), "zeroed", "one sample", "many" (numbers of samples), "removed" (the client is
-             missing; the others keep their ids), "same data" or "other reporting" (equal data)
-    record:  the index of one record of the single client: only that record differs
+             missing; all others keep their ids), "same data" or "other reporting" (equal data)
+    record:  index of the one record that differs, of the only client in `clients`; None to change whole clients
 
     Errors: ConfigError for an unknown change, or a record of several clients.
 
@@ -79,23 +78,25 @@ class Pair:
             raise ConfigError(f"change={self.change!r} of a pair: must be one of {', '.join(CHANGES)}.")
         if self.record is not None and (len(self.clients) != 1 or self.change in SIZES):
             raise ConfigError(
-                f"record={self.record} of a pair: belongs to one client, and is changed in its values or removed. "
-                f"Given are {len(self.clients)} clients and {self.change!r}."
+                f"record={self.record} of a pair: must be a record of exactly one client, with its values changed or "
+                f"the record removed. Given: {len(self.clients)} clients and change={self.change!r}."
             )
 
     @property
     def changes_sizes(self) -> bool:
-        """True if chunks of clients would have other widths, and float rounding would differ with them."""
+        """True if the change alters numbers of samples: clients are then trained one by one, for equal
+        float rounding.
+        """
         return self.change in SIZES or (self.change == REMOVED and self.record is None)
 
     @property
     def times(self) -> float:
-        """The most bounds by which one client of the pair moves a sum."""
+        """Largest distance that one client of the pair moves a sum, in multiples of the bound on a row."""
         return 1.0 if self.change in (REMOVED, "zeroed") else 2.0
 
     @property
     def words(self) -> str:
-        """Description for a reader."""
+        """Description of the pair for a reader."""
         if self.change in (SAME, REPORTING):
             return self.change
         if self.record is not None:
@@ -109,46 +110,50 @@ class Pair:
 
     @classmethod
     def read(cls, path: Path) -> Pair:
-        """Return the pair of a file that `dpfed audit replay` has written. ConfigError for another file."""
+        """Return the pair of a file that `dpfed audit replay` has written. Raises ConfigError for any other file."""
         try:
             kept = json.loads(path.read_text())
             found = kept["pair"] if "pair" in kept else kept["reproduce"]["pair"]
             return cls(clients=tuple(found["clients"]), change=found["change"], record=found["record"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: is no pair that `dpfed audit replay` has written ({error}).") from None
+            raise ConfigError(
+                f"{path}: must be a file with a pair that `dpfed audit replay` has written ({error})."
+            ) from None
 
     def changed(self, data: Any) -> Any:
-        """Return the data of the second run: of a sequence of clients by place, or a mapping by key, the clients of
-        the pair with their arrays changed. A dpfed Dataset is returned as it is: `dpfed.run` changes it.
+        """Return the data of the second run: a sequence or mapping of clients, with the arrays of the pair's clients
+        changed.
 
-        Errors: DataError for other data, and for a client removed from a sequence; the pair then counts as refused.
+        Clients are numbered by position. A dpfed Dataset is returned unchanged, since `dpfed.run` changes it.
+        Errors: DataError for data of any other type, and for a client removed from a sequence; the pair then counts as
+        refused.
         """
         if self.change in (SAME, REPORTING) or hasattr(data, "train_inputs"):
             return data
         if isinstance(data, Mapping):
             return {
-                key: _changed(one, self) if place in self.clients else one
+                key: _changed_client(one, self) if place in self.clients else one
                 for place, (key, one) in enumerate(data.items())
                 if not (self.change == REMOVED and self.record is None and place in self.clients)
             }
         if not isinstance(data, Sequence) and not hasattr(data, "__getitem__"):
             raise DataError(
-                f"data of type {type(data).__name__}: a replay audit changes a sequence or a mapping of clients. Give "
-                "data(...) a list with one entry a client."
+                f"data of type {type(data).__name__}: must be a sequence or a mapping of clients. Give data(...) a "
+                "list with one entry for each client."
             )
         if self.change == REMOVED and self.record is None:
             raise DataError(
-                "change='removed' of a sequence of clients: the others would move to other places. Give data(...) a "
-                "mapping from names to clients."
+                "change='removed' of a sequence of clients: later clients would move to other positions. Give "
+                "data(...) a mapping from names to clients."
             )
-        changed = [_changed(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
+        changed = [_changed_client(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
         if hasattr(data, "dtype"):
-            return type_of(data)(changed)
+            return stacking_function(data)(changed)
         return tuple(changed) if isinstance(data, tuple) else changed
 
 
-def type_of(data: Any) -> Callable[[list[Any]], Any]:
-    """Return the function that stacks the entries of an array or a tensor again."""
+def stacking_function(data: Any) -> Callable[[list[Any]], Any]:
+    """Return the function that stacks entries to an object of the type of `data`, an array or a tensor."""
     if isinstance(data, np.ndarray):
         return np.stack
     import torch
@@ -156,16 +161,16 @@ def type_of(data: Any) -> Callable[[list[Any]], Any]:
     return torch.stack
 
 
-def _changed(client: Any, pair: Pair) -> Any:
-    """Return a client's data with every array changed: floats as inputs, whole numbers as targets."""
+def _changed_client(client: Any, pair: Pair) -> Any:
+    """Return a client's data with every array changed: floats are taken as inputs, whole numbers as targets."""
     if pair.record is not None:
-        return _changed_at(client, pair.record, replace(pair, record=None))
+        return _with_changed_record(client, pair.record, replace(pair, record=None))
     if isinstance(client, Mapping):
-        return {key: _changed(one, pair) for key, one in client.items()}
+        return {key: _changed_client(one, pair) for key, one in client.items()}
     if isinstance(client, tuple | list):
-        return type(client)(_changed(one, pair) for one in client)
+        return type(client)(_changed_client(one, pair) for one in client)
     if isinstance(client, int | float) and not isinstance(client, bool):
-        return _changed(np.asarray(client), pair).item()
+        return _changed_client(np.asarray(client), pair).item()
     if not hasattr(client, "dtype"):
         return client
     array = np.asarray(client)
@@ -184,15 +189,15 @@ def _changed(client: Any, pair: Pair) -> Any:
     return torch.from_numpy(np.ascontiguousarray(changed))
 
 
-def _changed_at(client: Any, record: int, pair: Pair) -> Any:
-    """Return a client's data with one record changed: an entry of a list, a row of every array."""
+def _with_changed_record(client: Any, record: int, pair: Pair) -> Any:
+    """Return a client's data with one record changed: one entry of a list, and one row of every array."""
     if isinstance(client, Mapping):
-        return {key: _changed_at(one, record, pair) for key, one in client.items()}
+        return {key: _with_changed_record(one, record, pair) for key, one in client.items()}
     if isinstance(client, tuple):
-        return tuple(_changed_at(one, record, pair) for one in client)
+        return tuple(_with_changed_record(one, record, pair) for one in client)
     if not isinstance(client, list) and not hasattr(client, "dtype"):
         return client
-    changed = client[:0] if pair.change == REMOVED else _changed(client[record : record + 1], pair)
+    changed = client[:0] if pair.change == REMOVED else _changed_client(client[record : record + 1], pair)
     parts = [client[:record], changed, client[record + 1 :]]
     if isinstance(client, list):
         return [one for part in parts for one in part]
@@ -206,11 +211,12 @@ def _changed_at(client: Any, record: int, pair: Pair) -> Any:
 def default_pairs(
     present: Sequence[Sequence[int]], *, seed: int, changes: Sequence[str], sizes: Sequence[str] = ()
 ) -> list[Pair]:
-    """Return the pairs of an audit whose caller names none.
+    """Return the pairs of an audit whose caller gives no pairs.
 
-    present: those who took part in each round of the first run; clients are chosen among these, since a pair whose
+    present: clients that took part in each round of the first run. Pairs change these clients only, since a pair whose
              clients are never drawn tests nothing
-    changes: of a random half of them, then of the other half; sizes: of these halves as well
+    changes: changes of a random half of these clients, then of the other half, and of single clients
+    sizes:   further changes of both halves
     """
     everyone = np.unique(np.concatenate([np.asarray(one, dtype=np.int64) for one in present] or [np.zeros(0, int)]))
     if not len(everyone):

@@ -1,4 +1,4 @@
-"""pytest plugin of the package: the fixture `dp_replay`. Nothing heavy is loaded until a test calls it."""
+"""pytest plugin of the package: the fixture `dp_replay`. Large modules are imported only when a test calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def dp_replay() -> Callable[..., ReplayAudit]:
-    """Return the replay audit as a test: `dp_replay(call)` fails with the first difference (`dpfed.audit.replay`)."""
+    """Return `dp_replay(call)`, which runs a replay audit and fails the test with the first difference."""
 
     def check(
         call: Call, pairs: Sequence[Pair] | int | None = None, seed: int = 0, rounds: int | None = None

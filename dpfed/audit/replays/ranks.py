@@ -1,4 +1,4 @@
-"""Runs of several processes (ranks) in a replay audit: each rank is a fork of the run, and compares its own clients."""
+"""Runs with several processes (ranks) in a replay audit: each rank is a fork of the run and compares its clients."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 from dpfed import replayed
 from dpfed.aggregation.ranks import Ranks, ranks_from_environment
-from dpfed.audit.replays.world import World
+from dpfed.audit.replays.replay_run import ReplayRun
 
-Part = Callable[[Ranks], None]
-"""Part of one rank in a run: rank 0 leads, the others follow."""
+RankFunction = Callable[[Ranks], None]
+"""Function that one rank runs: rank 0 leads the run, all other ranks follow."""
 
 
-def run_ranks(count: int, part: Part) -> None:
-    """Run `part` as rank 0 in this process, as the other ranks in forks of it, and gather what those have compared.
+def run_ranks(count: int, part: RankFunction) -> None:
+    """Run `part` as rank 0 in this process and as all other ranks in forks of it, and gather their comparisons.
 
-    A client's values are recorded and compared by the rank that trains it, which may be another one in the second run.
+    The rank that trains a client records and compares its values; it may be a different rank in the second run.
     """
     world = replayed.current_replay()
-    assert isinstance(world, World)
+    assert isinstance(world, ReplayRun)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
@@ -32,24 +32,24 @@ def run_ranks(count: int, part: Part) -> None:
     others = []
     for rank in range(1, count):
         here, there = fork.Pipe(duplex=False)
-        process = fork.Process(target=_follow, args=(world, rank, address, part, there))
+        process = fork.Process(target=_run_following_rank, args=(world, rank, address, part, there))
         process.start()
         there.close()
         others.append((process, here))
     try:
-        _as_rank(0, address, part)
+        _run_as_rank(0, address, part)
     finally:
         for process, here in others:
             try:
                 world.gather_seen(*here.recv())
-            except EOFError:  # the error of rank 0 says more
+            except EOFError:  # rank 0 raises a more informative error
                 world.ranks_lost += 1
             process.join(timeout=30)
             if process.is_alive():
                 process.kill()
 
 
-def _as_rank(rank: int, address: dict[str, str], part: Part) -> None:
+def _run_as_rank(rank: int, address: dict[str, str], part: RankFunction) -> None:
     kept = dict(os.environ)
     os.environ.update(address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     try:
@@ -60,12 +60,14 @@ def _as_rank(rank: int, address: dict[str, str], part: Part) -> None:
         os.environ.update(kept)
 
 
-def _follow(world: World, rank: int, address: dict[str, str], part: Part, there: Connection) -> None:
-    """Run one of the other ranks in its own process, and send what it has seen."""
+def _run_following_rank(
+    world: ReplayRun, rank: int, address: dict[str, str], part: RankFunction, there: Connection
+) -> None:
+    """Run one rank other than 0 in this process, and send its recording and its comparisons to rank 0."""
     world.rank = rank
     try:
-        _as_rank(rank, address, part)
+        _run_as_rank(rank, address, part)
     finally:
-        sent: Any = world.recording, world.seen, world.met
+        sent: Any = world.recording, world.seen, world.met_keys
         there.send(sent)
         there.close()

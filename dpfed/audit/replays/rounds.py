@@ -1,4 +1,4 @@
-"""A run of the audit whose code is dpfed's own rounds: `dpfed.run`, a ClientLevel loop, Flower's strategies."""
+"""Run of a replay audit that compares rounds of dpfed: of `dpfed.run`, a ClientLevel loop, or dpfed in Flower."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
-from dpfed.audit.replays.neighbour import Held, changed_own
+from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
-from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World, digest
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, Key, Recording, ReplayRun, RunStopped, digest
 from dpfed.data.partition import Holdings
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
@@ -28,16 +28,16 @@ from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
 PUBLIC = ("who is drawn", "who is asked", "who arrives")
-"""Compared with a client removed under every adjacency, whether or not the plan charges for its removal."""
+"""Values that must not depend on a removed client under any adjacency, even if removal is not a charged change."""
 _IN_BOUND = 1 + 1e-9
 _BLOCKS = 64
 _MEMORY = "memory of the server"
-"""Name of client memory, which begins with the first participant, so that a run without one need not have it."""
+"""Name of values in the server's memory. It exists from the first participant on; a run without one may lack it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named(Simulated):
-    """Repeatable draws under the names of the draws that they replace."""
+class RenamedRandomness(Simulated):
+    """Seeded randomness with the name of the randomness that it replaces."""
 
     called: str
 
@@ -47,15 +47,19 @@ class Named(Simulated):
 
 
 class RowDigests:
-    """Digests of rows [c, k] on their way through the stages. A row that a stage has left as it is, bit for bit, keeps
-    its digest: comparing is much quicker than hashing."""
+    """Digests of rows [c, k] after each stage.
+
+    A row that a stage leaves unchanged, bit for bit, keeps its digest: comparing is much faster than hashing.
+    """
 
     def __init__(self) -> None:
         self.rows = self.before = np.zeros((0, 0), dtype=np.float32)
         self._digests: list[str] = []
 
-    def of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
-        """Return the digests, and which rows differ from those of the last call; None if their form does."""
+    def digests_of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
+        """Return the digests, and for each row True if it differs from that of the last call; None if the shape
+        differs.
+        """
         given = np.ascontiguousarray(rows.detach().cpu().numpy())
         if given.shape != self.rows.shape or given.dtype != self.rows.dtype or not given.size:
             self.before, self.rows = self.rows, given.copy()
@@ -73,11 +77,12 @@ class RowDigests:
         return self._digests, changed
 
 
-class RoundsWorld(World):
-    """One run of the audit, with the comparison of its rounds (`dpfed.round.RoundComparison`, an observer as well).
+class ReplayRunOfRounds(ReplayRun):
+    """Run of a replay audit that compares dpfed's rounds; it implements `dpfed.round.RoundComparison` and the observer of
+    rows.
 
-    loop: clients are trained one after the other, so that no client's size affects the rounding of others
-    most: number of rounds after which the run ends
+    loop: True to train clients one by one, so that no client's number of samples affects the rounding of others
+    most: number of rounds after which the run ends; None for all
     """
 
     def __init__(self, pair: Pair | None, recording: Recording, *, loop: bool = False, most: int | None = None) -> None:
@@ -85,7 +90,7 @@ class RoundsWorld(World):
         self._loop, self._most = loop, most
         self._method: Method | None = None
         self._chains: list[Stages] = []
-        """Chain of this round's method, and that of the node whose rows are seen."""
+        """Chain of this round's method, and the chain of the node whose rows are compared."""
         self._now: Round | None = None
         self._model: bytes | None = None
         self._held: Holdings | None = None
@@ -100,10 +105,10 @@ class RoundsWorld(World):
         self._charged: dict[int, NDArray[Any]] = {}
         """Rows of this group of clients as the private stage left them."""
         self._halves: list[str] = []
-        """Stages whose server halves the noisy sum has entered in this round, the private one first."""
+        """Stages whose server half has received the noisy sum in this round, starting with the private stage."""
 
     @property
-    def rounds(self) -> RoundsWorld:
+    def rounds(self) -> ReplayRunOfRounds:
         return self
 
     # ---- parts of a run
@@ -111,17 +116,17 @@ class RoundsWorld(World):
     def randomness(self, made: Any) -> Any:
         if made.name != "secure":
             return made
-        return Named(seeds=Seeds(root=10**9 + 7), called=made.name)
+        return RenamedRandomness(seeds=Seeds(root=10**9 + 7), called=made.name)
 
     def own(self, given: Any, config: Any) -> Any:
-        data, self._held = changed_own(given.data, config, self.pair)
+        data, self._held = changed_data(given.data, config, self.pair)
         return replace(given, data=data)
 
     def training(self, made: Any) -> Any:
         held = made.partition if self._held is None else self._held
         self.seen.units, self.seen.of_dataset = held.clients, True
         if self.pair is not None and (self.pair.changes_sizes or self.pair.change == REMOVED):
-            held = Held.resized(held, self.pair)
+            held = ChangedHoldings.resized(held, self.pair)
         return replace(made, partition=held, strategy="loop" if self._loop else made.strategy)
 
     def drawn(self, cohort: Any) -> Any:
@@ -140,7 +145,7 @@ class RoundsWorld(World):
 
     # ---- a round
 
-    def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> RoundsWorld:
+    def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> ReplayRunOfRounds:
         self.stop_if_found()
         self.round, self._method, self._now = now.number, method, now
         self._sum, self._added, self._in_rows = None, 0, None
@@ -149,8 +154,8 @@ class RoundsWorld(World):
         cohort, participants = now.task.cohort, now.task.participants
         if len(np.unique(participants)) < len(participants):
             self.finding("has a client twice", (self.round, "who is drawn", None, 0))
-        if not self.first and self.only is not None and now.number not in self.recording.cohorts:
-            raise Stopped  # a budget that counts uploads lasts longer without some clients
+        if not self.first and self.compared_names is not None and now.number not in self.recording.cohorts:
+            raise RunStopped  # a budget that counts uploads lasts longer without some clients
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
             self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
@@ -158,8 +163,10 @@ class RoundsWorld(World):
                 self.seen.of_records |= {int(i): int(method.clients.partition.sizes[i]) for i in cohort}
         before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
         self._cohort = frozenset(map(int, cohort))
-        entered = self._others_of("who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None)
-        filled = self._others_of(
+        entered = self._entered_clients(
+            "who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None
+        )
+        filled = self._entered_clients(
             "who is asked",
             np.setdiff1d(asked_before, before),
             np.setdiff1d(participants, cohort),
@@ -169,12 +176,14 @@ class RoundsWorld(World):
         self._units = len(self.changed & {*self._cohort, *map(int, before)}) + len(entered)
         came = np.array([i for i in np.intersect1d(arriving, cohort) if int(i) not in self._beside], dtype=np.int64)
         exactly = method.dropouts is not None and bool(method.dropouts.lost)
-        if self.only is None or not exactly:  # of a given number of dropouts, those left are others without a client
+        if (
+            self.compared_names is None or not exactly
+        ):  # with a fixed number of dropouts, removing a client changes who drops out
             self.outside("who arrives", self._without_changed(came))
         self.outside("announced model", now.broadcast)
         bits = now.broadcast.cpu().numpy().tobytes()
         if self._model is not None and self._model != bits:
-            self.finding("was written to since the round before it ended", self._key("announced model", None))
+            self.finding("was modified after the end of the previous round", self._key("announced model", None))
         self.outside("announced clip norm", now.clip_norm)
         self.outside("announced reference", now.reference)
         for name, value in sorted(vars(now.projection).items()):
@@ -189,12 +198,12 @@ class RoundsWorld(World):
                 private.mechanism().adjacency is Adjacency.ADD_REMOVE and not private.in_every_upload
             )
         alone = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
-        self.only = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
+        self.compared_names = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
 
-    def _others_of(
+    def _entered_clients(
         self, name: str, before: NDArray[np.int64], now: NDArray[np.int64], *, may_enter: bool
     ) -> tuple[int, ...]:
-        """Compare ids, and return those that only entered because a removed client left a place."""
+        """Compare client ids, and return the ids that entered only because a removed client left a free place."""
         self._key(name, None)
         if self.pair is None:
             return ()
@@ -208,7 +217,9 @@ class RoundsWorld(World):
         return tuple(map(int, entered))
 
     def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids without those of removed clients: no other client's presence may depend on a client's data."""
+        """Return the ids without those of removed clients; the presence of all other clients must not
+        depend on them.
+        """
         removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
         return ids[~np.isin(ids, list(self.changed))] if removed else ids
 
@@ -224,11 +235,11 @@ class RoundsWorld(World):
 
     def may_miss(self, key: Key) -> bool:
         no_client_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
-        return self.only is not None or no_client_came
+        return self.compared_names is not None or no_client_came
 
     # ---- rows: an observer
 
-    def node_observer(self, method: Method) -> RoundsWorld:
+    def node_observer(self, method: Method) -> ReplayRunOfRounds:
         self._chains = [*self._chains[:1], method.stages]
         return self
 
@@ -239,7 +250,7 @@ class RoundsWorld(World):
         assert self._method is not None
         stages = self._method.stages
         if any(stage is next(iter(one)) for one in self._chains):
-            self._rows("update of local training", rows, ids, fillers=False)
+            self._compare_rows("update of local training", rows, ids, fillers=False)
         if self._is_private(stage):
             assert stages.private is not None
             self._row_beyond_bound(stages.private, rows, ids)
@@ -249,15 +260,14 @@ class RoundsWorld(World):
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         assert self._method is not None
-        changed = self._rows(f"row after {type(stage).__name__}", rows, ids)
+        changed = self._compare_rows(f"row after {type(stage).__name__}", rows, ids)
         if self._is_private(stage):
-            self._charged = dict(zip(ids.tolist(), rows.detach().cpu().numpy().copy(), strict=True))
-            self._note_noise(type(stage).__name__, changed, ids)
+            self._check_noise_in_rows(type(stage).__name__, changed, ids)
             if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
                 self._compare_noise(type(stage).__name__, ids)
 
-    def _note_noise(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
-        """Find clients whose rows have no noise where others' have it: it is in all rows, or in the sum."""
+    def _check_noise_in_rows(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
+        """Record a finding if some rows have noise and others have none: noise must be in all rows, or in the sum."""
         if changed is None:
             self._in_rows = True
             return
@@ -267,7 +277,7 @@ class RoundsWorld(World):
             self._in_rows = noised
 
     def _compare_noise(self, stage: str, ids: NDArray[np.int64]) -> None:
-        """Compare the noise of each row, which must not depend on the row, by its sums over blocks."""
+        """Compare the noise of each row by its sums over 64 blocks; noise must not depend on the row."""
         for row, entered, client in zip(self._digests.rows, self._digests.before, ids, strict=True):
             if int(client) not in self._beside:
                 noise = row.astype(np.float64) - entered.astype(np.float64)
@@ -275,9 +285,13 @@ class RoundsWorld(World):
                 nothing = np.zeros_like(sums)
                 self.mechanism(f"noise of {stage}", nothing, sums, sensitivity=None, client=int(client))
 
-    def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> Sequence[bool] | None:
-        """Compare rows; return which of them differ from the rows before this stage, None if all have other lengths."""
-        digests, changed = self._digests.of(rows)
+    def _compare_rows(
+        self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True
+    ) -> Sequence[bool] | None:
+        """Compare rows; return for each True if this stage changed it, or None if this stage changed the length of
+        rows.
+        """
+        digests, changed = self._digests.digests_of(rows)
         for found, client in zip(digests, ids, strict=True):
             drawn = int(client) in self._cohort
             self.seen.rows += drawn and not fillers and int(client) in self.changed
@@ -286,7 +300,7 @@ class RoundsWorld(World):
         return changed
 
     def _row_beyond_bound(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        """Find a row of any client, in either run, beyond the charged bound."""
+        """Record a finding for each row, of any client and in any run, whose norm is above the charged bound."""
         assert self._method is not None
         assert self._now is not None
         moves = self._method.stages.find(ClipMoves)
@@ -294,14 +308,14 @@ class RoundsWorld(World):
             if moves is not None:
                 part = moves.largest_bound_fraction(row[None], self._now.reference, self._now.clip_norm)
             else:
-                part = float(torch.linalg.vector_norm(row.double())) / _bound(private, self._now)
+                part = float(torch.linalg.vector_norm(row.double())) / _charged_bound(private, self._now)
             if not part <= _IN_BOUND:
                 key: Key = (self.round, f"row that enters {type(private).__name__}", int(client), 0)
                 self.finding("is beyond its bound", key, by=part, allowed=1.0)
 
     def clipped(self, rows: Tensor, records: Tensor, bound: float, path: tuple[int, ...]) -> None:
         """Compare the clipped gradients [b, d] of a batch's records, in step `path` (round, client, step)."""
-        if self._now is None:  # of a trial before round 1, on synthetic clients
+        if self._now is None:  # a trial before round 1, on synthetic clients
             return
         longest = float(torch.linalg.vector_norm(rows.double(), dim=1).max()) if len(rows) else 0.0
         name = f"clipped gradient in step {path[2]}"
@@ -309,7 +323,7 @@ class RoundsWorld(World):
             self.finding("is beyond its bound", (path[0], name, path[1], 0), by=longest, allowed=bound)
         for row, record in zip(rows, records.tolist(), strict=True):
             self.outside(name, row, (path[1], self.place_of(path[1], record)))
-            self.seen.rows += self._is_own((path[1], self.place_of(path[1], record)))
+            self.seen.rows += self._belongs_to_changed((path[1], self.place_of(path[1], record)))
 
     def place_of(self, client: int, record: int) -> int:
         assert self._held is not None
@@ -328,7 +342,7 @@ class RoundsWorld(World):
         )
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        self._rows("upload", rows, ids)
+        self._compare_rows("upload", rows, ids)
         self._compare_uploads(rows, ids)
         exact = torch.float64 if rows.is_floating_point() else torch.int64
         if self._sum is None:
@@ -365,7 +379,9 @@ class RoundsWorld(World):
         pass
 
     def summed(self, stage: Stage, total: Tensor) -> None:
-        """Compare the noisy sum on its way through the server halves, so that a difference has its stage's name."""
+        """Compare the noisy sum after each server half of a stage, so that a difference names the stage
+        that caused it.
+        """
         if self._halves:
             self.outside(f"sum after {self._halves[-1]}", total)
         if self._halves or self._is_private(stage):
@@ -376,32 +392,34 @@ class RoundsWorld(World):
     def compare_noise(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         name = f"sum that {type(stage).__name__} makes private"
         entered = total.cpu().numpy()
-        self._adds_up(name, entered, now.uploads)
+        self._check_sum(name, entered, now.uploads)
         in_rows = stage.in_rows or stage.in_every_upload if self._in_rows is None else self._in_rows
         made: Tensor = self.mechanism(
             name,
             total,
             noisy,
-            sensitivity=None if in_rows else _bound(stage, now),
+            sensitivity=None if in_rows else _charged_bound(stage, now),
             units=self._units,
             adds_noise=not in_rows,
         )
         return made
 
-    def _adds_up(self, name: str, entered: NDArray[Any], uploads: int) -> None:
-        """Find anything in the sum that is no row of it."""
+    def _check_sum(self, name: str, entered: NDArray[Any], uploads: int) -> None:
+        """Record a finding if the sum that enters the private stage is not the sum of the uploaded rows."""
         if self._sum is None or self._added != uploads or self._sum.shape != entered.shape:
             return
-        apart = np.abs(self.moved(self._sum, entered))
+        apart = np.abs(self.difference(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
-        of_rows = 2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0  # they may cancel in the sum
+        of_rows = (
+            2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0
+        )  # rows may cancel in the sum, so that its size does not bound their rounding
         room = 0.0 if entered.dtype.kind in "iu" else max(ROUNDING * scale, of_rows, 1e-30)
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
-    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
         bits = None if self._method is None else self._method.stages.bits
-        apart = super().moved(one, two)
+        apart = super().difference(one, two)
         half = 0.0 if bits is None else 2.0 ** (bits - 1)
         return apart if bits is None else (apart + half) % (2 * half) - half
 
@@ -414,18 +432,18 @@ class RoundsWorld(World):
         self.outside("model of the server", state.broadcast)
         self.outside("clip norm of the server", state.clip_norm)
         for name, value in sorted({**state.memory, **state.stages}.items()):
-            self._remembered(name, value)
+            self._compare_memory(name, value)
         self.outside("round aborted", done.record.aborted is not None)
         self.outside("charge", repr(done.release))
         self.seen.rounds += 1
         if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
-            self.ends()  # values of other ranks are here at the end of the run only
+            self.check_missing_values()  # with several ranks, values of other ranks arrive only at the end of the run
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
-            raise Stopped
+            raise RunStopped
 
-    def _remembered(self, name: str, value: Tensor) -> None:
-        """Compare the server's memory; for a row per client, the rows of the others."""
+    def _compare_memory(self, name: str, value: Tensor) -> None:
+        """Compare a value of the server's memory; if it has one row for each client, row by row."""
         assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:
             for client, row in enumerate(value):
@@ -434,6 +452,6 @@ class RoundsWorld(World):
             self.outside(f"{_MEMORY}, {name}", value)
 
 
-def _bound(private: Private, now: Round) -> float:
-    """Return the L2 norm of a row that is charged."""
+def _charged_bound(private: Private, now: Round) -> float:
+    """Return the charged bound on the L2 norm of a row."""
     return private.noise.l2_bound if isinstance(private, IntegerNoise) else now.clip_norm

@@ -1,4 +1,4 @@
-"""Verdict of a replay audit, over its pairs."""
+"""Verdict of a replay audit and the results of its pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
-from dpfed.audit.replays.world import Difference, Seen
+from dpfed.audit.replays.replay_run import Difference, RunFindings
 from dpfed.audit.verdict import Verdict
 from dpfed.records.replays import configuration_fingerprint
 
@@ -17,9 +17,9 @@ Outcome = Literal["pass", "fail", "nothing tested", "refused"]
 
 SCOPE = "on these pairs and what they exercised"
 NOT_SEEN = (
-    "the amount and the distribution of noise (trials: `dpfed audit upload`), that of the sampler, the charge (`dpfed "
-    "audit run`), code that these rounds and pairs do not reach, processes that your code starts, time, memory, and "
-    "whether the release is of this code"
+    "the amount and the distribution of noise (tested by `dpfed audit upload`), the distribution of cohorts, the "
+    "charge (tested by `dpfed audit run`), code that these rounds and pairs do not reach, processes that your "
+    "code starts, time, memory, and whether the release was computed by this code"
 )
 
 
@@ -27,21 +27,23 @@ NOT_SEEN = (
 class PairResult:
     """Result of one pair.
 
-    outcome: "nothing tested" if no row of the pair's clients was exercised; "refused" if loading refuses the data
+    outcome: "nothing tested" if no row of the pair's clients was compared; "refused" if the code refused the changed
+             data
+    seen:    differences and counts of the second run
     """
 
     pair: Pair
     outcome: Outcome
-    seen: Seen
+    seen: RunFindings
 
     @property
     def first(self) -> Difference | None:
-        """First difference of the second run."""
+        """First difference of the second run from the first run; None if there is none."""
         return self.seen.differences[0] if self.seen.differences else None
 
     @property
     def words(self) -> str:
-        """Sentence for a reader."""
+        """Description of the result for a reader."""
         if self.first is not None:
             return self.first.as_text
         if self.outcome == "nothing tested":
@@ -58,8 +60,8 @@ class PairResult:
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
             "made_by": None if first is None else first.made_by,
-            "by": None if first is None else _finite(first.by),
-            "allowed": None if first is None else _finite(first.allowed),
+            "by": None if first is None else _finite_or_none(first.by),
+            "allowed": None if first is None else _finite_or_none(first.allowed),
             "values": self.seen.values,
             "rows": self.seen.rows,
             "mechanisms": self.seen.mechanisms,
@@ -72,7 +74,8 @@ class PairResult:
 class ReplayAudit:
     """Result of a replay audit: a test, deterministic for given seeds, and no proof.
 
-    verdict: "fail" if any pair fails, "inconclusive" if none was tested, else "pass" on these pairs
+    verdict: "fail" if any pair fails, "inconclusive" if no pair was tested, else "pass" on these pairs
+    reproduce: configuration and pair by which the audit can be repeated
     """
 
     pairs: tuple[PairResult, ...]
@@ -81,7 +84,7 @@ class ReplayAudit:
     reproduce: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     first_megabytes: int = 0
-    """The most memory that the first run took."""
+    """Peak memory of the first run in MiB."""
 
     @property
     def verdict(self) -> Verdict:
@@ -93,15 +96,17 @@ class ReplayAudit:
 
     @property
     def failed(self) -> PairResult | None:
-        """First pair that fails."""
+        """First pair that failed; None if none failed."""
         return next((one for one in self.pairs if one.outcome == "fail"), None)
 
     def as_text(self) -> str:
-        """Return the verdict in a sentence or two."""
+        """Return the verdict in one to three sentences: the first difference, or the counts of the comparison."""
         failed = self.failed
         if failed is not None:
             if failed.pair.change == SAME:
-                return f"On equal data already: {failed.words}. Until that is mended, no pair can be compared."
+                return (
+                    f"Two runs on equal data differ: {failed.words}. Until this is repaired, no pair can be compared."
+                )
             return f"{failed.pair.words}. {failed.words}."
         counts = Counter(one.outcome for one in self.pairs)
         if self.verdict == "inconclusive":
@@ -111,8 +116,8 @@ class ReplayAudit:
         used = max(one.seen.used for one in self.pairs)
         return (
             f"{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, "
-            f"{marks:,} outputs of mechanisms; {used:.0%} of an allowed sensitivity was used at most. Not seen: "
-            f"{NOT_SEEN}."
+            f"{marks:,} outputs of mechanisms; inputs of mechanisms moved by at most {used:.0%} of the allowed "
+            f"sensitivity. Not tested: {NOT_SEEN}."
         )
 
     in_words = as_text  # its name up to version 0.3
@@ -141,7 +146,7 @@ class ReplayAudit:
         }
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -149,13 +154,13 @@ def _outcome_counts(counts: Counter[Outcome]) -> str:
     return ", ".join(f"{count} pairs {outcome}" for outcome, count in sorted(counts.items()))
 
 
-def result_of(pair: Pair, seen: Seen) -> PairResult:
-    """Return the outcome of a second run."""
+def result_of(pair: Pair, seen: RunFindings) -> PairResult:
+    """Return the result of a pair from the differences and counts of its second run."""
     outcome: Outcome = "pass"
     if seen.differences:
         outcome = "fail"
     elif seen.refused:
         outcome = "refused"
-    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.moved):
+    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.altered):
         outcome = "nothing tested"
     return PairResult(pair=pair, outcome=outcome, seen=seen)

@@ -1,1 +1,1 @@
-"""Trials and exact checks of one round of a method."""
+"""Audit of one round of a method: trials in two neighbouring worlds, and exact checks of its parts."""

@@ -1,4 +1,4 @@
-"""Checks of the bound on one client's part of a sum, for each client and adversarial updates."""
+"""Checks of the claimed bound on one client's contribution to a sum, for each client and for adversarial updates."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 _COINS = 30_000
 _MOST_TRIALS = 3_000
 
-_ROUNDING = 1e-5  # of float32 sums, relative
+_ROUNDING = 1e-5  # relative rounding error of float32 sums
 
 _ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
-"""Norms just above the bound, and ten times the bound, as an excess over it."""
+"""Excess of a norm over the bound, as a part of it: from one millionth to nine times the bound."""
 
 
 def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Check that no client's update adds more than the claimed bound to the new state of a whole round without noise.
+    """Check that no client moves the new state of a round without noise by more than the claimed bound.
 
-    No row is longer than the bound after it. Every client of the round in turn: a bound on only some of them is none.
-    Exact
-    except for float32: a bound that is 0.002% too wide is found, and so is one that passes rows a little or far beyond
-    it.
+    The bounded row is checked as well. Every client of the round is tested in turn, since a clip of only some clients
+    bounds nothing. The check is exact except for float32 rounding: it finds a bound that is 0.002% too wide, and a clip
+    that leaves rows slightly or far above the bound unchanged.
     """
-    rounds, worst, which = WholeRounds(one=one.quiet), 0.0, "zeros"
-    for name, update in (adversarial_updates(one, size) | around_the_bound(one, claim, size)).items():
+    rounds, worst, which = WholeRounds(one=one.without_noise), 0.0, "zeros"
+    for name, update in (adversarial_updates(one, size) | updates_around_the_bound(one, claim, size)).items():
         for client in range(one.clients):
             longest = _largest_effect(rounds, claim, update, client)
             if not longest <= worst:
@@ -49,45 +48,51 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 
 def _largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
-    """Return the largest effect of one client's update, over the bound."""
-    bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
-    lengths = [_norm(bounded)]
-    if claim.seen == "sum" and not claim.coins:
+    """Return the norm of one client's bounded row or of its effect on the state, the largest, over the
+    claimed bound.
+    """
+    bounded = in_charged_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
+    lengths = [_l2_norm(bounded)]
+    if claim.visible_output == "sum" and not claim.coins:
         moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
         moves[client] = update
-        done = rounds.run(moves, rounds.together())
-        lengths.append(_norm(rounds.released(done, by_state=False)))
-        lengths.append(_norm(rounds.released(done)) - rounds.rounding(done))
+        done = rounds.run(moves, rounds.smallest_cohort())
+        lengths.append(_l2_norm(rounds.released_sum(done, by_state=False)))
+        lengths.append(_l2_norm(rounds.released_sum(done)) - rounds.rounding(done))
     linf = claim.coins.linf_clip if claim.coins else None
     entries = 0.0 if linf is None else float(bounded.abs().max()) / linf
     return max(*(length / claim.bound for length in lengths), entries)
 
 
-def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
-    """Return rows in the charged metric: of Bernoulli samples in the Fisher metric, over sqrt(theta (1 - theta))."""
+def in_charged_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
+    """Return rows in the charged metric: divided by sqrt(theta (1 - theta)) for the Fisher metric, else unchanged."""
     if claim.coins is None or claim.coins.clip_metric == "euclidean":
         return rows
     theta = one.reference.double().clamp(claim.coins.floor, 1 - claim.coins.floor)
     return rows / (theta * (1 - theta)).sqrt()
 
 
-def _norm(row: Tensor) -> float:
+def _l2_norm(row: Tensor) -> float:
     return float(torch.linalg.vector_norm(row.double()))
 
 
-def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
-    """Return updates [d] whose rows have a norm just above the bound, or ten times the bound."""
+def updates_around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
+    """Return updates [d], by name, whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
         torch.linalg.vector_norm(
-            in_metric(one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
+            in_charged_metric(
+                one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))
+            ).double()
         )
     )
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
 
 
 def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
-    """Return updates [d] on which bounds often fail: huge, tiny, not finite, all in one entry, in some entries only."""
+    """Return updates [d], by name, on which clips often fail: huge, tiny, not finite, sparse, or along
+    the public map.
+    """
     generator = torch.Generator().manual_seed(3)
     normal = torch.randn(size, generator=generator)
     along = one.projection.adjoint(torch.ones(one.projection.sent))
@@ -114,14 +119,14 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
 
 
 def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
-    """Check that no client's move exceeds the clip in any coordinate, and padding uses the public probabilities.
+    """Check that no move exceeds the clip in any coordinate, and that padding has the public probabilities.
 
-    None if the account relies on neither, or the Bernoulli samples have noise before them.
-
-    Rows of every client: exact except for float32. Padding: the sum of squared standard scores of all counts of a round
-    without uploads, against a chi-squared distribution (false alarm nearly 1e-6). Canaries are added to the fixed
-    number of
-    uploads: independent Bernoulli samples that are added to a sum are a post-processing of it, for any probabilities.
+    Returns None if the account relies on neither.
+    Rows of every client are checked, exactly except for float32 rounding. Padding is tested by the sum of squared
+    standard scores of all counts of a round without uploads, against a chi-squared distribution (false-alarm
+    probability nearly 1e-6); it is not tested if noise is added to the probabilities. Canaries are not part of the
+    fixed number of uploads: independent Bernoulli samples that are added to a sum are a post-processing of it, for any
+    probabilities.
     """
     stage, coins = one.method.stages.find(PrivateCoins), claim.coins
     if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":
@@ -130,21 +135,22 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     reach = min(clip for clip in (coins.linf_clip, l2_clip) if clip is not None)
     ids = np.arange(one.clients)
     farthest = max(
-        float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
+        float(in_charged_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max())
+        / reach
         for update in adversarial_updates(one, size).values()
     )
-    chance = None if coins.noise_std else _chance_of_padding(one, stage)
+    chance = None if coins.noise_std else _p_value_of_padding(one, stage)
     return Check(
         name="window",
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
-        detail=f"farthest sample of any client: {farthest:.6f} of the clip in a coordinate"
-        + ("" if chance is None else f"; samples that fill up a sum are as likely as {chance:.2g}"),
+        detail=f"largest move of a client in a coordinate: {farthest:.6f} of the clip"
+        + ("" if chance is None else f"; p-value of the samples that pad a sum: {chance:.2g}"),
     )
 
 
-def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
+def _p_value_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     """Return the p-value of the counts of a round without uploads, given the public probabilities."""
-    now = replace(one.announced, uploads=0)
+    now = replace(one.announcement, uploads=0)
     count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
     off = stage.server(torch.zeros_like(one.reference), now).double()
     theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
@@ -153,7 +159,7 @@ def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
 
 
 def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Check that samples of public probabilities 0 and 1 are 1 with at least the floor, and at most one minus it."""
+    """Check that a sample of public probability 0 or 1 has each value with at least the claimed floor probability."""
     stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
     assert stage is not None
@@ -161,7 +167,7 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     rarest, likely = 1.0, 1.0
     for start in (0.0, 1.0):
         world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
-        ones = float(world.own(torch.zeros(size), trials).double().sum())
+        ones = float(world.rows_of_client(torch.zeros(size), trials).double().sum())
         drawn = len(trials) * one.projection.sent * stage.trials
         rare = ones if start == 0.0 else drawn - ones
         likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
@@ -169,6 +175,6 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     return Check(
         name="floor",
         passed=likely >= FALSE_ALARM,
-        detail=f"the rarer value has {rarest:.4f} of the samples, claimed at least {claim.coins.floor:g}; of that "
-        f"few or fewer the probability is {likely:.2g}",
+        detail=f"the rarer value has {rarest:.4f} of the samples, the claim is at least {claim.coins.floor:g}; p-value "
+        f"of so small a part: {likely:.2g}",
     )

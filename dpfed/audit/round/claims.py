@@ -1,4 +1,4 @@
-"""Claim of one round, as the ledger states it: tested by an audit of uploads."""
+"""Claim of one round according to its ledger line, which an audit of uploads tests."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 
-Coins = BernoulliAggregate | BernoulliChannel
+BernoulliMechanism = BernoulliAggregate | BernoulliChannel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Mechanism that is recorded for a round, with its profile and bounds.
+    """Mechanism that the ledger records for a round, with its profile and bounds.
 
-    mechanism:   as in the ledger, with its sampling
-    profile:     delta at every epsilon, both orders of neighbours
-    epsilon:     at `delta`, by the accountant's best bound
-    bound:       the claimed bound on one client's row, L2, in the units of the released vector
-    sensitivity: largest distance of neighbours' noiseless releases, in those units: bound or twice that
-    noise_std:   of the released vector in those units; 0 for Bernoulli samples
-    seen:        "sum" or "uploads"
-    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 if none is released
+    mechanism:   mechanism of the ledger line, with its sampling
+    profile:     delta at every epsilon, for both orders of neighbours
+    epsilon:     epsilon at `delta` by the accountant's best bound
+    bound:       claimed bound on the L2 norm of one client's row, in units of the released vector
+    sensitivity: largest distance between noiseless releases of neighbours, in these units: `bound` or twice `bound`
+    noise_std:   standard deviation of the noise on the released vector, in these units; 0 for Bernoulli samples
+    visible_output: visible output of a round: "sum" or "uploads"
+    count_separation:    shift over noise of the released count of clients inside the bound; 0 if no count is released
     """
 
     mechanism: SingleRelease
@@ -45,12 +45,12 @@ class Claim:
     bound: float
     sensitivity: float
     noise_std: float
-    seen: str
-    count_mu: float = 0.0
+    visible_output: str
+    count_separation: float = 0.0
 
     @property
     def unsampled(self) -> Unsampled:
-        """Mechanism on a known cohort."""
+        """Mechanism without its sampling, for a known cohort."""
         return unsampled(self.mechanism)
 
     @property
@@ -68,9 +68,9 @@ class Claim:
         return Adjacency.of(self.mechanism.adjacency)
 
     @property
-    def coins(self) -> Coins | None:
+    def coins(self) -> BernoulliMechanism | None:
         """Mechanism of Bernoulli samples; None for any other."""
-        return self.unsampled if isinstance(self.unsampled, Coins) else None
+        return self.unsampled if isinstance(self.unsampled, BernoulliMechanism) else None
 
     @property
     def integers(self) -> NoisyIntegers | None:
@@ -83,26 +83,28 @@ class Claim:
         return None if self.coins else self.sensitivity / self.noise_std
 
     @property
-    def words(self) -> str:
-        """Kind of mechanism and adjacency."""
+    def description(self) -> str:
+        """Description of the claim: kind of the mechanism, and adjacency."""
         return f"{self.mechanism.to_dict()['kind']}, {self.adjacency} neighbours"
 
     @property
-    def gaussian(self) -> bool:
+    def is_gaussian(self) -> bool:
         """True if the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
         return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
 
 
-def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
-    """Return the claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
+def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -> Claim:
+    """Return the claim of one release. count_separation: as in `Claim`; the count and the vector form one Gaussian
+    release.
 
-    Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
-    part of mu), the accounted integer bound over steps for integers, the clip for Bernoulli samples.
+    The sensitivity, in units of the release, follows from the mechanism alone. For Gaussians it is sqrt(mu^2 -
+    count_separation^2) noise_std; for integers the accounted integer bound over the steps of a unit; for Bernoulli
+    samples the clip.
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)
     if gaussian := noise_of(sampled):
-        sensitivity = math.sqrt(gaussian.mu**2 - count_mu**2) * release.noise_std
+        sensitivity = math.sqrt(gaussian.mu**2 - count_separation**2) * release.noise_std
     elif isinstance(mechanism, NoisyIntegers):
         sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
     else:
@@ -114,7 +116,7 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
         delta=delta,
         bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,
         sensitivity=sensitivity,
-        noise_std=0.0 if isinstance(mechanism, Coins) else release.noise_std,
-        seen="uploads" if release.noise_placement == "uploads" else "sum",
-        count_mu=count_mu,
+        noise_std=0.0 if isinstance(mechanism, BernoulliMechanism) else release.noise_std,
+        visible_output="uploads" if release.noise_placement == "uploads" else "sum",
+        count_separation=count_separation,
     )

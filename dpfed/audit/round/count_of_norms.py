@@ -1,4 +1,4 @@
-"""Second number of a round with adaptive clipping: the count of clients inside the bound."""
+"""Score of the noisy count of clients inside the bound, which a round with adaptive clipping releases as well."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountOfNorms:
-    """Noisy count in the next clip norm, C' = C exp(-rate (fraction - quantile)).
+class CountScore:
+    """Noisy count that the next clip norm C' = C exp(-rate (fraction - quantile)) reveals.
 
-    start:    the clip norm of the round
-    expected: the public number of clients that the count is divided by
-    base:     the count without noise in world 0; mu: distance of world 1 from it, over the claimed noise
-    sign:     of that difference
+    start:    clip norm C of the round
+    expected: public number of clients by which the count is divided
+    base:     count without noise in world 0
+    mu:       distance of the count without noise between the worlds, over the claimed noise
+    sign:     sign of the count in world 1 minus that in world 0
     """
 
     adaptive: AdaptiveClip
@@ -30,9 +31,9 @@ class CountOfNorms:
     sign: float
 
     @classmethod
-    def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
-        """Return the count's score from two rounds without noise. The claim allows a difference of at most
-        `claim.count_mu`.
+    def prepare(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountScore:
+        """Prepare the count's score by two rounds without noise, one in each world; mu is at most
+        `claim.count_separation`.
         """
         clip = quiet.one.method.stages.find(Clip)
         assert clip is not None
@@ -45,7 +46,7 @@ class CountOfNorms:
             mu=0.0,
             sign=1.0,
         )
-        together, counts = quiet.together(), []
+        together, counts = quiet.smallest_cohort(), []
         for own in (pair.other, pair.one):
             done = quiet.run(quiet.moves(own, pair.rest), together[1:] if own is None else together)
             counts.append(plain.count(done.state))
@@ -55,12 +56,12 @@ class CountOfNorms:
             start=plain.start,
             expected=plain.expected,
             base=counts[0],
-            mu=min(abs(apart) / plain.adaptive.count_noise_std, claim.count_mu),
+            mu=min(abs(apart) / plain.adaptive.count_noise_std, claim.count_separation),
             sign=math.copysign(1.0, apart),
         )
 
     def count(self, after: ServerState) -> float:
-        """Return the centred count in this state."""
+        """Return the noisy count, minus half the expected number of clients, from the state `after` the round."""
         fraction = self.adaptive.quantile - math.log(after.clip_norm / self.start) / self.adaptive.rate
         return (fraction - 0.5) * self.expected
 
@@ -68,6 +69,8 @@ class CountOfNorms:
         """Return a score that is N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
         return self.sign * (self.count(after) - self.base) / self.adaptive.count_noise_std
 
-    def joint(self, score: float, after: ServerState, mu: float) -> float:
-        """Return the best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
+    def joint_score(self, score: float, after: ServerState, mu: float) -> float:
+        """Return the best score from the count and from `score`, which is N(0, 1) in world 0 and N(mu,
+        1) in world 1.
+        """
         return (mu * score + self.mu * self.score(after)) / (math.hypot(mu, self.mu) or 1.0)

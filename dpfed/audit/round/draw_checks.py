@@ -1,4 +1,4 @@
-"""Checks of samplers and of secure randomness: cohorts as accounted, and draws that never repeat."""
+"""Checks that samplers draw cohorts with the accounted distribution, and that secure draws never repeat."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum
 
 
 def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
-    """Return the checks of the samplers of `method` and `others`, drawn from as in a round, by `sampler_check`.
+    """Check the sampler of `method`, the samplers `others`, and three small ones by `sampler_check`; return one check.
 
-    Small cohorts are among them, so that some are empty under Poisson sampling; and one that exceeds its cap in two of
-    five rounds.
+    Cohorts are drawn as in a round. The small samplers include one whose cohorts are sometimes empty (Poisson
+    sampling), and one whose cohorts exceed the cap in two of five rounds.
     """
     small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
     overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2, cap=_CLIENTS // 2)
     found = []
     for who in (method.sampler, *others, *small, overfull):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds))
+        found.append(sampler_check(_SamplerOfRounds(drawing), drawing.randomness, rounds))
     wrong = [one for one in found if not one.passed]
     return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
 
 
-class _AsDrawn:
-    """Sampler whose cohorts are those of a method's rounds."""
+class _SamplerOfRounds:
+    """Sampler that draws each cohort by the code of a method's round."""
 
     def __init__(self, method: Method) -> None:
         self._method, who = method, method.sampler
@@ -62,9 +62,9 @@ class _AsDrawn:
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
     """Check that cohort sizes and members have the accounted distribution.
 
-    A constant size, or independent draws, under a cap or without. Sizes exactly (`cohort_distribution`); equal
-    frequencies of all clients by chi-square, upper tail, in its normal approximation. Fails on a correct sampler with
-    probability about FALSE_ALARM.
+    That is a constant size, or independent draws of clients, with or without a cap. Sizes are tested exactly
+    (`cohort_distribution`). Equal frequencies of all clients are tested by the upper tail of chi-square in its normal
+    approximation. A correct sampler fails with probability about FALSE_ALARM.
     """
     q, clients = who.law.probability, who.clients
     sized = size_distribution(who)
@@ -87,22 +87,22 @@ def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Ch
     return Check(
         name="sampler",
         passed=fits and whole and uneven < 2 - float(ndtri(FALSE_ALARM / 2)),
-        detail=f"{detail.rstrip('.')}; how often each client came is off by {uneven:.1f} standard deviations",
+        detail=f"{detail.rstrip('.')}; the clients' frequencies deviate by {uneven:.1f} standard deviations",
     )
 
 
 def secure_check(source: Secure | None = None) -> Check:
     """Check that no draw repeats.
 
-    Not under the same name, not after all libraries' seeds were set to the same number, not in a new process, not in
-    200,000 calls. 64 fresh bits repeat in that number of calls with probability 1.1e-9; bits that a call makes of 32
-    bits of entropy do with probability 0.99. Not found: one seed of 32 bits or more for a whole process.
+    Draws are compared under equal names, after equal seeds of all libraries, in two new processes, and in 200,000
+    calls. In that number of calls, 64 fresh bits repeat with probability 1.1e-9; bits computed from 32 bits of entropy
+    repeat with probability 0.99. One seed of 32 bits or more for a whole process is not found.
     """
     drawn_from = Secure() if source is None else source
-    named = [_after_the_same_seed(drawn_from) for _ in range(2)]
-    processes = [_in_a_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
+    named = [_draws_after_equal_seeds(drawn_from) for _ in range(2)]
+    processes = [_draws_of_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
     if named[0] == named[1] or processes[0] == processes[1]:
-        return Check(name="secure draws", passed=False, detail="the same draws came again, from a seed")
+        return Check(name="secure draws", passed=False, detail="draws repeat after an equal seed or in a new process")
     first = np.array([drawn_from.bits(1, "audit", 0)[0] for _ in range(_CALLS)])
     again = _CALLS - len(np.unique(first))
     expected = _CALLS**2 / 2 * 2.0**-64
@@ -113,7 +113,7 @@ def secure_check(source: Secure | None = None) -> Check:
     )
 
 
-def _after_the_same_seed(source: Secure) -> list[int]:
+def _draws_after_equal_seeds(source: Secure) -> list[int]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -125,6 +125,6 @@ def _after_the_same_seed(source: Secure) -> list[int]:
     return [int(word) for word in drawn]
 
 
-def _in_a_new_process() -> bytes:
+def _draws_of_new_process() -> bytes:
     done = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, check=True)
     return done.stdout

@@ -1,4 +1,4 @@
-"""Bounds from scores of known distribution: the distance that a client moves the release, and its epsilon."""
+"""Bounds from scores of known distribution: on the distance that a client moves the release, and on its epsilon."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ from accounting.mechanisms import (
     noise_of,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.outcome import Moved
+from dpfed.audit.outcome import MoveBound
+from dpfed.audit.round.bernoulli_ratios import BernoulliScores, epsilon_at_delta, least_epsilon, whole_scores_of_samples
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_samples
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreDistribution
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 _FARTHEST = 12.0
 _WIDEST = 2_000_000
 
 
-def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
-    """Return whole scores of this distribution; None if its means are not known.
+def whole_scores(claim: Claim, law: ScoreDistribution | None) -> WholeScores | None:
+    """Return the moments of scores of this distribution, for bounds from whole scores; None if no means are known.
 
-    Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's distribution.
+    Sums of whole numbers without sampling use the score itself, whose mean does not depend on the noise's distribution.
     """
     match law:
-        case CoinLaw():
+        case BernoulliScores():
             return whole_scores_of_samples(law)
         case NormalMixture() if any(np.any(own > 0) for own in law.own):
             if claim.integers is not None and not claim.sampled:
                 return WholeScores.linear(float(law.means[1][0]))
-            return WholeScores.of(law)
+            return WholeScores.from_mixture(law)
     return None
 
 
-def shown(
-    claim: Claim, law: ScoreLaw, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
-) -> Moved:
-    """Return the bound of `WholeScores.moved`, from the scores of both worlds. gap: of the pair, over the
-    sensitivity.
+def move_bound(
+    claim: Claim, law: ScoreDistribution, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
+) -> MoveBound:
+    """Return the bound on the distance that the client moves the release, and its epsilon, from whole scores.
+
+    ready: moments of the scores (`WholeScores`). gap: distance of the pair without noise, over the sensitivity.
+    scores: those of world 0 and world 1.
     """
     reach = min(gap, 1.0)
-    factor = ready.moved(*scores, alpha=alpha)
+    factor = ready.factor_bound(*scores, alpha=alpha)
     if factor == 0:
-        return Moved(factor=0.0, epsilon=None)
-    if isinstance(law, CoinLaw):
-        return Moved(factor=factor * reach, epsilon=least_epsilon(law.moved(factor), delta=claim.delta))
-    return Moved(factor=factor * reach, epsilon=_delta_of_move(claim, factor * reach))
+        return MoveBound(factor=0.0, epsilon=None)
+    if isinstance(law, BernoulliScores):
+        return MoveBound(factor=factor * reach, epsilon=least_epsilon(law.ratio_after_move(factor), delta=claim.delta))
+    return MoveBound(factor=factor * reach, epsilon=_epsilon_of_move(claim, factor * reach))
 
 
-def _delta_of_move(claim: Claim, factor: float) -> float | None:
-    """Return a lower bound on every account if one client moves the sum `factor` times as far as claimed."""
+def _epsilon_of_move(claim: Claim, factor: float) -> float | None:
+    """Return a lower bound on epsilon if one client moves the sum `factor` times as far as claimed; None if unknown."""
     gaussian = noise_of(claim.mechanism)
     if gaussian is not None and not claim.sampled:
         return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
@@ -72,7 +74,7 @@ def _delta_of_move(claim: Claim, factor: float) -> float | None:
             return lower_bound.epsilon(Subsampled(mechanism=noise, sampling=claim.sampling), delta=claim.delta)
         except AccountingError:
             return None
-    noise_law = _integer_noise(claim)
+    noise_law = _integer_noise_distribution(claim)
     sampling = claim.sampling
     if noise_law is None or claim.integers is None or sampling.name not in ("all", "poisson", "capped-poisson"):
         return None
@@ -85,9 +87,10 @@ def _delta_of_move(claim: Claim, factor: float) -> float | None:
     return integer_epsilon(noise_law, steps, delta=claim.delta, taking_part=chance)
 
 
-def _integer_noise(claim: Claim) -> Floats | None:
-    """Return the distribution of one coordinate's noise; None for shares of discrete Gaussians, whose sum is not
-    one.
+def _integer_noise_distribution(claim: Claim) -> Floats | None:
+    """Return the distribution of one coordinate's integer noise; None if it is not known.
+
+    A sum of several discrete Gaussian shares is not a discrete Gaussian, so its distribution is not known.
     """
     noise = claim.integers
     if noise is None:
@@ -108,9 +111,9 @@ def _integer_noise(claim: Claim) -> Floats | None:
 def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: float = 1.0) -> float:
     """Return the epsilon at `delta` of an entry that one client moves by `steps`, if drawn with probability q.
 
-    Noise p(x) against (1 - q) p(x) + q p(x - steps). delta(eps) = sum max(0, P - e^eps Q), the larger of both orders,
-    over the values that `noise` [n] has; omitting those beyond makes it smaller. Direction of error: lower bound
-    (rounding: a relative 1e-9 is subtracted).
+    The two distributions are p(x) and (1 - q) p(x) + q p(x - steps), with the noise p and q = `taking_part`.
+    delta(eps) = sum max(0, P - e^eps Q), the larger of both orders, over the values in `noise` [n]; values outside are
+    omitted, which makes delta smaller. Direction of error: lower bound (a relative 1e-9 is subtracted for rounding).
     """
     target = require.open_probability(delta=delta)
     without = np.concatenate([noise, np.zeros(steps)])
@@ -122,4 +125,4 @@ def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: flo
         orders = ((given, without), (without, given))
         return max(float(np.maximum(p - math.exp(min(eps, 700.0)) * q, 0.0).sum()) for p, q in orders)
 
-    return shown_epsilon(delta_at, target) * (1 - 1e-9)
+    return epsilon_at_delta(delta_at, target) * (1 - 1e-9)

@@ -1,4 +1,4 @@
-"""Small experiment for the audit of a method's upload: its preset, four clients, by default all in one round."""
+"""Small experiment for the audit of a method's upload: its preset with four clients, by default all in one round."""
 
 from __future__ import annotations
 
@@ -32,50 +32,52 @@ _SETTING = (
     "privacy.delta=1e-5",
     "run.device=cpu",
 )
-"""Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
+"""Settings of the small experiment, which has d = 610 parameters."""
 
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 _ROUNDS, _STREAMS = 6, 300
-"""Rounds and trials of several rounds together: three participations of a client, in that number of trials."""
+"""Number of rounds (about three participations of a client) and of trials in the check of several rounds together."""
 
 
 def audited_methods() -> list[str]:
-    """Return every method that can be private, user-defined ones included."""
+    """Return the names of all methods that can be private, including user-defined methods."""
     load_own_code()
     return [name for name, one in all_methods().items() if one.private_with]
 
 
-def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
-    """Return the method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+def audited_configuration(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
+    """Return the method's small private configuration on digits: d = 610, four clients, one round, delta = 1e-5.
 
-    All clients take part, or by federation.sampling two of them, unless `settings` give their number. Gaussian noise of
-    multiplier 1 unless one, or an epsilon, is given; Bernoulli samples at epsilon 3. `settings` override all of this.
+    All clients take part; if federation.sampling draws cohorts, two of them. Gaussian noise has multiplier 1 unless a
+    multiplier or an epsilon is given; Bernoulli samples have epsilon 3. `settings` override all these values.
     """
     load_own_code()
     chosen = method_specification(name)
     if not chosen.private_with:
         near = chosen.nearest_private
         raise ConfigError(
-            f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
+            f"{name} has no private variant, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit upload {near}`."
         )
-    tables = presets.preset_tables(_preset(name))
+    tables = presets.preset_tables(_preset_name(name))
     tables.setdefault("privacy", {"clip_norm": presets.preset_tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {} if chosen.audited_clip_norm is None else {"clip_norm": chosen.audited_clip_norm}
     tables = override(tables, [*_SETTING, *settings])
     if tables["privacy"].get("noise_schedule") is not None:
         raise ConfigError(
-            "privacy.noise_schedule: this audit repeats one round, and its rounds differ. Remove it, and set "
-            "privacy.noise_multiplier to that of the round to be audited: the multiplier times its factor."
+            "privacy.noise_schedule: this audit repeats one round, but the noise differs between rounds. Remove it, "
+            "and set privacy.noise_multiplier to the multiplier of one round: the multiplier times that round's factor."
         )
     federation = tables["federation"]
     if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
         federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
-    config = parse(_with_strength(tables, chosen.sends_masks, noise_multiplier), source=f"audit of {_preset(name)}")
+    config = parse(
+        _with_noise_or_epsilon(tables, chosen.sends_masks, noise_multiplier), source=f"audit of {_preset_name(name)}"
+    )
     _refuse_padded_coins(config)
     return config
 
@@ -86,17 +88,18 @@ def _refuse_padded_coins(config: Config) -> None:
     )
     if coins and config.federation.sampling == "poisson":
         raise ConfigError(
-            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number, which the "
-            "audit's score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number of uploads, "
+            "which this audit does not support. Use federation.sampling 'fixed' or 'all'; another check tests the "
+            "sampler."
         )
 
 
-def _preset(name: str) -> str:
+def _preset_name(name: str) -> str:
     private = f"{name}-private-digits"
     return private if private in presets.preset_names() else f"{name}-digits"
 
 
-def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
+def _with_noise_or_epsilon(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
     privacy = tables["privacy"]
     if noise_multiplier is not None:
         privacy["noise_multiplier"] = noise_multiplier
@@ -111,7 +114,7 @@ def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float 
 
 
 def round_of(experiment: Experiment) -> OneRound:
-    """Return the first round, with the fewest uploads of a release."""
+    """Return the first round of the experiment, with the smallest number of uploads that is released."""
     config, table = experiment.config, experiment.config.aggregation
     clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
@@ -120,7 +123,7 @@ def round_of(experiment: Experiment) -> OneRound:
     if experiment.privacy_target is None or config.local.record is not None:
         raise ConfigError(
             f"method.name={experiment.specification.name!r}, aggregation.kind={table.kind!r}: no round is charged "
-            "here, so there is no claim to test. Set [privacy]."
+            "as one release, so there is no claim to test. Set [privacy]."
         )
     return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 
@@ -136,18 +139,17 @@ def audit_upload(
     draws: int = 300_000,
     progress: Progress | None = None,
 ) -> UploadAudit:
-    """Audit one round of a method; see `round_audit.audit_round`. Errors: ConfigError for a method that is never
-    private.
+    """Audit one round of a method; `round_audit.audit_round` describes the arguments and the claim.
 
-    With a participation schedule, or correlated noise: a round of all clients with independent noise, and one more
-    check, of several rounds together.
+    With a participation schedule or correlated noise, the audit tests one round of all clients with independent noise,
+    and adds a check of several rounds together. Errors: ConfigError for a method without a private variant.
     """
-    config = configured(name, settings, noise_multiplier)
+    config = audited_configuration(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
     if config.federation.sampling in SCHEDULES:
         (progress or str)("several rounds together")
-        together = (_several_rounds(config, seed),)
-        config = _one_round(config)
+        together = (_check_of_several_rounds(config, seed),)
+        config = _single_round_configuration(config)
     experiment = build(config)
     assert config.privacy is not None
     return audit_round(
@@ -159,18 +161,18 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        checks=(_sampler(name, experiment, seed), _secure(), *together),
+        checks=(_sampler_checks(name, experiment, seed), _secure_check_once(), *together),
         progress=progress,
     )
 
 
-def _several_rounds(config: Config, seed: int) -> Check:
+def _check_of_several_rounds(config: Config, seed: int) -> Check:
     one, rounds = round_of(build(config)), config.federation.rounds
     return several_rounds_check(one, rounds, trials=_STREAMS, alpha=FALSE_ALARM, seed=seed)
 
 
-def _one_round(config: Config) -> Config:
-    """Return a round of all clients, with independent noise."""
+def _single_round_configuration(config: Config) -> Config:
+    """Return the configuration with one round of all clients and independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
@@ -183,13 +185,13 @@ def _one_round(config: Config) -> Config:
 
 
 @cache
-def _secure() -> Check:
-    """Return the check of secure randomness, once for all methods: they draw from the same source."""
+def _secure_check_once() -> Check:
+    """Return the check of secure randomness, which is made once, since all methods draw from one source."""
     return secure_check()
 
 
-def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
-    """Check the sampler of the audited round, and that of the method's preset."""
-    table = presets.preset_tables(_preset(name))["federation"]
+def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:
+    """Check the sampler of the audited round and the sampler of the method's preset."""
+    table = presets.preset_tables(_preset_name(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

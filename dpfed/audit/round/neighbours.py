@@ -1,4 +1,4 @@
-"""Pairs of neighbouring worlds for one round: the updates of the client under test in each, and of the others."""
+"""Pairs of neighbouring worlds for one round: updates of the client under test in both worlds, and of all others."""
 
 from __future__ import annotations
 
@@ -9,28 +9,34 @@ import torch
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.trials import LOUD, Direction, equal_in_every_layer, signs, uneven
+from dpfed.audit.trials import LOUD_NORM, Direction, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.models.flat import Block
 from dpfed.stages.maps import Map
 
 HUGE = 1e15
 TINY = 1e-3
 _JUST_INSIDE = 0.9999
-_BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
+_BARELY = 0.01  # relative change of an entry: it changes which entries are the largest, and hardly changes the norm
 
 Score = Literal["filter", "upload", "support", "ratio", "count", "joint"]
-"""Kinds of scores. filter: product of the release with the difference of the noiseless ones. upload: that product of a
-lossy encoding of a noised row. support: set of entries that are not zero. ratio: log-likelihood ratio of Bernoulli
-samples. count: of clients inside the bound, as in the next clip norm. joint: filter and count together."""
+"""Kinds of scores.
+
+filter: inner product of the release with the difference of the noiseless releases of the two worlds. upload: inner
+product of a lossy encoding of a noised row with that difference. support: from the set of entries that are not zero.
+ratio: log-likelihood ratio of Bernoulli samples. count: count of clients inside the bound, from the next clip norm.
+joint: filter and count together.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbours:
-    """Two worlds: the client's update is `one` [d] or `other` [d] (None: it sends nothing); all others' is `rest`.
+    """Two neighbouring worlds: updates [d] of the client under test, and the common update of all other clients.
 
-    broadcast: start of the round, if it matters; None: start of the run
-    scores:    kinds of scores that are tested
-    screened:  the pair gets trials only if its noiseless gap is larger than that of the other pairs
+    one, other: update of the client under test in world 1 and in world 0; `other` is None if it sends nothing there
+    rest:       update of every other client
+    broadcast:  model at the start of the round; None for the model at the start of the run
+    scores:     kinds of scores that are tested
+    screened:   True if the pair gets trials only if its noiseless gap is larger than that of all other pairs
     """
 
     name: str
@@ -45,31 +51,33 @@ class Neighbours:
 def pairs_of_sums(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, bound: float, size: int, absent: bool
 ) -> list[Neighbours]:
-    """Return the pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
+    """Return the pairs for a noised vector. absent: True if in world 0 no row is sent for the client,
+    not even zeros.
+    """
     nothing = torch.zeros(size)
 
     def against(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
         return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
 
-    dense, loud, sizes = tensor(signs(size)), LOUD * bound, sizes_of(layout)
+    dense, loud, sizes = as_tensor(fixed_signs(size)), LOUD_NORM * bound, block_sizes(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
     return [
         against("dense", loud * dense / size**0.5),
-        against("one entry", loud * _one_sent(chosen, size)),
+        against("one entry", loud * _one_transmitted_entry(chosen, size)),
         *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
-        against("equal norm in every layer", loud * tensor(equal_in_every_layer(sizes))),
+        against("equal norm in every layer", loud * as_tensor(layerwise_direction(sizes))),
         against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         against("huge", HUGE * dense),
         against("tiny", TINY * bound * dense / size**0.5),
-        *(against(name, loud * tensor(row), screened=True) for name, row in uneven(sizes).items()),
+        *(against(name, loud * as_tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
     ]
 
 
-def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
-    """Return the pairs with a score of the released count of clients inside the bound.
+def with_count_scores(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+    """Return the pairs, the first one with scores of the released count of clients inside the bound.
 
-    Under replace-one also a pair in which the client is outside the bound in one world and inside in the other.
+    Under replace-one, a pair is added in which the client is outside the bound in world 1 and inside in world 0.
     """
     first = replace(pairs[0], scores=("joint", "count"))
     if adjacency is Adjacency.REPLACE_ONE:
@@ -80,7 +88,7 @@ def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) 
 
 
 def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
-    """Return the pairs for single uploads, with one in which only the set of the largest entries changes."""
+    """Return the pairs for single uploads, and one more pair, in which only the set of the largest entries changes."""
     scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
     alone = [replace(pair, scores=scores) for pair in pairs if "others" not in pair.name]
     even = torch.arange(size) % 2 == 0
@@ -94,10 +102,9 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
 def pairs_of_samples(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
 ) -> list[Neighbours]:
-    """Return pairs with the largest allowed moves of probabilities, from the middle and from the edge, the worst
-    starts.
+    """Return pairs with the largest allowed moves of probabilities, from the worst starts: the middle and the edge.
 
-    From the edge or, if the client may move both ways, from the distance of one move inside.
+    If the client may move in both directions (replace-one), the start is one move away from the edge.
     """
     nothing, up = torch.zeros(size), torch.ones(size)
     both = adjacency is Adjacency.REPLACE_ONE
@@ -121,16 +128,19 @@ def pairs_of_samples(
         against("all up from the edge", up, low),
         against("all down from the other edge", -up, 1 - low),
         against("all up from the start", up, None),
-        against("both ways from the start", tensor(signs(size)), None),
+        against("both ways from the start", as_tensor(fixed_signs(size)), None),
         against("all up, all others down", up, None, -up),
-        against("one probability up", _one_sent(chosen, size), deep),
+        against("one probability up", _one_transmitted_entry(chosen, size), deep),
         against("all up from certainty", up, nothing),
-        *(against(name, LOUD * tensor(row), None, screened=True) for name, row in uneven(sizes_of(layout)).items()),
+        *(
+            against(name, LOUD_NORM * as_tensor(row), None, screened=True)
+            for name, row in uneven_directions(block_sizes(layout)).items()
+        ),
     ]
 
 
-def _one_sent(chosen: Map, size: int) -> Tensor:
-    """Return the unit vector of an entry that the round's map sends."""
+def _one_transmitted_entry(chosen: Map, size: int) -> Tensor:
+    """Return the unit vector [d] of one entry that the round's map transmits."""
     marks = torch.arange(1.0, chosen.sent + 1).to(torch.float32)
     back = chosen.adjoint(marks).abs()
     entry = int(back.argmax()) if chosen.sent < size else size // 2
@@ -139,11 +149,11 @@ def _one_sent(chosen: Map, size: int) -> Tensor:
     return one
 
 
-def sizes_of(layout: tuple[Block, ...]) -> list[int]:
-    """Return numbers of entries of a model's blocks, in order."""
+def block_sizes(layout: tuple[Block, ...]) -> list[int]:
+    """Return the number of entries of each block of a model, in order."""
     return [block.stop - block.start for block in layout]
 
 
-def tensor(direction: Direction) -> Tensor:
-    """Return the array as float32 [d]."""
+def as_tensor(direction: Direction) -> Tensor:
+    """Return the direction [d] as a float32 tensor."""
     return torch.from_numpy(direction).float()

@@ -1,4 +1,4 @@
-"""Checks of the noise of whole rounds against the claimed noise: size, tails, independence over coordinates.
+"""Checks of the noise of whole rounds against the claimed noise: size, tails, and independence of coordinates.
 
 Every check fails on a correct round with probability at most `FALSE_ALARM`.
 """
@@ -32,58 +32,58 @@ _FEWEST_ROUNDS = 10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseDraws:
-    """Noise of rounds in which all clients send zeros, over the claimed noise.
+    """Noise of rounds in which all clients send zeros, in units of the claimed noise's standard deviation.
 
-    released: [m, sent], in the release. added: the same at its addition: whole numbers before they are decoded, half a
-    step of which is `half`; otherwise `released` itself, `half` 0
+    released: noise of the release [m, sent]. added: noise where it is added [m, width]: for integer noise the whole
+    numbers before decoding, else equal to `released`. half_step: half a step of these whole numbers; else 0.
     """
 
     released: Tensor
     added: Tensor
-    half: float
+    half_step: float
 
 
-def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
-    """Return about `entries` draws, from whole rounds."""
-    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
+def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
+    """Return about `entries` draws of noise, from whole rounds."""
+    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.without_noise)
     zeros = rounds.moves(None, torch.zeros(size))
-    least = quiet.run(zeros, quiet.together())
+    least = quiet.run(zeros, quiet.smallest_cohort())
     released: list[Tensor] = []
     whole: list[Tensor] = []
     wanted = min(_MOST_ROUNDS, math.ceil(entries / one.projection.sent))
     while len(released) < wanted:
-        done = rounds.run(zeros, rounds.together())
+        done = rounds.run(zeros, rounds.smallest_cohort())
         released += list(_noise_of_round(rounds, quiet, claim, done, least))
         if claim.integers is not None:
-            whole.append(_integers(one, done) - _integers(one, least))
+            whole.append(_sum_of_integers(one, done) - _sum_of_integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
     if claim.integers is None:
-        return NoiseDraws(released=rows, added=rows, half=0.0)
+        return NoiseDraws(released=rows, added=rows, half_step=0.0)
     std = math.sqrt(claim.integers.variance)
-    return NoiseDraws(released=rows, added=torch.stack(whole) / std, half=0.5 / std)
+    return NoiseDraws(released=rows, added=torch.stack(whole) / std, half_step=0.5 / std)
 
 
 def _noise_of_round(
     rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
 ) -> Iterator[Tensor]:
-    """Yield the noise [sent] of one round; if every upload is seen, of each upload."""
-    if claim.seen == "uploads":
+    """Yield the noise [sent] of one round; if every upload is visible, the noise of each upload."""
+    if claim.visible_output == "uploads":
         for client, (given, _) in done.uploads.items():
             yield given.double() - least.uploads[client][0].double()
     else:
-        yield rounds.released(done) - quiet.released(least)
+        yield rounds.released_sum(done) - quiet.released_sum(least)
 
 
-def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
+def _sum_of_integers(one: OneRound, done: RoundOutcome) -> Tensor:
     bits = one.method.stages.bits
     return (done.total if bits is None else centre_residues(done.total, bits)).double()
 
 
 def size_check(noise: NoiseDraws) -> Check:
-    """Check for at least the claimed variance: chi-square, lower tail, in all entries together and in the smallest
-    entry.
+    """Check that the noise has at least the claimed variance, in all entries together and in each entry.
 
-    Bonferroni over entries. 300,000 draws find a standard deviation 1% short with probability 99%.
+    Both are tested by the lower tail of chi-square, single entries with Bonferroni. 300,000 draws find a standard
+    deviation that is 1% short with probability 99%.
     """
     squares = noise.released.square()
     rounds, width = squares.shape
@@ -94,24 +94,23 @@ def size_check(noise: NoiseDraws) -> Check:
         name="noise",
         passed=min(in_all, in_one) >= FALSE_ALARM / 2,
         detail=f"standard deviation {math.sqrt(float(squares.sum()) / count):.4f} of the claimed one in {count:,} "
-        f"draws; of so little or less in all of them the probability is {in_all:.2g}, in the entry with the least "
+        f"draws; p-value of so small a variance in all entries: {in_all:.2g}, in the smallest entry: "
         f"{min(in_one, 1.0):.2g}",
     )
 
 
 def tail_check(noise: NoiseDraws) -> Check:
-    """Check the number of draws beyond 1 to 5 standard deviations: binomial, lower tail, over all levels.
+    """Check that enough draws are beyond 1 to 5 standard deviations, by the lower tail of the binomial distribution.
 
-    Bounded noise makes events certain that should only be likely. Levels beyond which fewer than 18 draws are expected
-    are
-    left out: 300,000 draws reach 4 standard deviations, at which noise that is cut off is found with certainty. Whole
-    numbers are compared with the normal distribution half a step away, which is close enough for this.
+    Noise that is cut off excludes outputs that should be possible. Levels beyond which fewer than 18 draws are expected
+    are left out. 300,000 draws reach 4 standard deviations; noise that is cut off there is found with certainty. Whole
+    numbers are compared with the normal distribution half a step farther out, which is close enough for this check.
     """
     draws, count = noise.added.abs(), noise.added.numel()
     levels = [level for level in _LEVELS if 2 * count * float(ndtr(-level)) >= _LEAST_EXPECTED] or [_LEVELS[0]]
     likely, words = 1.0, ""
     for level in levels:
-        chance = 2 * float(ndtr(-level - noise.half))
+        chance = 2 * float(ndtr(-level - noise.half_step))
         seen = int((draws > level).sum())
         least = min(1.0, len(levels) * float(bdtr(seen, count, chance)))
         if least <= likely or not words:
@@ -119,15 +118,15 @@ def tail_check(noise: NoiseDraws) -> Check:
     return Check(
         name="tails",
         passed=likely >= FALSE_ALARM,
-        detail=f"up to {levels[-1]:g} claimed standard deviations; {words}: of so few the probability is {likely:.2g}",
+        detail=f"up to {levels[-1]:g} claimed standard deviations; {words}; p-value of so few draws: {likely:.2g}",
     )
 
 
 def coordinates_check(noise: NoiseDraws) -> Check | None:
-    """Check that no two coordinates share noise; None for only one column.
+    """Check that no two coordinates share noise; None for a single coordinate or fewer than 10 draws.
 
-    The largest correlation of two columns over rounds, against its exact distribution for independent normal columns
-    (Student's t), Bonferroni over pairs.
+    The largest correlation of two columns over draws is compared with its exact distribution for independent normal
+    columns (Student's t), with Bonferroni over pairs.
     """
     rows = noise.added[:, :_MOST_ENTRIES]
     rounds, width = rows.shape
@@ -146,16 +145,17 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
 
 
 def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Check that no two rounds or clients share noise, drawn from the run's own source: no two noise vectors are
-    correlated.
+    """Check that no two rounds or clients share noise: no two noise vectors are correlated.
+
+    The noise is drawn from the run's source of randomness, not from the audit's.
     """
     zeros, vectors = torch.zeros(1, size), []
-    alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
+    alone = claim.visible_output == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(_ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
             sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
-            vectors += list(sent.coded if claim.seen == "uploads" and not claim.coins else sent.arrived)
+            vectors += list(sent.coded if claim.visible_output == "uploads" and not claim.coins else sent.arrived)
         else:
             vectors.append(_noise_of_sum(world, zeros[0]))
     stacked = torch.stack(vectors).double()
@@ -169,13 +169,15 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     return Check(
         name="seeds",
         passed=repeated == 0 and (largest < limit or limit > _SAME),
-        detail=f"{count} noise vectors of {_ROUNDS} rounds: {repeated} the same as another, largest correlation "
+        detail=f"{count} noise vectors of {_ROUNDS} rounds: {repeated} equal to another one, largest correlation "
         f"{largest:.3f}" + (f", expected below {limit:.3f}" if limit <= _SAME else " (too short to judge)"),
     )
 
 
 def _noise_of_sum(world: OneRound, zeros: Tensor) -> Tensor:
     """Return the noise [sent] of one whole round in which all clients send zeros."""
-    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
+    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.without_noise)
     moves = noisy.moves(None, zeros)
-    return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))
+    return noisy.released_sum(noisy.run(moves, noisy.smallest_cohort())) - quiet.released_sum(
+        quiet.run(moves, quiet.smallest_cohort())
+    )

@@ -1,4 +1,4 @@
-"""One round repeated, through the stages that run: map, bound, noise, encoding, sum, decoding."""
+"""One round that an audit repeats with the stages of the run: map, bound, noise, encoding, sum, decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accounting.mechanisms import FullParticipation
 from dpfed.aggregation.ranks import Task
-from dpfed.audit.round.seen import SeenRows
+from dpfed.audit.round.recorders import RowRecorder
 from dpfed.compress.levels import Dense
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -29,14 +29,15 @@ from dpfed.stages.maps import Map
 from dpfed.stages.stage import Round, Tally
 
 PUBLIC_SEEDS = 16
-"""Number of different public seeds of clients; trials use them in turn."""
+"""Number of different public seeds that trials use in turn."""
 
 
-class OneStream:
-    """Draws in the order of the calls, for any names.
+class RandomnessByCallOrder:
+    """Randomness whose draws depend on the order of calls, not on their names.
 
-    An audit repeats one round thousands of times: by their names all its draws would be equal. The purpose of names in
-    a run (that no two rounds or clients share noise) is tested by `round_checks`, on the run's own source.
+    An audit repeats one round thousands of times; draws that depend on their names would be equal in every repetition.
+    That no two rounds or clients share noise, which names ensure in a run, is tested by `seeds_check` with the run's
+    randomness.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,8 +61,8 @@ class OneStream:
         return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)
 
 
-class NoDraws:
-    """No randomness: every normal draw is zero, and nothing else can be drawn."""
+class ZeroNoise:
+    """Randomness without noise: every normal draw is zero, and all other draws raise NotImplementedError."""
 
     @property
     def name(self) -> str:
@@ -81,9 +82,12 @@ class NoDraws:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uploaded:
-    """Rows of n uploads: bounded rows [n, sent], rows as they were encoded [n, sent], rows as they are summed [n,
-    width]."""
+class UploadedRows:
+    """Rows of n uploads.
+
+    bounded: rows after the bound [n, sent]. coded: rows that enter the encoding [n, sent]. arrived: rows that are
+    summed [n, width].
+    """
 
     bounded: Tensor
     coded: Tensor
@@ -94,9 +98,9 @@ class Uploaded:
 class OneRound:
     """Round `state.round` of this method, with `clients` uploads in the sum.
 
-    Uploads of several trials are computed together: client i of trial t has the id t * clients + i, so that everything
-    that depends on a client's public seed differs between them. Secret draws are those of the stages; see
-    `with_randomness`. A repeated trial number has the same public seeds.
+    Uploads of several trials are computed together. Client i of trial t has the id t * clients + i, so that values that
+    depend on a client's public seed differ between trials; equal trial numbers have equal public seeds. Secret draws
+    are those of the stages, or of another source by `with_randomness`.
     """
 
     method: Method
@@ -105,23 +109,25 @@ class OneRound:
     clients: int
 
     @cached_property
-    def announced(self) -> Round:
-        """Announcement of the round; the map is made once."""
+    def announcement(self) -> Round:
+        """Announcement of the round, computed once with its public map."""
         no_clients = np.zeros(0, dtype=np.int64)
         return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
 
     @property
     def projection(self) -> Map:
-        return self.announced.projection
+        return self.announcement.projection
 
     @property
     def reference(self) -> Tensor:
-        return self.announced.reference
+        return self.announcement.reference
 
     @property
-    def quiet(self) -> OneRound:
-        """Round without the stage that adds noise; Bernoulli samples are still drawn. The clip stays, its count is not
-        noised."""
+    def without_noise(self) -> OneRound:
+        """Round without noise: stages that add noise are removed, and the count of adaptive clipping has no noise.
+
+        The clip is kept, and Bernoulli samples are still drawn.
+        """
         stages = self.method.stages
         if stages.find(DitheredNoise) is not None:
             stages = stages.replace_stage(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
@@ -133,41 +139,46 @@ class OneRound:
     def with_randomness(self, randomness: Randomness) -> OneRound:
         """Return the round with every secret draw from this source.
 
-        Errors: TypeError for a stage that does not accept one: its noise would be equal in every trial.
+        Errors: TypeError for a stage whose randomness cannot be replaced: its noise would be equal in every trial.
         """
-        stages = Stages(*(_drawing_from(stage, randomness) for stage in self.method.stages))
+        stages = Stages(*(_with_source(stage, randomness) for stage in self.method.stages))
         return replace(self, method=replace(self.method, stages=stages, randomness=randomness))
 
-    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
-        """Return the uploads of the updates [n, d] of these clients, through all client halves."""
-        seen = SeenRows(self.method.stages)
-        now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
+    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> UploadedRows:
+        """Return the uploads of clients `ids` with these updates [n, d], computed by the client halves
+        of all stages.
+        """
+        seen = RowRecorder(self.method.stages)
+        now = replace(self.announcement, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
-        return Uploaded(bounded=seen.bounded, coded=seen.given, arrived=arrived)
+        return UploadedRows(bounded=seen.bounded, coded=seen.given, arrived=arrived)
 
     @property
     def sampled(self) -> bool:
-        """True if the sampler draws a cohort; otherwise all of `clients` take part."""
+        """True if the sampler draws a cohort; False if all clients take part."""
         return not isinstance(self.method.sampler.law, FullParticipation)
 
-    def own(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
-        """Return the rows [n, width] of the client under test as they arrive, one a trial."""
+    def rows_of_client(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
+        """Return the rows [n, width] of the client under test as they arrive, one for each trial."""
         return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
 
 
 def _with_exact_count(clip: Clip) -> Clip:
     if clip.adaptive is None:
         return clip
-    return replace(clip, adaptive=replace(clip.adaptive, randomness=NoDraws()))
+    return replace(clip, adaptive=replace(clip.adaptive, randomness=ZeroNoise()))
 
 
-def _drawing_from(part: Any, randomness: Randomness) -> Any:
-    """Return a stage, and its parts, with this source in place of its own."""
+def _with_source(part: Any, randomness: Randomness) -> Any:
+    """Return a stage, or a part of a stage, that draws from this source, as do all its parts."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if hasattr(part, "randomness") and "randomness" not in names:
-        raise TypeError(f"{type(part).__name__}: draws, but cannot be given another source of randomness.")
+        raise TypeError(
+            f"{type(part).__name__}: draws from a source of randomness that cannot be replaced. Make `randomness` a "
+            "dataclass field."
+        )
     within = {name: getattr(part, name) for name in names}
-    changed = {name: _drawing_from(one, randomness) for name, one in within.items() if hasattr(one, "randomness")}
+    changed = {name: _with_source(one, randomness) for name, one in within.items() if hasattr(one, "randomness")}
     if "randomness" in names:
         changed["randomness"] = randomness
     return replace(cast(Any, part), **changed) if changed else part

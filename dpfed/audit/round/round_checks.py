@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import KeptEntries, SeenRows
-from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.round.whole_round import ByClient, WholeRounds
+from dpfed.audit.round.recorders import LedgerInMemory, RowRecorder
+from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
+from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.ring import centre_residues
@@ -26,35 +26,37 @@ from dpfed.round import run_round
 from dpfed.stages.public_signs import PublicSigns
 from dpfed.stages.shared_mask import PublicTopMask
 
-_ROUNDING = 1e-5  # of float32 sums, relative
+_ROUNDING = 1e-5  # relative rounding error of float32 sums
 
 
 def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
-    """Check that two clients together add the sum of their single parts, noise off. Returns None without such a
-    claim.
+    """Check, without noise, that the release of two clients is the sum of the releases of each client alone.
+
+    Returns None if the claim does not depend on it, or the round has one upload.
     """
-    if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
+    if claim.visible_output == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
-    rounds = WholeRounds(one=one.quiet)
+    rounds = WholeRounds(one=one.without_noise)
     updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
     found = []
     for senders in ([0], [1], [0, 1]):
         moves = torch.zeros(one.method.sampler.clients, size)
         moves[senders] = updates[senders]
-        found.append(rounds.released(rounds.run(moves, rounds.together()), by_state=False))
-    bounded = one.quiet.upload(updates, np.arange(2)).bounded.double()
-    off = _norm(found[2] - found[0] - found[1]) / claim.bound
-    lost = max(_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
+        found.append(rounds.released_sum(rounds.run(moves, rounds.smallest_cohort()), by_state=False))
+    bounded = one.without_noise.upload(updates, np.arange(2)).bounded.double()
+    off = _largest_norm(found[2] - found[0] - found[1]) / claim.bound
+    lost = max(_largest_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
     room = max(_ROUNDING * 2, _random_rounding(one) / claim.bound)
     return Check(
         name="linear",
         passed=off <= 5 * room and lost <= 2 * room,
-        detail=f"decoded together and apart differ by {off:.2g} of the bound, from what was sent by {lost:.2g}",
+        detail=f"the release of two clients differs from the sum of single releases by {off:.2g} of the bound; single "
+        f"releases differ from the clients' rows by {lost:.2g}",
     )
 
 
 def _random_rounding(one: OneRound) -> float:
-    """Return the largest norm of one row's random rounding to integers, drawn anew in every round; 0 for floats."""
+    """Return the largest norm of the error by random rounding of one row to integers; 0 for float rows."""
     integers = one.method.stages.find(Integers)
     if integers is None:
         return 0.0
@@ -62,9 +64,10 @@ def _random_rounding(one: OneRound) -> float:
 
 
 def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
-    """Check that no pair of neighbours, without noise, is farther apart than the claimed sensitivity.
+    """Check that no pair's releases without noise are farther apart than the claimed sensitivity.
 
-    Two calls a pair, with the same draws. Exact except for float32 and for the random rounding of rows to integers.
+    Each pair has two rounds with equal draws. The check is exact except for float32 rounding, and for the random
+    rounding of rows to integers.
     """
     farthest = max(worlds, key=lambda world: world.gap)
     room = _ROUNDING + 2 * _random_rounding(one) / claim.sensitivity if claim.coins is None else _ROUNDING
@@ -77,31 +80,31 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> 
 
 
 def sum_check(one: OneRound, size: int) -> Check:
-    """Check that a whole round, noise off, decodes exactly to the sum of the clients' rows."""
+    """Check that a whole round without noise decodes exactly to the sum of the clients' rows."""
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
-    quiet = one.quiet.method
-    seen, given = SeenRows(quiet.stages), ByClient(moves=updates)
+    quiet = one.without_noise.method
+    seen, given = RowRecorder(quiet.stages), UpdatesByClient(moves=updates)
     cohort = np.arange(clients)
     facts = run_round(one.state, quiet, given, seeds=one.seeds, ledger=None, cohort=cohort, observer=seen).record
     if facts.aborted is not None or facts.arrived < clients:
-        return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")
+        return Check(name="sum", passed=True, detail=f"not tested: {facts.arrived} of {clients} uploads arrived")
     rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
     plain = rows.sum(dim=0)
     if bits is not None and not torch.is_floating_point(rows):
         total, plain = centre_residues(total, bits), centre_residues(plain, bits)
     off = float((total.double() - plain.double()).abs().max())
     room = _ROUNDING * float(rows.abs().max()) if torch.is_floating_point(rows) else 0.0
-    return Check(name="sum", passed=off <= room, detail=f"of {clients} uploads; largest difference {off:.2g}")
+    return Check(name="sum", passed=off <= room, detail=f"sum of {clients} uploads: largest difference {off:.2g}")
 
 
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
-    """Check that a round without clients releases noise and is charged: otherwise the charge would reveal it."""
-    if claim.seen == "uploads":
+    """Check that a round without clients releases noise and is charged, since a missing charge would reveal it."""
+    if claim.visible_output == "uploads":
         return None
-    book = KeptEntries()
+    book = LedgerInMemory()
     no_clients = np.zeros(0, dtype=np.int64)
-    nobody = ByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    nobody = UpdatesByClient(moves=torch.zeros(0, one.method.clients.course.size))
     facts = run_round(one.state, one.method, nobody, seeds=one.seeds, ledger=book, cohort=no_clients).record
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
@@ -110,14 +113,15 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     )
 
 
-def _norm(rows: Tensor) -> float:
+def _largest_norm(rows: Tensor) -> float:
     return float(torch.linalg.vector_norm(rows.double(), dim=-1).max())
 
 
 def public_map_check(one: OneRound) -> Check | None:
-    """Check that two worlds that differ in all private data have the same map, and no client holds a public sample.
+    """Check that the public map does not depend on private data, and that no client holds a public sample.
 
-    None for a map from seeds alone. Exact.
+    The map is computed with the clients' data and with zeros in place of them. Returns None for a map that depends on
+    seeds only. The check is exact.
     """
     choice, local = one.method.stages.project.choice, one.method.clients
     choice = choice.choice if isinstance(choice, PublicSigns) else choice
@@ -131,39 +135,39 @@ def public_map_check(one: OneRound) -> Check | None:
     unit = torch.ones(one.projection.sent)
     same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
     held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
-    common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    common = _number_of_held_samples(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
     return Check(
         name="public map",
         passed=same and common == 0,
-        detail=("the map stays" if same else "the map changes") + " when all private data become zero; clients hold "
+        detail=("the map is unchanged" if same else "the map changes") + " if all private data are zero; clients hold "
         f"{common} of the {len(choice.labels)} public samples",
     )
 
 
-def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
-    """Count the samples that clients hold."""
-    private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
-    return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
+def _number_of_held_samples(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
+    """Return the number of public samples that clients hold."""
+    private = {_sample_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
+    return sum(_sample_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
 
 
-def _bytes(sample: Tensor, label: Tensor) -> bytes:
+def _sample_bytes(sample: Tensor, label: Tensor) -> bytes:
     return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())
 
 
-def state_check(trials: Sequence[Trials]) -> Check:
-    """Check that every new state is that of the server's rule for the released mean and the next clip norm."""
-    whole = all(one.replays for one in trials)
+def state_check(trials: Sequence[TrialOutcomes]) -> Check:
+    """Check that every new state follows, by the server's rule, from the released mean and the next clip norm."""
+    whole = all(one.follows_rule for one in trials)
     return Check(
         name="state",
         passed=whole,
         detail="every new state follows from the released sum"
         if whole
-        else "a new state is not what the server's rule makes of the released sum: something else went into it",
+        else "a new state does not follow from the released sum by the server's rule: it depends on something else",
     )
 
 
-def ledger_check(trials: Sequence[Trials]) -> Check:
-    """Check that the lines of every round, in either world, are equal, with one release among them.
+def ledger_check(trials: Sequence[TrialOutcomes]) -> Check:
+    """Check that all rounds of both worlds write equal ledger lines, with exactly one line, a release.
 
     The charge and the record then do not depend on data.
     """
@@ -171,7 +175,7 @@ def ledger_check(trials: Sequence[Trials]) -> Check:
     return Check(
         name="ledger",
         passed=len(lines) == 1 and all(len(one) == 1 for one in lines),
-        detail="every round wrote the same one release"
+        detail="all rounds wrote one equal release"
         if len(lines) == 1
-        else f"{len(lines)} different things were written by rounds that differ in what clients sent",
+        else f"rounds with different updates wrote {len(lines)} different sets of ledger lines",
     )

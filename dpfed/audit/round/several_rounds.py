@@ -1,4 +1,4 @@
-"""Several rounds together in two worlds: the release of a schedule, or correlated noise, against its charge."""
+"""Test of several rounds together in two worlds, for participation schedules and correlated noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -32,14 +32,15 @@ _LOUD = 1e3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stream:
-    """First `rounds` rounds of a run, repeated: client 0 sends its most, or nothing; the others nothing.
+class RepeatedRounds:
+    """Repeated trials of the first `rounds` rounds of a run: client 0 sends a loud update (world 1) or zeros (world 0).
 
-    Every trial has the run's sampler, stages and noise, drawn from a separate seed. Its outputs are the products of the
-    rounds' releases with the client's direction, or of its upload if every upload is seen. Score: of correlated noise
-    the likelihood ratio, given the rounds of the client, which are public; of balls-and-bins that of a client with the
-    same bin of its lane in every epoch, which finds reused bins; of other schedules the sum of each round's
-    log-likelihood ratio at the client's probability to take part.
+    All other clients send zeros. Every trial has the run's sampler, stages and noise, with a separate seed. Its outputs
+    are inner products with the direction of client 0: of each round's release or, if every upload is visible, of the
+    upload of client 0.
+    The score is a log-likelihood ratio. With correlated noise, it is given the rounds of client 0, which are public.
+    With balls-and-bins, client 0 has an equal bin of its lane in every epoch, which finds reused bins. With other
+    schedules, it is the sum over rounds at the client's probability to take part.
     """
 
     one: OneRound
@@ -47,51 +48,54 @@ class Stream:
 
     @property
     def schedule(self) -> Schedule:
-        found = schedule_of(self._charged.mechanism)
+        found = schedule_of(self._charged_release.mechanism)
         if found is None:
-            raise ConfigError("several rounds together: is for participation schedules and correlated noise.")
+            raise ConfigError(
+                "several rounds together: the test requires a participation schedule or correlated noise."
+            )
         return found
 
     @cached_property
     def claim(self) -> Composed:
         """Claim of all rounds together."""
-        return Composed(parts=((self._charged.mechanism, self.rounds),))
+        return Composed(parts=((self._charged_release.mechanism, self.rounds),))
 
     def scores(self, world: int, seeds: range) -> Floats:
-        """Return one score a trial."""
-        return np.array([self._score(list(self._seen(world, seed))) for seed in seeds])
+        """Return one score for each seed, from trials in this world."""
+        return np.array([self._score(list(self._outputs(world, seed))) for seed in seeds])
 
-    def tested(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
-        """Return the test of the claimed profile of all rounds by `trials` trials, half of them in each world.
+    def claim_test(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
+        """Test the claimed profile of all rounds by `trials` trials, half of them in each world.
 
-        Claim: a stream that keeps it is rejected with probability at most alpha.
+        Claim: a run that satisfies the claim is rejected with probability at most alpha.
         """
         first = seed * (2 * trials + 2 * PILOT)
-        cuts = self._cuts(trials, alpha, range(first, first + PILOT))
+        cuts = self._thresholds(trials, alpha, range(first, first + PILOT))
         at = first + PILOT
         scores = [self.scores(w, range(at + w * (trials // 2), at + (w + 1) * (trials // 2))) for w in (0, 1)]
         return reject_claim(scores[0], scores[1], profiles.profile(self.claim), alpha=alpha, thresholds=cuts)
 
     @cached_property
-    def _charged(self) -> Release:
-        release = self.one.method.release(replace(self.one.announced, uploads=self.one.clients))
-        assert release is not None  # the caller has asked for something private
+    def _charged_release(self) -> Release:
+        release = self.one.method.release(replace(self.one.announcement, uploads=self.one.clients))
+        assert release is not None  # the caller audits private rounds only
         return release
 
     @cached_property
     def _direction(self) -> tuple[torch.Tensor, float]:
-        """Return the direction of the client's bounded update as it is released, and the standard deviation of fresh
-        noise along it."""
-        quiet = WholeRounds(one=self.one.quiet)
-        shown = quiet.released(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
-        return shown / torch.linalg.vector_norm(shown), self._charged.noise_std
+        """Return the direction of the client's contribution to the release, and the standard deviation
+        of fresh noise.
+        """
+        quiet = WholeRounds(one=self.one.without_noise)
+        shown = quiet.released_sum(quiet.run(self._updates_in_world(quiet, 1), np.zeros(1, dtype=np.int64)))
+        return shown / torch.linalg.vector_norm(shown), self._charged_release.noise_std
 
-    def _moves(self, rounds: WholeRounds, world: int) -> torch.Tensor:
+    def _updates_in_world(self, rounds: WholeRounds, world: int) -> torch.Tensor:
         nothing = torch.zeros(self.one.method.clients.course.size)
         return rounds.moves(nothing + _LOUD if world else nothing, nothing)
 
-    def _seen(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
-        """Return each round's product with the direction, over noise, and if client 0 took part."""
+    def _outputs(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
+        """Yield, for each round, the release along the direction over the noise, and True if client 0 took part."""
         one = self.one.with_randomness(Simulated(seeds=Seeds(root=seed)))
         direction, std = self._direction
         for number in range(self.rounds):
@@ -99,12 +103,12 @@ class Stream:
             cohort = draw_round_cohort(one.method, number)
             if one.method.stages.every_upload_is_a_release:
                 cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
-            shown = rounds.released(rounds.run(self._moves(rounds, world), cohort))
+            shown = rounds.released_sum(rounds.run(self._updates_in_world(rounds, world), cohort))
             yield float(shown @ direction) / std, bool(len(cohort) and cohort[0] == 0)
 
     def _score(self, seen: list[tuple[float, bool]]) -> float:
         y, there = np.array([value for value, _ in seen]), np.array([one for _, one in seen], dtype=float)
-        noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
+        noise, schedule = gaussian_of(self._charged_release.mechanism), self.schedule
         assert noise is not None
         if isinstance(schedule, BallsAndBins) and schedule.secret_lanes:
             logs = self._likelihood_ratio(schedule, y, 1 / noise.noise_multiplier, every=1)
@@ -126,7 +130,7 @@ class Stream:
         return float(fresh @ pattern / max(np.linalg.norm(pattern), 1e-300))
 
     def _likelihood_ratio(self, schedule: BallsAndBins, y: Floats, s: float, *, every: int) -> Floats:
-        """Return the log-likelihood ratio of a participation in rounds 0, every, 2 every, ..."""
+        """Return the log-likelihood ratio that client 0 took part in round r, for r = 0, every, 2 every, ..."""
         c = np.array(schedule.coefficients)
         fresh = np.convolve(c, y)[: self.rounds]
         columns = [(c[: self.rounds - first], first) for first in range(0, self.rounds, every)]
@@ -135,33 +139,34 @@ class Stream:
         ]
         return np.array(shown)
 
-    def _cuts(self, trials: int, alpha: float, pilot: range) -> Thresholds:
-        noise = gaussian_of(self._charged.mechanism)
+    def _thresholds(self, trials: int, alpha: float, pilot: range) -> Thresholds:
+        noise = gaussian_of(self._charged_release.mechanism)
         assert noise is not None
         if not self.schedule.secret:
             mu = squared_sensitivity(self.schedule, self.rounds) ** 0.5 * noise.mu
-            return claimed_gaussian(mu, trials=trials // 2, alpha=alpha)
+            return gaussian_threshold(mu, trials=trials // 2, alpha=alpha)
         return Thresholds(values=(float(np.median(self.scores(1, pilot))),), origin="a pilot")
 
 
 def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: float, seed: int) -> Check:
-    """Check that the rounds together release no more than charged.
+    """Check that several rounds together satisfy the charged profile.
 
-    Uploads of Bernoulli samples have only their order in common: no client takes part more often than that.
+    For Bernoulli samples, rounds depend on each other only by the public order of clients; the check is then that no
+    client takes part more often than this order allows.
     """
-    stream = Stream(one=one, rounds=rounds)
+    stream = RepeatedRounds(one=one, rounds=rounds)
     if one.method.stages.find(PrivateCoins) is not None:
         return _order_check(one, stream.schedule)
-    found = stream.tested(trials, alpha=alpha, seed=seed)
+    found = stream.claim_test(trials, alpha=alpha, seed=seed)
     detail = (
-        f"{trials} streams of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
-        f"{downwards(max(found.seen, 0.0))}, {upwards(found.claimed)} is claimed."
+        f"{trials} trials of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
+        f"{downwards(max(found.seen, 0.0))}; {upwards(found.claimed)} is claimed."
     )
     return Check(name="several rounds together", passed=not found.rejected, detail=detail)
 
 
 def _order_check(one: OneRound, schedule: Schedule) -> Check:
-    assert isinstance(schedule, Cyclic)  # of Bernoulli samples nothing else is accounted
+    assert isinstance(schedule, Cyclic)  # the only accounted schedule of Bernoulli samples
     rounds = 3 * schedule.period
     came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
     for number in range(rounds):
@@ -170,6 +175,6 @@ def _order_check(one: OneRound, schedule: Schedule) -> Check:
     return Check(
         name="public order",
         passed=int(together.max()) <= 1,
-        detail=f"in {schedule.period} rounds in a row, one pass of the order, a client takes part "
-        f"at most {int(together.max())} times, over {rounds} rounds.",
+        detail=f"in any {schedule.period} consecutive rounds (one pass of the order) of {rounds} rounds, a client "
+        f"takes part at most {int(together.max())} times.",
     )

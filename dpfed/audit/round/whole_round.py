@@ -1,7 +1,7 @@
-"""Whole rounds, as in a run: participants, uploads, sum, noise, ledger, the server's new state.
+"""Whole rounds as in a run: participants, uploads, sum, noise, ledger, and the server's new state.
 
-Only local training is replaced, by the audit's updates. Everything else is `dpfed.round.run_round` with the stages that
-run; its output is the returned state, and the uploads that a server sees if they are releases.
+Only local training is replaced, by the audit's updates. All else is `dpfed.round.run_round` with the stages of the run.
+The visible outputs are the new state, and the uploads if each of them is a release.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.seen import KeptEntries, LastState, RecordedRule, SeenRows
+from dpfed.audit.round.recorders import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
 from dpfed.participation.sampling import Sampler
 from dpfed.round import OpenRound, client_groups, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
@@ -32,27 +32,28 @@ from dpfed.stages.project import Project
 class RoundOutcome:
     """Outcome of one round.
 
-    moved:   [n], the mean move given to the server's rule, times its divisor; None: no sum
-    count:   that divisor
-    shown:   `moved` as the new state shows it, if the rule is a step along it; else `moved`
-    replays: True if the new state follows from `moved` by the rule, and from nothing else
-    uploads: encoded [sent] and arrived [width] row of each client
-    total:   the decoded sum [width]
+    moved:   sum of moves [n]: the mean move that the server's rule gets, times its divisor; None if there is no sum
+    count:   divisor of the mean move
+    shown_move: `moved` recomputed from the new state if the rule is a step along it; else `moved`
+    follows_rule: True if the new state follows from `moved` by the rule, and from nothing else
+    uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
+    total:   decoded sum [width]
+    entries: ledger entries of the round
     """
 
     state: ServerState
     moved: Tensor | None
     count: float
-    shown: Tensor | None
-    replays: bool
+    shown_move: Tensor | None
+    follows_rule: bool
     uploads: dict[int, tuple[Tensor, Tensor]]
     total: Tensor
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ByClient:
-    """Source of rows: moves [clients, d] by client for senders, zeros for padding."""
+class UpdatesByClient:
+    """Source of rows: senders of the cohort send their row of `moves` [clients, d], padding sends zeros."""
 
     moves: Tensor
 
@@ -68,13 +69,15 @@ class ByClient:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeRounds:
-    """Rounds of `one` from the same state. Client 0 is under test, all others send equal updates."""
+    """Repetitions of the round `one` from its state. Client 0 is under test; all other clients send equal updates."""
 
     one: OneRound
 
     @cached_property
-    def pull(self) -> Tensor:
-        """Matrix [n, sent] from a move of the model to the sum behind it: the pseudo-inverse of the map's adjoint."""
+    def sum_from_move(self) -> Tensor:
+        """Matrix [n, sent] from a move of the model to the sum that caused it: the pseudo-inverse of the
+        map's adjoint.
+        """
         projection = self.one.projection
         sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
         there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
@@ -86,101 +89,114 @@ class WholeRounds:
         return inverse
 
     @property
-    def drawn(self) -> bool:
+    def draws_cohort(self) -> bool:
         """True if the cohort is drawn in every round."""
         return self.one.sampled
 
-    def together(self) -> NDArray[np.int64]:
-        """Return the smallest cohort of a released sum, with the client under test."""
+    def smallest_cohort(self) -> NDArray[np.int64]:
+        """Return the cohort of the first `one.clients` clients, the fewest of a released sum, with the client under
+        test.
+        """
         return np.arange(self.one.clients, dtype=np.int64)
 
     def cohort(self, absent: bool) -> NDArray[np.int64]:
         """Return the cohort of a trial, without the client under test if it is absent from the population."""
-        if not self.drawn:
-            return self.together()[1:] if absent else self.together()
+        if not self.draws_cohort:
+            return self.smallest_cohort()[1:] if absent else self.smallest_cohort()
         method = self.one.method
         if not absent:
             return draw_round_cohort(method, self.one.state.round)
         return 1 + draw_round_cohort(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
-        """Return the clients' updates [clients, d]."""
+        """Return all clients' updates [clients, d]: `own` for client 0 (None for zeros), and `rest` for each other
+        client.
+        """
         given = rest.expand(self.one.method.sampler.clients, -1).clone()
         given[0] = 0.0 if own is None else own
         return given
 
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
-        """Return one round with these clients, whose updates are `moves` [clients, d]."""
+        """Run one round with this cohort. moves: updates of all clients [clients, d]."""
         one, method = self.one, self.one.method
-        (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
-        seen = SeenRows(stages)
+        (stages, last), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
+        seen = RowRecorder(stages)
         recorded = replace(method, server=rule, stages=stages)
-        given = ByClient(moves=moves)
+        given = UpdatesByClient(moves=moves)
         done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
         return RoundOutcome(
             state=done.state,
             moved=moved,
             count=rule.count,
-            shown=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
-            replays=_replays(one.state, done.state, rule, last),
+            shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
+            follows_rule=_follows_by_rule(one.state, done.state, rule, last),
             uploads=seen.uploads,
             total=seen.total,
             entries=tuple(book.entries),
         )
 
     @cached_property
-    def _recorded(self) -> tuple[Stages, LastState]:
-        """Chain with one more stage that records, and with the map made once: it is public and always equal."""
-        one, last = self.one, LastState()
+    def _recording_chain(self) -> tuple[Stages, StateRecorder]:
+        """Chain with a recording stage at its end, and with the round's map computed once, as it is public and
+        constant.
+        """
+        one, last = self.one, StateRecorder()
         stages = one.method.stages.replace_stage(
-            Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
+            Project,
+            lambda stage: replace(stage, choice=_PrecomputedMap(choice=stage.choice, projection=one.projection)),
         )
         return Stages(*stages, last), last
 
-    def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
-        """Return the sum [sent] as the new state shows it, float64; zeros where the round has no result."""
-        moved = outcome.shown if by_state else outcome.moved
+    def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
+        """Return the released sum [sent] in float64, recomputed from the new state; zeros if the round has no result.
+
+        by_state: False for the sum that the server's rule gets.
+        """
+        moved = outcome.shown_move if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
-        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
+        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.sum_from_move
 
     def rounding(self, outcome: RoundOutcome) -> float:
-        """Return the largest rounding error of `released`, as the new state is float32."""
-        step = step_of(self.one.method.server)
+        """Return a bound on the rounding error of `released_sum`, which arises since the new state is float32."""
+        step = step_size_of(self.one.method.server)
         if step is None or outcome.moved is None:
             return 0.0
         state = float(torch.linalg.vector_norm(outcome.state.broadcast.double()))
-        return 2.0**-23 * state * outcome.count / step * self._pull_norm
+        return 2.0**-23 * state * outcome.count / step * self._norm_of_sum_from_move
 
     @cached_property
-    def _pull_norm(self) -> float:
-        return 1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.pull, 2))
+    def _norm_of_sum_from_move(self) -> float:
+        return (
+            1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
+        )
 
 
 def without_one_client(who: Sampler) -> Sampler:
-    """Return the sampler of a neighbouring population under Poisson sampling: the others' draws stay equal."""
+    """Return the sampler of the population with one client fewer; each client's sampling probability stays equal."""
     fewer = who.clients - 1
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
-def step_of(rule: ServerRule) -> float | None:
-    """Return the step size of a rule that only adds the mean move times it; None for other rules."""
+def step_size_of(rule: ServerRule) -> float | None:
+    """Return the step size of a rule that only adds step size times mean move to the model; None for any other rule."""
     if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
         return None
     return rule.learning_rate
 
 
 def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen: RecordedRule, moved: Tensor) -> Tensor:
-    step = step_of(rule)
+    step = step_size_of(rule)
     return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
 
 
-def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
-    """Return True if `after` follows from the state before and the mean move, its clip norm from the stages' next
-    state.
+def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule, last: StateRecorder) -> bool:
+    """Return True if `after` follows by the rule from the state before and the mean move.
+
+    Its clip norm must be the one that the stages return.
     """
-    again = rule.again(before)
+    again = rule.repeat_last_step(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
     same = torch.equal(again.broadcast, after.broadcast) and last.clip_norm == after.clip_norm
@@ -188,8 +204,8 @@ def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Made:
-    """Choice of the round's map that was made before."""
+class _PrecomputedMap:
+    """Map choice that always returns one precomputed map."""
 
     choice: MapChoice
     projection: Map

@@ -1,1 +1,1 @@
-"""Statistics of scores, on numpy and scipy only."""
+"""Statistical tests of scores, which need only numpy and scipy."""

@@ -1,4 +1,4 @@
-"""Errors of a threshold on scores of two neighbouring worlds, and exact limits of their probabilities."""
+"""Error counts of threshold tests on scores of two neighbouring worlds, and exact limits of the error rates."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from accounting.arrays import Floats, Ints
 from dpfed.errors import ConfigError
 
 _SLIGHTLY_MORE = 1 + 1e-13
-"""Increase of counts against rounding; it also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong:
-alpha is 8% larger for 10^8 trials."""
+"""Factor on counts that outweighs rounding. It also avoids k + 1 = 1000 exactly, at which the inverse of SciPy 1.17 is
+wrong: its alpha is 8% too large for 10^8 trials."""
 
 
 def checked_scores(scores: ArrayLike, name: str) -> Floats:
-    """Return a list of at least one score, infinities allowed (log-likelihood ratios have them), NaN refused."""
+    """Return the scores as an array [n], n >= 1; infinities are allowed (log-likelihood ratios have
+    them), NaN is not.
+    """
     try:
         given = np.asarray(scores, dtype=float)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name}: must be a list of numbers, one a trial.") from None
+        raise ConfigError(f"{name}: must be a list of numbers, one for each trial.") from None
     if given.ndim != 1 or not given.size:
-        raise ConfigError(f"{name} of shape {given.shape}: must be a list of numbers, one a trial, at least one.")
+        raise ConfigError(f"{name} of shape {given.shape}: must be a list of at least one number, one for each trial.")
     if missing := int(np.isnan(given).sum()):
         raise ConfigError(
-            f"{name}: {missing} of {given.size} scores are NaN. A trial without a score is no trial, and leaving it "
-            "out would choose trials by their outcome. Repair what made it."
+            f"{name}: {missing} of {given.size} scores are NaN. Leaving such trials out would select trials by their "
+            "outcome. Repair the code that computes the scores."
         )
     return given
 
@@ -44,7 +46,7 @@ class ErrorCounts:
     trials1: int
 
     @classmethod
-    def of(cls, scores0: Floats, scores1: Floats, thresholds: ArrayLike) -> ErrorCounts:
+    def from_scores(cls, scores0: Floats, scores1: Floats, thresholds: ArrayLike) -> ErrorCounts:
         at = np.atleast_1d(np.asarray(thresholds, dtype=float))
         below0, below1 = (np.searchsorted(np.sort(scores), at, side="left") for scores in (scores0, scores1))
         return cls(
@@ -56,21 +58,19 @@ class ErrorCounts:
         )
 
     @classmethod
-    def expected(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
-        """Return the counts at one threshold that errors of these rates give in `trials` trials of each world."""
+    def expected_counts(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
+        """Return the expected counts at one threshold if errors have these rates in `trials` trials of each world."""
         counts = [int(np.ceil(trials * min(max(rate, 0.0), 1.0))) for rate in rates]
-        return cls.of_counts(counts[0], counts[1], trials, trials)
+        return cls.from_counts(counts[0], counts[1], trials, trials)
 
     @classmethod
-    def of_counts(cls, false_positives: int, false_negatives: int, trials0: int, trials1: int) -> ErrorCounts:
-        """Return counts at one threshold, whatever it is."""
+    def from_counts(cls, false_positives: int, false_negatives: int, trials0: int, trials1: int) -> ErrorCounts:
+        """Return the counts of one threshold, whose value is not needed and is set to 0."""
         counts = np.array([[false_positives], [false_negatives]])
         return cls(np.zeros(1), counts[0], counts[1], trials0, trials1)
 
     def upper_limits(self, *, alpha: float) -> tuple[Floats, Floats]:
-        """Return limits of both error rates that hold at all thresholds at once with probability 1 - alpha
-        (Bonferroni).
-        """
+        """Return upper limits [k] of both error rates; with probability 1 - alpha all of them hold (Bonferroni)."""
         each = alpha / (2 * len(self.thresholds))
         return (
             upper_limit(self.false_positives, self.trials0, alpha=each),
@@ -84,8 +84,8 @@ def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Flo
     Beta.ppf(1 - alpha; k + 1, n - k), and 1 for k = n   (Clopper, Pearson 1934)
 
     Claim: for every p the limit is below p with probability at most alpha. Elementwise; counts need not be whole (an
-    expected count gives the limit that a typical one would). Direction of error: conservative; k counts as slightly
-    more, which outweighs rounding.
+    expected count gives the limit of a typical outcome). Direction of error: conservative, since k is increased
+    slightly, which outweighs rounding.
     """
     level = require.open_probability(alpha=alpha)
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=float), np.asarray(trials, dtype=float))

@@ -1,11 +1,11 @@
-"""Audits of one training run: many canaries, each included by its own coin flip, guessed afterwards.
+"""Audits of one training run: many canaries, each included by its own coin flip, which is guessed after training.
 
-Preconditions of both theorems, which nothing here can check:
-- every canary is included by an INDEPENDENT fair coin flip: not half of them exactly, none displacing another;
+Preconditions of both theorems, which the code cannot check:
+- every canary is included by an INDEPENDENT fair coin flip: not exactly half of them, and no canary displaces another;
 - guesses use the scores and nothing else that depends on the flips, and their number was fixed beforehand;
-- the claim is one for adding or removing (zeroing) one canary.
-A run shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds
-gross faults of a whole training; it certifies nothing.
+- the claim is about adding or removing (zeroing) one canary.
+The bounds of one run are loose: with 1e5 ideal canaries, a Gaussian of epsilon 4.38 gives a bound of 2.8 (epsilon,
+delta) or 3.5 (f-DP). The audits find gross faults of a whole training; they certify nothing.
 """
 
 import math
@@ -29,7 +29,7 @@ _GRID = 2001
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """Guesses about `canaries`: `made` in or out, `correct` of these rightly; none about the others."""
+    """Numbers of canaries, of guesses made ("in" or "out", at most one for each canary), and of correct guesses."""
 
     canaries: int
     made: int
@@ -41,15 +41,15 @@ class Guesses:
         require.count(at_least=0, correct=self.correct)
         if not self.correct <= self.made <= self.canaries:
             raise ConfigError(
-                f"canaries={self.canaries}, made={self.made}, correct={self.correct}: must fall from one to the next."
+                f"correct={self.correct}, made={self.made}, canaries={self.canaries}: must not fall in this order."
             )
 
 
 def guess(scores: ArrayLike, included: ArrayLike, *, guesses: int, seed: int) -> Guesses:
-    """Guess "in" for the highest half of `guesses` scores and "out" for the lowest (an odd one more "in").
+    """Guess "in" for the highest scores and "out" for the lowest, half of `guesses` each (if odd, one more "in").
 
-    scores [m], included [m] of bool. `guesses` must be fixed before the scores are seen. Equal scores are ordered at
-    random by `seed`, as the order of the canaries may know who was included.
+    scores [m], included [m] of bool. `guesses` must be fixed before the scores are known. Equal scores are ordered at
+    random by `seed`, since the order of the canaries may reveal which were included.
     """
     given = checked_scores(scores, "scores")
     coins = np.asarray(included)
@@ -68,7 +68,8 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
     With q = e^eps/(1 + e^eps) and B ~ Bin(r, q), beta = P(B >= v):
         beta + 2 m delta max_{i=1..v} (P(B >= v - i) - beta) / i        (Steinke, Nasr, Jagielski 2023, Thm 5.2)
-    m canaries, r guesses, v correct. Direction of error: upper bound on the p-value. delta is charged m times.
+    with m canaries, r guesses, v of them correct. Direction of error: upper bound on the p-value. The term in delta is
+    proportional to m.
     """
     r, v = guesses.made, guesses.correct
     eps, target = require.nonnegative(epsilon=epsilon), require.probability(delta=delta)
@@ -84,8 +85,7 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
 
 def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
-    """Return the largest epsilon at which `p_value` is at most alpha, so that (epsilon, delta)-DP is rejected; 0 if
-    none.
+    """Return the largest epsilon for which the guesses reject (epsilon, delta)-DP (`p_value` at most alpha), or 0.
 
     Claim: above the true epsilon at `delta` with probability at most alpha. Direction of error: lower bound.
     """
@@ -93,11 +93,11 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
     return _largest_rejected(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
 
 
-def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
+def rejects_f_dp(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
     """Return True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
 
-    `inverse_blow_up` of y is the least Q(S) of events with P(S) >= y that the claim allows, for both orders: for
-    mu-GDP Phi(Phi^-1(y) - mu). Never above the truth, or a true claim could be rejected.
+    `inverse_blow_up`(y) is the least Q(S) that the claim allows for an event with P(S) >= y, in both orders of (P, Q).
+    For mu-GDP it is Phi(Phi^-1(y) - mu). A value above the true one is not allowed: a true claim could be rejected.
     With c = alpha v/m, h = alpha (r-v)/m, for i = v-1..0: h' = max(h, inverse_blow_up(c)), c += i/(r-i) (h'-h), h = h';
     rejected iff c + h > r/m. A true claim is rejected with probability at most alpha.
     """
@@ -106,7 +106,7 @@ def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float],
     c, h = level * v / m, level * (r - v) / m
     for i in range(v - 1, -1, -1):
         higher = max(h, inverse_blow_up(c))
-        if higher == h:  # and so it stays
+        if higher == h:  # all later steps leave h and c unchanged
             break
         c = min(c + i / (r - i) * (higher - h), 1.0)
         h = higher
@@ -114,34 +114,39 @@ def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float],
 
 
 def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
-    """Return the largest mu for which mu-GDP is rejected by `rejects_blow_up`; 0 if none.
+    """Return the largest mu for which `rejects_f_dp` rejects mu-GDP; 0 if it rejects none.
 
-    A lower bound on mu only if the run is mu-GDP for some mu; the rejection of mu0-GDP for mu0 below it holds always.
+    The result is a lower bound on mu only if the run is mu-GDP for some mu. That mu0-GDP is rejected for every mu0
+    below the result holds for any run.
     """
-    return _largest_rejected(lambda mu: rejects_blow_up(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
+    return _largest_rejected(lambda mu: rejects_f_dp(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
 
 
 def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
-    """Return the epsilon at `delta` of `gdp_lower_bound`, with its condition."""
+    """Return the epsilon at `delta` of the mu of `gdp_lower_bound`: a lower bound only if the run is mu-GDP for some
+    mu.
+    """
     return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=require.open_probability(delta=delta))
 
 
 def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
-    """Return True if the guesses reject a claimed privacy profile (both orders, epsilon real;
-    `accounting.compose.profiles`).
+    """Return True if the guesses reject a claimed privacy profile of both orders (`accounting.compose.profiles`).
 
-    Its inverse blow-up of y is the largest e^-eps (y - delta(eps)), here over a grid of eps, which is never above it.
+    profile: delta at any real epsilon. The inverse blow-up at y is the largest e^-eps (y - delta(eps)) over eps; a grid
+    of eps gives a value that is never larger.
     """
     ends = math.log(guesses.canaries / require.open_probability(alpha=alpha)) + 5  # the smallest y is about alpha/m
     epsilons = np.linspace(-5.0, ends, _GRID)
     scale, delta = np.exp(-epsilons), np.asarray(profile(epsilons), dtype=float)
     if np.isnan(delta).any():
         raise ConfigError("profile: gave NaN. Give a privacy profile of real epsilon.")
-    return rejects_blow_up(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
+    return rejects_f_dp(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
 
 
 def _largest_rejected(rejected: Callable[[float], bool]) -> float:
-    """Return the largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
+    """Return the largest rejected x, from below within a relative 1e-9; if x is rejected, so is every
+    smaller x >= 0.
+    """
     if not rejected(0.0):
         return 0.0
     return crossing_bracket(lambda x: not rejected(x), 1.0, rtol=_TOLERANCE, limit=1e6)[0]

@@ -1,8 +1,8 @@
-"""Power of an audit by trials: the faults that its decision rule finds, for any outcome of the trials.
+"""Power of an audit by trials: the faults that its decision rule finds with probability 90%.
 
-The rule counts errors at one threshold, false positives in n0 trials and false negatives in n1. Both are binomial, so
-the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here uses
-the outcome of the audit.
+The rule counts errors at one threshold: false positives in n0 trials of world 0, false negatives in n1 trials of world
+1. Both counts are binomial, so the probability of a rejection under a stated fault is a sum over the rejected counts.
+The power does not depend on the outcome of the audit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from scipy.special import bdtr
 
 from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreDistribution
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9
-"""Probability from which a fault counts as one that would have been found."""
+"""Least probability of a rejection at which a fault counts as found."""
 
 A_FIFTH = 0.2
-"""Part by which noise is short, or a client moves the sum too far, that an audit must find to pass."""
+"""Smallest shortfall of the noise's standard deviation, as a part of it, that an audit must be able to find."""
 
 _TOO_FAR = A_FIFTH / (1 - A_FIFTH)
 _PLACES = 41
@@ -33,27 +33,27 @@ _CELLS = 64
 _REACH = 8.0
 
 
-def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
-    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts.
+def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
+    """Return the threshold at which noise short by a fifth exceeds `profile` the most, at expected counts.
 
-    For drawn cohorts, whose worst events are in the tail.
+    It is meant for drawn cohorts, whose worst events are in the tail of the score.
     """
-    low, high = law.reach()
+    low, high = law.range_of_means()
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
     shown = []
     for threshold in at:
-        rates = law.errors(float(threshold), Deviation(noise_short=A_FIFTH))
-        shown.append(reject_counts(ErrorCounts.expected(rates, trials=trials), profile, alpha=alpha).excess)
+        rates = law.error_rates(float(threshold), Deviation(noise_short=A_FIFTH))
+        shown.append(reject_counts(ErrorCounts.expected_counts(rates, trials=trials), profile, alpha=alpha).excess)
     return Thresholds(values=(float(at[int(np.argmax(shown))]),), origin="best for noise short by a fifth")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """Smallest faults that would have been found with `probability`; None: none of this kind would.
+    """Smallest faults that would have been found with `probability`; None if no fault of the kind would have been.
 
-    noise_short: the noise has a standard deviation smaller by this part; None for Bernoulli samples, whose noise has no
-    size
-    too_far:     the client moves the released vector this part farther than claimed
+    noise_short: part by which the noise's standard deviation is too small; None for Bernoulli samples, which have no
+                 such noise
+    too_far:     part by which the client moves the released vector farther than claimed
     """
 
     probability: float
@@ -61,46 +61,52 @@ class Power:
     too_far: float | None
 
     @property
-    def enough(self) -> bool:
-        """True if noise short by a fifth would have been found; for Bernoulli samples, moves as much too large over the
-        noise.
+    def is_sufficient(self) -> bool:
+        """True if noise short by a fifth would have been found.
+
+        For Bernoulli samples: True if a client that moves the release farther by a quarter would have been found, which
+        is the same ratio of move to noise.
         """
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
 
-    def or_too_far(self, part: float | None) -> Power:
-        """Return the power together with a test that finds clients which move the release too far from this part on."""
+    def with_move_test(self, part: float | None) -> Power:
+        """Return the power of this test and a second one, which finds a client that moves the release too far by
+        `part`.
+        """
         found = [one for one in (self.too_far, part) if one is not None]
         return replace(self, too_far=min(found, default=None))
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        return {**asdict(self), "enough": self.enough}
+        return {**asdict(self), "enough": self.is_sufficient}
 
     def as_text(self) -> str:
-        """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
+        """Return text such as "noise short by 12% or a client that moves the release 15% too far, with probability
         90%".
         """
         found = []
         if self.noise_short is not None:
-            found.append(f"noise short by {_percent(self.noise_short)}")
+            found.append(f"noise short by {_percent_text(self.noise_short)}")
         if self.too_far is not None:
-            found.append(f"a client that moves the release {_percent(self.too_far)} too far")
+            found.append(f"a client that moves the release {_percent_text(self.too_far)} too far")
         if not found:
             return "no fault of the noise or of the clip, however large"
         return f"{' or '.join(found)}, with probability {self.probability:.0%}"
 
 
-def _percent(part: float) -> str:
+def _percent_text(part: float) -> str:
     return f"{100 * part:.3g}%"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Region:
-    """Counts that a rule rejects: with at most `false_positives[k]` of them, up to `most_negatives[k]` (-1: none).
+class RejectionRegion:
+    """Rejected counts: at most `false_positives[k]` false positives and `most_negatives[k]` false negatives, for some
+    k.
 
-    A part of the whole region, so that power computed from it is a lower bound.
+    -1 in `most_negatives` means that no count is rejected. The listed counts are a part of the whole rejection region,
+    so that a power computed from them is a lower bound.
     """
 
     threshold: float
@@ -110,28 +116,29 @@ class Region:
     most_negatives: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def of_one_threshold(
         cls,
         profile: PrivacyProfile,
-        law: ScoreLaw,
+        law: ScoreDistribution,
         *,
         threshold: float,
         trials0: int,
         trials1: int,
         alpha: float,
-    ) -> Region:
-        """Return the region of `rejection.reject_claim` with this one threshold. `law` only decides where cells are
-        narrow.
+    ) -> RejectionRegion:
+        """Return the rejected counts of `rejection.reject_claim` with one threshold.
+
+        `law` affects only the false positives at which the region is evaluated most densely.
         """
-        cells = _cells(trials0, law.errors(threshold)[0])
+        cells = _numbers_of_false_positives(trials0, law.error_rates(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
-            counts = ErrorCounts.of_counts(positives, negatives, trials0, trials1)
+            counts = ErrorCounts.from_counts(positives, negatives, trials0, trials1)
             return reject_counts(counts, profile, alpha=alpha).rejected
 
         most, limits = trials1, []
         for positives in cells:
-            most = _most(partial(rejected, int(positives)), most)
+            most = _largest_holding(partial(rejected, int(positives)), most)
             limits.append(most)
         return cls(
             threshold=threshold,
@@ -141,32 +148,31 @@ class Region:
             most_negatives=np.array(limits),
         )
 
-    def probability(self, law: ScoreLaw, fault: Deviation) -> float:
-        """Return a lower bound on the probability of a rejection if the scores have this distribution under this
-        fault.
-        """
-        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
-        in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
-        return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
+    def probability(self, law: ScoreDistribution, fault: Deviation) -> float:
+        """Return a lower bound on the probability of a rejection if scores are distributed as `law` under `fault`."""
+        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.error_rates(self.threshold, fault))
+        in_cell = np.diff(_binomial_cdf(self.false_positives, self.trials0, fpr), prepend=0.0)
+        return float((in_cell * _binomial_cdf(self.most_negatives, self.trials1, fnr)).sum())
 
 
-def _at_most(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
+def _binomial_cdf(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
     """Return P(Binomial(trials, rate) <= count), 0 for counts below 0."""
     return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
 
 
-def _cells(trials: int, rate: float) -> NDArray[np.int64]:
-    """Return numbers of false positives, dense around the expected one."""
+def _numbers_of_false_positives(trials: int, rate: float) -> NDArray[np.int64]:
+    """Return numbers of false positives, from 0 to beyond their mean and dense around it."""
     spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
     low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
     near, far = np.linspace(low, high, _CELLS), np.linspace(0, low, _CELLS // 2)
     return np.unique(np.round(np.concatenate([far, near])).astype(np.int64))
 
 
-def _most(holds: Callable[[int], bool], most: int) -> int:
-    """Return the largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
+def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number from 0 to `most` for which `holds` is true; -1 if there is none.
 
-    Steps down from `most`, which is often near, and then halves.
+    `holds` is true up to that number and false beyond it. The search steps down from `most`, which is often near the
+    result, and then bisects.
     """
     if most < 0 or holds(most):
         return most
@@ -178,8 +184,10 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
 
 
-def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:
-    """Return the smallest fault of either kind from which all larger ones, of those listed, are found."""
+def power_of(
+    region: RejectionRegion, law: ScoreDistribution, *, noises: tuple[float, ...], moves: tuple[float, ...]
+) -> Power:
+    """Return, for `noises` and for `moves`, the smallest listed fault such that it and all larger ones are found."""
     short = [Deviation(noise_short=one) for one in noises]
     far = [Deviation(too_far=one) for one in moves]
     found = [_smallest_fault([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
@@ -191,7 +199,7 @@ def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves:
 
 
 def _smallest_fault(found: list[bool]) -> int | None:
-    """Return the first fault from which all are found."""
+    """Return the index of the first fault such that it and all later ones are found; None if the last one is not."""
     first = None
     for k in reversed(range(len(found))):
         if not found[k]:
@@ -204,5 +212,5 @@ NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 10
 MOVES = tuple(
     np.round(np.concatenate([np.arange(1, 100) / 200, np.arange(10, 100) / 20, np.arange(5, 101)]), 4).tolist()
 )
-MOVES_OF_COINS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-NOTHING = Power(probability=LIKELY, noise_short=None, too_far=None)
+MOVES_OF_BERNOULLI = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+NO_POWER = Power(probability=LIKELY, noise_short=None, too_far=None)

@@ -13,15 +13,16 @@ from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 from dpfed.errors import ConfigError
 
 _GRID = 2001
-_ROUNDING = 1e-12  # of two computations of one number; a claim is not rejected for it
+_ROUNDING = 1e-12  # two computations of one delta may differ by this; no claim is rejected for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTest:
-    """Outcome: `rejected`, and the strongest evidence of the trials against the claim.
+    """Outcome `rejected` of the test, and the strongest evidence of the trials against the claim.
 
-    At `threshold` the counted events need delta(epsilon) >= `seen`; `claimed` is less by `excess`, if that is above 0.
-    `order`: "1|0" bounds P1(score >= t) by e^epsilon P0(score >= t) + delta, "0|1" P0(score < t) by P1's.
+    At `threshold` the trials require delta(epsilon) >= `seen`; the claim has delta(epsilon) = `claimed`; `excess` =
+    `seen` - `claimed`. `order` names the inequality tested: "1|0" is P1(score >= t) <= e^epsilon P0(score >= t) +
+    delta, "0|1" is P0(score < t) <= e^epsilon P1(score < t) + delta.
     """
 
     rejected: bool
@@ -46,28 +47,31 @@ def reject_claim(
     alpha: float,
     thresholds: Thresholds,
 ) -> ClaimTest:
-    """Test the claim that P1(S) <= e^epsilon P0(S) + profile(epsilon) for every set S, and the same with P0 and P1
-    exchanged.
+    """Test if P1(S) <= e^epsilon P0(S) + profile(epsilon) for all sets S, and equally with P0 and P1 exchanged.
 
-    Rejected iff for some threshold and some epsilon
+    The claim is rejected iff for some threshold and some epsilon
         1 - FNR_u > profile(epsilon) + e^epsilon FPR_u   or   1 - FPR_u > profile(epsilon) + e^epsilon FNR_u,
-    FPR_u, FNR_u one-sided Clopper-Pearson limits at alpha / (2 thresholds).
+    with one-sided Clopper-Pearson limits FPR_u, FNR_u at alpha / (2 thresholds).
 
-    scores0, scores1: one score a trial, each trial with fresh randomness, high scores for world 1; the score must not
-    depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too),
+    scores0, scores1: one score for each trial, each trial with fresh randomness; high scores speak for world 1. The
+    score function must not be fitted to these trials. `profile`: vectorised callable of real epsilon (negative too)
     that covers both orders of the neighbours (`accounting.compose.profiles`).
 
     Claim: a true claim is rejected with probability at most alpha, for any mechanism. The maximum over epsilon needs no
-    correction (the profile is one hypothesis). Not rejected is NOT private: the trials may have been too few.
-    Errors: scores that are NaN, a profile outside [max(0, 1 - e^epsilon), 1].
+    correction (the profile is one hypothesis). A claim that is not rejected is NOT proven: the trials may have been too
+    few. Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1].
     """
     level = require.open_probability(alpha=alpha)
-    counts = ErrorCounts.of(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values)
+    counts = ErrorCounts.from_scores(
+        checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values
+    )
     return reject_counts(counts, profile, alpha=level)
 
 
 def reject_counts(counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float) -> ClaimTest:
-    """Test the claim from the errors at thresholds fixed beforehand. Fewer errors never turn a rejection into none."""
+    """Test the claim from error counts at thresholds fixed beforehand. If counts are rejected, so are
+    smaller counts.
+    """
     fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
     found = []
     for k in range(len(counts.thresholds)):
@@ -91,27 +95,27 @@ def reject_counts(counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float)
 
 
 def _largest_excess(profile: PrivacyProfile, missed: float, false: float) -> tuple[float, float, float, float]:
-    """Return the largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
+    """Return the largest 1 - missed - e^eps false - delta(eps) over eps, its eps, 1 - missed - e^eps false, delta(eps).
 
-    Outside log(missed / (1 - false)) .. log((1 - missed) / false) every profile is above it.
+    The search ends at log(missed / (1 - false)) and log((1 - missed) / false): beyond, no profile is exceeded.
     """
     epsilons = np.zeros(1)
     if missed + false < 1:
         low, high = math.log(missed / (1 - false)), math.log((1 - missed) / false)
         epsilons = np.append(epsilons, np.linspace(low, high, _GRID))
-    claimed = _checked(profile, epsilons)
+    claimed = _checked_profile_values(profile, epsilons)
     seen = 1 - missed - np.exp(epsilons) * false
     best = int(np.argmax(seen - claimed))
     return float((seen - claimed)[best]), float(epsilons[best]), float(seen[best]), float(claimed[best])
 
 
-def _checked(profile: PrivacyProfile, epsilons: Floats) -> Floats:
+def _checked_profile_values(profile: PrivacyProfile, epsilons: Floats) -> Floats:
     claimed = np.asarray(profile(epsilons), dtype=float)
     least = np.maximum(-np.expm1(epsilons), 0.0)
     if claimed.shape != epsilons.shape or not np.all((claimed >= least - 1e-9) & (claimed <= 1 + 1e-9)):
         raise ConfigError(
             f"profile: gave shape {claimed.shape} for {epsilons.size} epsilons, or values outside "
             "[max(0, 1 - e^epsilon), 1]: no pair of distributions has it. Give a vectorised profile of real epsilon, "
-            "negative included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
+            "negative included: delta(-e) = 1 - e^-e + e^-e delta(e), with delta(e) of the opposite order."
         )
     return np.asarray(np.maximum(claimed, least))

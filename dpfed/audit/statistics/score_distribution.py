@@ -1,4 +1,4 @@
-"""Distribution of the scores of two worlds if the claim holds, or under a stated fault."""
+"""Distribution of scores in the two worlds, if the claim holds or under a stated fault."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from accounting.mechanisms import CappedPoissonSampling, Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """Fault: noise of (1 - noise_short) of its claimed standard deviation, a move of (1 + too_far) times the claimed
-    one.
+    """Fault: noise has (1 - noise_short) of its claimed std; the client moves the release (1 + too_far)
+    times as far.
     """
 
     noise_short: float = 0.0
@@ -26,59 +26,59 @@ class Deviation:
 HONEST = Deviation()
 
 
-class ScoreLaw(Protocol):
-    """Distribution of scores by the errors of "world 1 from this threshold on"."""
+class ScoreDistribution(Protocol):
+    """Distribution of scores, given by the error rates of threshold tests."""
 
-    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         """Return upper bounds on P0(score >= threshold) and P1(score < threshold) under the distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormalMixture:
-    """Scores in units of the claimed noise: N(m, 1), m one of `means` with its `weights`, in either world.
+    """Mixture of normal distributions N(m, 1) in each world, in units of the claimed noise's standard deviation.
 
-    own: the part of each mean that is due to the client under test
+    weights, means: probability and mean m of each component. own: part of each mean that the client under test adds.
     """
 
     weights: tuple[Floats, Floats]
     means: tuple[Floats, Floats]
     own: tuple[Floats, Floats]
 
-    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
         std = max(1 - fault.noise_short, 1e-300)
         below = []
         for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
             below.append(float((weights * ndtr((threshold - means - fault.too_far * own) / std)).sum()))
         return 1 - below[0], below[1]
 
-    def reach(self) -> tuple[float, float]:
-        """Interval of all means."""
+    def range_of_means(self) -> tuple[float, float]:
+        """Return the smallest and the largest mean of a component, over both worlds."""
         means = np.concatenate(self.means)
         return float(means.min()), float(means.max())
 
 
-def plain(mu: float) -> NormalMixture:
-    """Return the distribution if all clients take part: N(0, 1) and N(mu, 1)."""
+def scores_of_all_clients(mu: float) -> NormalMixture:
+    """Return the distribution if all clients take part: N(0, 1) in world 0 and N(mu, 1) in world 1."""
     one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
     return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
 
 
-def drawn(
+def scores_of_drawn_cohort(
     sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float, *, present: bool = False
 ) -> NormalMixture:
-    """Return the distribution for a drawn cohort of `clients` clients, in units of the claimed noise along the scored
-    direction.
+    """Return the distribution for a cohort drawn from `clients` clients, in units of the claimed noise.
 
-    mu:   the client under test in world 1, if it is drawn, minus its part in world 0
-    out:  a cohort without it, minus one in which it acts as in world 0 (fixed size)
-    rest: the part of each other client; `expected` of them are in the origin of the scores (Poisson)
-    present: world 0 has the client under test, so that it may displace another one there, too (Poisson with a cap)
+    All shifts are along the scored direction.
+    mu:   shift by the client under test, if drawn: its contribution in world 1 minus that in world 0
+    out:  mean of a cohort without that client, minus that of a cohort in which it acts as in world 0 (fixed size)
+    rest: contribution of each other client; the score's origin contains `expected` such contributions (Poisson)
+    present: True if world 0 has the client under test, which may then displace another client (Poisson with a cap)
     """
     if sampling.name == "all":
-        return plain(mu)
+        return scores_of_all_clients(mu)
     q = sampling.probability
     if isinstance(sampling, CappedPoissonSampling):
-        return _capped(sampling, clients, mu, rest, expected, present)
+        return _scores_of_capped_cohort(sampling, clients, mu, rest, expected, present)
     if sampling.name != "poisson":
         weights, beside = np.array([1 - q, q]), np.array([out, 0.0])
         own = np.array([0.0, mu])
@@ -93,11 +93,11 @@ def drawn(
     )
 
 
-def _capped(
+def _scores_of_capped_cohort(
     sampling: CappedPoissonSampling, clients: int, mu: float, rest: float, expected: float, present: bool
 ) -> NormalMixture:
-    """Return the distribution for a cap K: of r others and the client, above K, it is among the K with probability
-    K/(r+1).
+    """Return the distribution for Poisson sampling with a cap K: drawn with r others, r + 1 > K, the client is kept
+    with probability K/(r+1).
     """
     q, cap, others = sampling.probability, sampling.cap, np.arange(clients)
     chances = np.asarray(binom.pmf(others, clients - 1, q), dtype=np.float64)

@@ -1,15 +1,17 @@
 """Bound on the distance that a client moves the release, from whole scores of known distribution.
 
-Guesses with a threshold use one bit of each score. With a known distribution the score's size is evidence too, and its
-mean moves with the client. The bound is on the distance by which present clients (canaries, or the client under test in
-world 1) move the release, over the claimed distance.
+Guesses with a threshold use one bit of each score. If the distribution is known, the size of the score is evidence too,
+since its mean moves with the client. The bound is on the distance by which present clients (canaries, or the client
+under test in world 1) move the release, as a multiple of the claimed distance.
 
 Proof of the bound. Let g be any function of a score that is fixed beforehand, and D(f) = E g(present) - E g(absent) if
-present clients move f times as far as claimed. D rises with f. The difference of the two sample means minus t_{1-alpha}
-standard errors is above D(true f) with probability alpha, up to the normal distribution of means; so the largest f with
-D(f) below it is above the true one as rarely. g is chosen for power: log-likelihood ratios of cells for mixtures of
-normal distributions (`of`), the ratio itself for Bernoulli samples (`coin_ratios`), the score itself for sums of whole
-numbers, whose noise may have any distribution (`linear`).
+present clients move f times as far as claimed. D rises with f. Let L be the difference of the two sample means minus
+t_{1-alpha} standard errors. L is above D(true f) with probability alpha, as far as means are normally distributed. So
+the largest f with D(f) below L is above the true f with probability at most alpha.
+
+g is chosen for power. Mixtures of normal distributions use log-likelihood ratios of cells (`from_mixture`), and
+Bernoulli samples the ratio itself (`bernoulli_ratios`). Sums of whole numbers use the score itself, for noise of any
+distribution (`linear`).
 """
 
 from __future__ import annotations
@@ -27,47 +29,47 @@ from accounting.arrays import Floats
 from dpfed.audit.statistics.score_distribution import NormalMixture
 
 LEAST = 10
-"""Least number of scores of either kind, for the distribution of their means."""
+"""Least number of scores in each world for which their mean is treated as normally distributed."""
 
 FACTORS = np.concatenate([np.linspace(0.0, 2.0, 81), np.linspace(2.1, 4.0, 20)])
-"""Factors at which D is computed. Straight lines between them are off by less than `_BETWEEN` of a factor."""
+"""Factors f at which D(f) is computed. Linear interpolation between them errs by less than `_BETWEEN` in f."""
 
 _CELLS = 240
 _NEVER = 1e-7
 _UNHEARD_OF = 1e-14
 _BETWEEN = 1e-4
 _ROOM = 1.2
-"""Divisor of alpha, since means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over
-this, of Student's distribution with the degrees of freedom of the smaller world (fewer than Welch's); for differences
-skewed to the left, more, by the second term of Cornish and Fisher's expansion for Student's statistic (Johnson 1978).
+"""Divisor of alpha, since means of scores are only nearly normal.
+
+A bound at alpha uses the quantile at alpha / `_ROOM` of Student's distribution, with the degrees of freedom of the
+smaller world (fewer than Welch's). For differences skewed to the left, the quantile is increased by the second term of
+Cornish and Fisher's expansion for Student's statistic (Johnson 1978).
 """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeScores:
-    """Known distribution, prepared for repeated bounds.
+    """Moments of g(score) for a known distribution of scores, prepared for repeated bounds.
 
-    weigh:       g, elementwise
-    differences: D at `factors`, rising
-    variances:   of g in world 0 and in world 1, at `factors` [2, factors]
-    thirds:      its third central moments, likewise; None if it is taken as symmetric
+    weigh:       the function g, elementwise
+    differences: D(f) for every f of `factors` [factors], rising
+    variances:   variances of g in world 0 and in world 1 [2, factors]
+    third_moments:    third central moments of g in world 0 and in world 1 [2, factors]; None if g is taken as symmetric
     """
 
     weigh: Callable[[Floats], Floats]
     factors: Floats
     differences: Floats
     variances: Floats
-    thirds: Floats | None = None
+    third_moments: Floats | None = None
 
     @classmethod
-    def of(cls, law: NormalMixture) -> WholeScores:
-        """Return whole scores for Gaussian noise, cohorts drawn or not: g is the log-likelihood ratio of a score's
-        cell.
-        """
-        edges = _edges(law)
-        absent, present = _cells(law, edges, 1.0)
+    def from_mixture(cls, law: NormalMixture) -> WholeScores:
+        """Return the moments for Gaussian noise and any sampling: g is the log-likelihood ratio of a score's cell."""
+        edges = _cell_edges(law)
+        absent, present = _cell_probabilities(law, edges, 1.0)
         weights = np.log((present + _NEVER) / (absent + _NEVER))
-        laws = [_cells(law, edges, float(factor)) for factor in FACTORS]
+        laws = [_cell_probabilities(law, edges, float(factor)) for factor in FACTORS]
         means = np.array([[cells @ weights for cells in pair] for pair in laws])
         squares = np.array([[cells @ weights**2 for cells in pair] for pair in laws])
         cubes = np.array([[cells @ weights**3 for cells in pair] for pair in laws])
@@ -76,15 +78,16 @@ class WholeScores:
             factors=FACTORS,
             differences=np.maximum.accumulate(means[:, 1] - means[:, 0]),
             variances=(squares - means**2).T,
-            thirds=(cubes - 3 * means * squares + 2 * means**3).T,
+            third_moments=(cubes - 3 * means * squares + 2 * means**3).T,
         )
 
     @classmethod
     def linear(cls, shift: float) -> WholeScores:
-        """Return whole scores that are products with a sum: for any noise, present clients raise their mean by f
+        """Return the moments for scores that are inner products with a sum: present clients raise their mean by f
         `shift`.
 
-        Units: the claimed noise's standard deviation. Only the power, not the bound, assumes noise of that size.
+        This holds for noise of any distribution. Units: the claimed noise's standard deviation. Only the power, not the
+        bound, assumes noise of that size.
         """
         moved = require.positive(shift=shift)
         return cls(
@@ -94,18 +97,20 @@ class WholeScores:
             variances=np.ones((2, FACTORS.size)),
         )
 
-    def moved(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
-        """Return a factor f, at most 4: present clients move the release at least f times as far as in the
-        distribution.
+    def factor_bound(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
+        """Return a lower bound, at most 4, on the factor f by which present clients move the release farther than
+        claimed.
 
-        absent, present: scores of the two worlds, in its units; 0 with fewer than `LEAST` of one, and without evidence.
-        shared: the variance of a mean over that of independent scores, at most.
+        absent, present: scores of world 0 and world 1, in the units of the distribution. Returns 0 without evidence,
+        and with fewer than `LEAST` scores in a world. shared: upper bound on the variance of a mean as a multiple of
+        that of independent scores.
 
-        Preconditions: independent scores of the given distribution for some f, present by fair coin flips.
-        Claim: above the true factor with probability at most alpha, up to the normal distribution of means. Measured,
-        for the most skewed distributions tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from
-        100 scores on if alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4
-        alpha at 0.005.
+        Preconditions: scores are independent, with the given distribution for some f, and fair coin flips chose the
+        worlds.
+        Claim: the bound exceeds the true factor with probability at most alpha, as far as means are normally
+        distributed. Measured for the most skewed distributions tried (fixed size, 95 of 100 drawn, moves of 4 to 5
+        stds): with 100 scores or more, at most alpha if alpha is 0.005 or more, and 1.6 alpha at alpha = 0.0005 (1.3
+        alpha from 200 scores on). With 40 scores: alpha at 0.05, and 1.4 alpha at 0.005.
         Direction of error: lower bound, under the known distribution, about the clients that were tried.
         """
         if min(absent.size, present.size) < LEAST:
@@ -114,7 +119,7 @@ class WholeScores:
         error = math.sqrt(given.var(ddof=1) / given.size + without.var(ddof=1) / without.size)
         thirds = [float(((one - one.mean()) ** 3).mean()) / one.size**2 for one in (given, without)]
         quantile = _quantile(absent.size, present.size, alpha)
-        quantile += float(_more(quantile, thirds[0] - thirds[1], error))
+        quantile += float(_skewness_correction(quantile, thirds[0] - thirds[1], error))
         quantile *= math.sqrt(shared)
         shown = float(given.mean() - without.mean()) - quantile * error
         if not shown > self.differences[0]:
@@ -122,19 +127,20 @@ class WholeScores:
         rising = np.diff(self.differences, prepend=-math.inf) > 0
         return max(0.0, float(np.interp(shown, self.differences[rising], self.factors[rising])) - _BETWEEN)
 
-    def finds(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
-        """Return the smallest excess from which a client is found to move more than claimed with this probability.
+    def smallest_excess_found(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
+        """Return the smallest excess e that is found with this probability: the client moves 1 + e times as far as
+        claimed.
 
-        For any outcome of the trials; None if that takes more than four times the claimed distance.
+        The result does not depend on the outcome of the trials; None if 1 + e would be above 4.
         """
         if min(trials0, trials1) < LEAST:
             return None
         quantile: float | Floats = _quantile(trials0, trials1, alpha)
         honest = float(np.interp(1.0, self.factors, self.differences))
         errors = np.sqrt(self.variances[0] / trials0 + self.variances[1] / trials1)
-        if self.thirds is not None:
-            thirds = self.thirds[1] / trials1**2 - self.thirds[0] / trials0**2
-            quantile = quantile + _more(float(quantile), thirds, errors)
+        if self.third_moments is not None:
+            thirds = self.third_moments[1] / trials1**2 - self.third_moments[0] / trials0**2
+            quantile = quantile + _skewness_correction(float(quantile), thirds, errors)
         likely = ndtr((self.differences - honest) / np.maximum(errors, 1e-300) - quantile) >= probability
         found = np.flatnonzero(~likely)
         first = int(found[-1]) + 1 if found.size else 0
@@ -145,26 +151,27 @@ def _quantile(first: int, second: int, alpha: float) -> float:
     return -float(stdtrit(min(first, second) - 1, require.open_probability(alpha=alpha) / _ROOM))
 
 
-def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
-    """Return the addition to the quantile for skewness to the left. third: central moment of the difference of the
-    means.
+def _skewness_correction(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
+    """Return the addition to the quantile for a difference of means that is skewed to the left.
+
+    third: third central moment of that difference. error: its standard error.
     """
     skewness = np.asarray(third) / np.maximum(np.asarray(error) ** 3, 1e-300)
     return np.asarray(np.maximum(-skewness, 0.0) * (2 * quantile**2 + 1) / 6)
 
 
-def _edges(law: NormalMixture) -> Floats:
-    """Return edges between which nearly all scores of both worlds are."""
+def _cell_edges(law: NormalMixture) -> Floats:
+    """Return edges of cells such that nearly all scores of both worlds are between the first and the last edge."""
     low, high = -1.0, 1.0
-    while law.errors(low)[1] > _NEVER or 1 - law.errors(low)[0] > _NEVER:
+    while law.error_rates(low)[1] > _NEVER or 1 - law.error_rates(low)[0] > _NEVER:
         low *= 1.5
-    while law.errors(high)[0] > _NEVER or 1 - law.errors(high)[1] > _NEVER:
+    while law.error_rates(high)[0] > _NEVER or 1 - law.error_rates(high)[1] > _NEVER:
         high *= 1.5
     return np.linspace(low, high, _CELLS)
 
 
-def _cells(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Floats]:
-    """Return probabilities of the cells in world 0 and world 1: below the first edge, between, above the last."""
+def _cell_probabilities(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Floats]:
+    """Return the probabilities of the cells in world 0 and world 1; the first and the last cell are unbounded."""
     worlds = []
     for weights, means, own in zip(law.weights, law.means, law.own, strict=True):
         likely = weights > _UNHEARD_OF

@@ -15,16 +15,16 @@ from accounting.mechanisms import Composed, PoissonSampling, Subsampled
 from dpfed.audit.round import bound_checks, noise_checks, round_checks
 from dpfed.audit.round.bound_checks import norm_check
 from dpfed.audit.round.draw_checks import sampler_check, secure_check
-from dpfed.audit.round.method_setting import configured, round_of
-from dpfed.audit.round.noise_checks import noise_of
-from dpfed.audit.round.one_round import OneRound, OneStream
-from dpfed.audit.round.round_audit import claimed, pair_tests, pairs_of
+from dpfed.audit.round.method_setting import audited_configuration, round_of
+from dpfed.audit.round.noise_checks import draw_noise
+from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
+from dpfed.audit.round.round_audit import claim_of_round, pair_tests, pairs_for_claim
 from dpfed.audit.round.round_checks import public_map_check
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
-from dpfed.audit.trials import Share
+from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
+from dpfed.audit.trials import TrialShare
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.runs.experiment import build
@@ -96,7 +96,7 @@ class Fault:
 
     def epsilons(self) -> tuple[float, float]:
         """Claimed and true, at DELTA."""
-        claim = claimed(self.make()[1].one, DELTA)
+        claim = claim_of_round(self.make()[1].one, DELTA)
         if self.epsilon is not None:
             return self.claimed or claim.epsilon, self.epsilon
         return claim.epsilon, gaussian.smallest_epsilon(DELTA, mu=self.shift * claim.mu)
@@ -105,7 +105,7 @@ class Fault:
 @lru_cache
 def case(method, *settings, clients=None):
     coins = method == "fedpm"
-    experiment = build(configured(method, [SMALL, *settings], None if coins else Z))
+    experiment = build(audited_configuration(method, [SMALL, *settings], None if coins else Z))
     one = round_of(experiment)
     return Case(sound=one if clients is None else replace(one, clients=clients), layout=experiment.model.layout)
 
@@ -117,10 +117,10 @@ def worlds(pair, trials):
     """The claimed profile against trials of one pair of neighbours."""
 
     def alarm(case, seed, trials=trials):
-        claim = claimed(case.one, DELTA)
-        (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
-        world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
-        tests, _ = pair_tests(Share(pair=world, trials=trials, alpha=ALPHA))
+        claim = claim_of_round(case.one, DELTA)
+        (chosen,) = [one for one in pairs_for_claim(case.one, claim, case.layout) if one.name == pair]
+        world = TwoWorlds.prepare(case.drawing_from(RandomnessByCallOrder(seed)), claim, chosen)
+        tests, _ = pair_tests(TrialShare(pair=world, trials=trials, alpha=ALPHA))
         return any(test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
@@ -130,8 +130,11 @@ def check(name, trials=0, unit="draws"):
     """One of the cheap checks."""
 
     def alarm(case, seed, trials=trials):
-        claim = claimed(case.one, DELTA)
-        fresh, own = case.drawing_from(OneStream(seed)), case.drawing_from(Simulated(seeds=Seeds(root=seed)))
+        claim = claim_of_round(case.one, DELTA)
+        fresh, own = (
+            case.drawing_from(RandomnessByCallOrder(seed)),
+            case.drawing_from(Simulated(seeds=Seeds(root=seed))),
+        )
         size = case.one.method.clients.course.size
         found = {
             "empty round": lambda: round_checks.empty_round_check(case.one, claim),
@@ -140,9 +143,9 @@ def check(name, trials=0, unit="draws"):
             "norm": lambda: norm_check(fresh, claim, size),
             "floor": lambda: bound_checks.floor_check(fresh, claim, size),
             "seeds": lambda: noise_checks.seeds_check(own, claim, size),
-            "noise": lambda: noise_checks.size_check(noise_of(fresh, claim, size, trials)),
-            "tails": lambda: noise_checks.tail_check(noise_of(fresh, claim, size, trials)),
-            "coordinates": lambda: noise_checks.coordinates_check(noise_of(fresh, claim, size, trials)),
+            "noise": lambda: noise_checks.size_check(draw_noise(fresh, claim, size, trials)),
+            "tails": lambda: noise_checks.tail_check(draw_noise(fresh, claim, size, trials)),
+            "coordinates": lambda: noise_checks.coordinates_check(draw_noise(fresh, claim, size, trials)),
         }
         outcome = found[name]()
         return outcome is not None and not outcome.passed
@@ -154,7 +157,7 @@ def two_rounds(trials):
     """What two rounds tell together of a client in the first: the difference of their sums, at twice the charge."""
 
     def alarm(case, seed, trials=trials):
-        claim = claimed(case.one, DELTA)
+        claim = claim_of_round(case.one, DELTA)
         profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
         size = case.one.method.clients.course.size
         loud, nobody = torch.full((size,), 10.0), torch.zeros(size)
@@ -164,12 +167,12 @@ def two_rounds(trials):
             rounds = [WholeRounds(one=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
             updates = (loud if trial % 2 else nobody, nobody)
             first, second = (
-                one.released(one.run(one.moves(update, nobody), one.together()))
+                one.released_sum(one.run(one.moves(update, nobody), one.smallest_cohort()))
                 for one, update in zip(rounds, updates, strict=True)
             )
             scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
         mu = claim.mu / 2**0.5
-        cut = claimed_gaussian(mu, trials=trials // 2, alpha=ALPHA)
+        cut = gaussian_threshold(mu, trials=trials // 2, alpha=ALPHA)
         values = tuple(2**0.5 * value for value in cut.values)
         return reject_claim(
             *scores, profile, alpha=ALPHA, thresholds=Thresholds(values=values, origin="N(0, 2) and N(mu, 2)")
@@ -182,8 +185,8 @@ def sampled_worlds(trials, *, clients=20, cohort=2):
     """All others at -C, one at +C or not there: the cohort is drawn in every trial by the sampler that runs."""
 
     def alarm(case, seed, trials=trials):
-        sampler, stream = case.one.method.sampler, OneStream(seed)
-        claim = claimed(case.one, DELTA)
+        sampler, stream = case.one.method.sampler, RandomnessByCallOrder(seed)
+        claim = claim_of_round(case.one, DELTA)
         q = sampler.law.probability
         profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))
         scores = []

@@ -387,7 +387,10 @@ FAULTS = (
     ),
     RunFault(name="clients' samples as the public ones", settings=TOPK, check=MASK, broken=private_public_set),
     RunFault(
-        name="secure draws from the seed", settings=SECURE, check="cohorts are the seed's, or not", broken=from_the_seed
+        name="secure draws from the seed",
+        settings=SECURE,
+        check="cohorts follow the seed only if simulated",
+        broken=from_the_seed,
     ),
     RunFault(name="delta doubled", check="summary names what ran", broken=delta_doubled),
     RunFault(

@@ -75,7 +75,7 @@ def change_ledger(folder, edit):
 
 BOUND = "all files are of one run"
 """What whoever edits configuration or ledger must forge as well; its own tests are in test_rounds_and_files.py."""
-ALSO = {BOUND, "other figures follow"}
+ALSO = {BOUND, "other summary values follow"}
 """The second fails for whoever edits ledger or model alone; its own tests are in test_summary_keys.py."""
 
 

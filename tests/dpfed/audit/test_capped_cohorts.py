@@ -31,7 +31,7 @@ def test_an_honest_run_passes_and_is_charged_with_its_cap(capped):
 @pytest.mark.parametrize(
     ("planted", "check"),
     [
-        (lambda cohort, cap, clients, randomness, number: cohort[:cap], "cohorts are the seed's, or not"),
+        (lambda cohort, cap, clients, randomness, number: cohort[:cap], "cohorts follow the seed only if simulated"),
         (lambda cohort, cap, clients, randomness, number: cohort, "uploads are as accounted"),
     ],
     ids=["the lowest ids are kept", "nobody is left out"],

@@ -27,7 +27,7 @@ from .run_folders import (
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
-SEED = "cohorts are the seed's, or not"
+SEED = "cohorts follow the seed only if simulated"
 SHARES = ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=zero-out")
 RECORDS = ("method.name=fedavg", "local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0")
 LOSING = ("aggregation.kind=masked", "aggregation.dropout=0.35", "aggregation.threshold=0.7", "federation.rounds=8")
@@ -305,10 +305,10 @@ def test_steps_of_records_that_are_not_charged(folder, what):
 def test_canaries_whose_coins_were_turned_or_who_were_left_out(folder):
     turned = folder("canaries")
     change(turned, "canaries.jsonl", lambda lines: lines[0].update(present=not lines[0]["present"]))
-    assert failed(turned) == {"canaries are the seed's"}
+    assert failed(turned) == {"canaries follow the seed"}
     fewer = folder("canaries")
     change(fewer, "canaries.jsonl", lambda lines: lines.pop())
-    assert failed(fewer) == {"canaries are the seed's"}
+    assert failed(fewer) == {"canaries follow the seed"}
 
 
 def test_canaries_that_are_found_too_easily(folder):
@@ -321,7 +321,7 @@ def test_canaries_that_are_found_too_easily(folder):
         lambda lines: [one.update(score=one["present"] + 0.2 * float(generator.standard_normal())) for one in lines],
     )
     found = audit_run(loud, confidence=0.95)
-    assert {one.name for one in found.checks if one.passed is False} == {"canaries bear out one round"}
+    assert {one.name for one in found.checks if one.passed is False} == {"canaries agree with one round's claim"}
     assert found.to_dict()["lower_bound"] > found.canaries.round_epsilon
     assert 0.7 < found.canaries.moved < 1
     assert not found.canaries.too_far
@@ -347,7 +347,7 @@ def test_canaries_that_are_in_the_sum_twice_move_it_too_far(folder):
 def test_canaries_shorter_than_the_clip_norm_leave_the_bound_untested(folder):
     quiet = folder("canaries")
     change(quiet, "canaries.jsonl", lambda lines: [one.update(norm=0.5 * one["norm"]) for one in lines])
-    assert undecided(quiet) == {"canaries bear out one round"}
+    assert undecided(quiet) == {"canaries agree with one round's claim"}
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "summary.json"])

@@ -70,9 +70,9 @@ def failed_by_chance(files, alpha):
             noise_evidence.noise_is_as_charged,
             noise_evidence.noise_is_fresh,
             noise_shape.noise_is_shaped_as_charged,
-            cohort_distribution.cohorts_follow_sampler,
+            cohort_distribution.sizes_follow_sampler,
             cohort_members.members_follow_sampler,
-            lambda files, alpha: canary_test.claim_of_a_round_holds(canary_test.canary_result(files, alpha=alpha)),
+            lambda files, alpha: canary_test.canaries_agree_with_claim(canary_test.canary_result(files, alpha=alpha)),
         )
         if check(files, alpha=alpha)[0] is False
     ]
@@ -97,7 +97,9 @@ def test_the_law_of_several_cohorts_is_that_of_enumeration():
             for observed, chance in exact.items():
                 low = sum(p for value, p in exact.items() if value <= observed)
                 high = sum(p for value, p in exact.items() if value >= observed)
-                found = cohort_distribution.two_sided(cohort_distribution.power(mass, rounds), observed - shift)
+                found = cohort_distribution.two_sided_p_value(
+                    cohort_distribution.distribution_of_sum(mass, rounds), observed - shift
+                )
                 assert found == pytest.approx(min(1.0, 2 * min(low, high)), rel=1e-9, abs=1e-15)  # a Fourier transform
                 assert chance <= found + 1e-12
 
@@ -122,10 +124,10 @@ def test_skellam_of_small_variance_is_not_taken_for_wrong_noise():
         noise = SumNoise(mean_square=float(squares.mean()), entries=n, draws=1, digest="")
         for excess in (1.0, 0.0):
             charged = noise_evidence.ChargedNoise(
-                share_variance=1.0, least_draws=1, entries=n, whole=True, excess=excess
+                share_variance=1.0, least_draws=1, entries=n, whole_numbers=True, excess=excess
             )
-            one = noise_evidence.Measured(round=1, noise=noise, charged=charged, ratio=noise.mean_square)
-            low, high = noise_evidence.limits(one, alpha=alpha)
+            one = noise_evidence.MeasuredNoise(round=1, noise=noise, charged=charged, ratio=noise.mean_square)
+            low, high = noise_evidence.limits_of_ratio(one, alpha=alpha)
             beyond = not low <= one.ratio <= high
             outside, plain = outside + (beyond and excess > 0), plain + (beyond and excess == 0)
     assert outside <= binom.isf(1e-4, rounds, alpha)

@@ -9,21 +9,21 @@ from scipy.stats import binom, norm
 from accounting import gaussian
 from dpfed.audit.statistics import thresholds
 from dpfed.audit.statistics.epsilon_bounds import (
+    best_guess_cuts,
     epsilon_lower_bound,
     epsilon_of_guesses,
     epsilon_of_shift,
     gdp_lower_bound,
-    guessing,
 )
-from dpfed.audit.statistics.score_distribution import plain
-from dpfed.audit.statistics.thresholds import Cuts
+from dpfed.audit.statistics.score_distribution import scores_of_all_clients
+from dpfed.audit.statistics.thresholds import GuessCuts
 from dpfed.errors import ConfigError
 
 DELTA, ALPHA = 1e-5, 0.05
 
 
 def cut(low, high=None):
-    return Cuts(low=low, high=low if high is None else high, origin="fixed in this test")
+    return GuessCuts(low=low, high=low if high is None else high, origin="fixed in this test")
 
 
 def worlds(rng, trials, mu):
@@ -55,7 +55,7 @@ def test_the_worst_pair_of_all_is_exceeded_with_probability_at_most_alpha_exactl
     right guesses is binomial. Without delta the bound is sharp: more than a fifth of alpha."""
     q = delta + (1 - delta) / (1 + math.exp(-epsilon))
     right = np.arange(trials + 1)
-    out = thresholds.overfull(trials, delta, ALPHA)
+    out = thresholds.most_revealed_trials(trials, delta, ALPHA)
     level = ALPHA if delta == 0 else 0.95 * ALPHA
     shown = epsilon_of_guesses(right, trials - right, shown=out, alpha=level)
     above = binom.pmf(right, trials, q) @ (shown > epsilon)
@@ -80,7 +80,7 @@ def test_what_trials_show_of_a_gaussian(trials, mu, any_mechanism, gdp):
     """Medians of 15 are at least these, and no bound is above the truth (seeded)."""
     rng, truth = np.random.default_rng(1), float(gaussian.smallest_epsilon(DELTA, mu=mu))
     at = np.linspace(-6, mu + 6, 121)
-    cuts = guessing(plain(mu).errors, at, trials=trials, alpha=ALPHA, delta=DELTA)
+    cuts = best_guess_cuts(scores_of_all_clients(mu).error_rates, at, trials=trials, alpha=ALPHA, delta=DELTA)
     shown = []
     for _ in range(15):
         scores = worlds(rng, trials, mu)
@@ -131,7 +131,7 @@ def test_nothing_seen_is_zero(scores):
 
 
 def test_abstaining_trials_are_no_guesses():
-    assert cut(0.0, 1.0).counted(np.array([-1.0, 0.5, 2.0]), np.array([0.5, 2.0, 2.0])) == (3, 1)
+    assert cut(0.0, 1.0).count_guesses(np.array([-1.0, 0.5, 2.0]), np.array([0.5, 2.0, 2.0])) == (3, 1)
 
 
 def test_infinite_scores_are_guessed():

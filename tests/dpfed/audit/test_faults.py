@@ -5,7 +5,7 @@ One seed each here; experiments/audit-faults measures power and false alarms ove
 
 import pytest
 
-from dpfed.audit.round.one_round import OneStream
+from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Secure
 
@@ -62,5 +62,5 @@ def test_randomness_that_cannot_be_replaced_is_refused():
         randomness = Secure()
 
     drawing = case("dp-fedavg").changing(lambda stages: with_after(stages, GaussianNoise, DrawsByItself()))
-    with pytest.raises(TypeError, match="DrawsByItself: draws, but cannot be given another source of randomness"):
-        drawing.one.with_randomness(OneStream(0))
+    with pytest.raises(TypeError, match="DrawsByItself: draws from a source of randomness that cannot be replaced"):
+        drawing.one.with_randomness(RandomnessByCallOrder(0))

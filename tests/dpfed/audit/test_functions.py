@@ -14,7 +14,7 @@ from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, 
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
-from dpfed.audit.functions.outputs import Output, numbers_of, output_of, table_of
+from dpfed.audit.functions.outputs import Output, numbers_of, output_of, output_table
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
@@ -172,7 +172,7 @@ def test_claims_of_every_kind():
     epsilon = float(smallest_epsilon(1e-5, mu=mu))
     assert equivalent_shift(epsilon, 1e-5) == pytest.approx(mu, rel=1e-6)
     sampled = subsample(CLAIM, PoissonSampling(probability=0.1))
-    assert not claim_of(sampled).gaussian
+    assert not claim_of(sampled).is_gaussian
     assert claim_of(sampled).epsilon < claim_of(CLAIM).epsilon
     given = claim_of(lambda eps: privacy_profile(eps, mu=mu))
     assert given.epsilon == pytest.approx(epsilon, abs=2e-3)
@@ -195,7 +195,7 @@ def test_outputs_of_every_kind_are_numbers():
     }
     assert numbers_of(seen).tolist() == [1, 1, 1, 2, 1, 2.5, 3, 1, 65]
     rows = [Output(numbers=np.array(one), kind=0) for one in ([1.0, math.nan], [2.0], [math.inf, -math.inf])]
-    assert table_of(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
+    assert output_table(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
     half = torch.tensor([0.0, 1.5], dtype=torch.bfloat16)
     assert numbers_of([half, half.to_sparse()]).tolist() == [0, 1.5, 0, 1.5]
     with pytest.raises(ConfigError, match="returned object"):
@@ -263,8 +263,8 @@ def test_wrong_settings_are_refused(wrong):
         ((1.0, 0), None, "delta=0 is not supported"),
         ([4.4], None, "two numbers"),
         (Gaussian, None, "claim=<class"),
-        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "as many deltas"),
-        (lambda epsilon: 0.1, None, "as many deltas"),
+        (lambda epsilon: 1e-5 if epsilon >= 4.4 else 1.0, None, "of equal shape"),
+        (lambda epsilon: 0.1, None, "of equal shape"),
     ],
 )
 def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
@@ -273,7 +273,7 @@ def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
 
 
 def test_a_list_is_a_claim_like_a_tuple():
-    assert claim_of([4.4, 1e-5]).words == claim_of((4.4, 1e-5), delta=1e-5).words
+    assert claim_of([4.4, 1e-5]).description == claim_of((4.4, 1e-5), delta=1e-5).description
 
 
 class ShowsItsWorld:
@@ -357,7 +357,7 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
     assert 0.7 < sound.score_gap < 1.3
     assert audit_calls(Drawn(q, short), claim, pair, trials=trials).verdict == "fail"
     if verdict == "pass":
-        assert claim.epsilon < sound.power.epsilon <= claim.drawn.with_noise_short(0.2).epsilon
+        assert claim.epsilon < sound.power.epsilon <= claim.drawn_cohort.with_noise_short(0.2).epsilon
         assert "a Gaussian mechanism with this sampling of epsilon" in sound.as_text()
 
 
@@ -369,7 +369,7 @@ def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):
         return
     claim = claim_of(subsample(Gaussian(noise_multiplier=1.0, adjacency=adjacency), sampling))
     for threshold in np.linspace(-3, 4, 15):
-        false, missed = claim.drawn.law.errors(threshold)
+        false, missed = claim.drawn_cohort.law.error_rates(threshold)
         for epsilon in (-1.0, 0.0, 0.5, 1.0):
             assert 1 - missed - math.exp(epsilon) * false <= float(claim.profile(np.array([epsilon]))[0]) + 1e-9
 

@@ -8,9 +8,9 @@ import pytest
 import dpfed.audit
 from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls, audit_function
-from dpfed.audit.functions.claim import claim_of, farthest
+from dpfed.audit.functions.claim import claim_of, largest_gap_ratio
 from dpfed.audit.functions.events import events_test
-from dpfed.audit.functions.outputs import exception, output_of
+from dpfed.audit.functions.outputs import exception_output, output_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.errors import ConfigError
 
@@ -42,7 +42,7 @@ class Here:
         try:
             return output_of(self.function(given, seed))
         except ValueError as error:
-            return exception(error, str(error))
+            return exception_output(error, str(error))
 
 
 def audited(function, trials=2_000, seed=0, pairs=4):
@@ -285,9 +285,9 @@ def test_no_pass_where_a_gap_is_seen_and_not_settled():
     """Sound scores are at most this far apart: here those of a Gaussian, and of its sign."""
     from dataclasses import replace
 
-    assert 1.0 <= farthest(0.1) < 1.01
+    assert 1.0 <= largest_gap_ratio(0.1) < 1.01
     sign = (1 - 2 * 0.00135) / math.sqrt(0.00135 * (1 - 0.00135))  # of shift 6: it errs with probability Phi(-3)
-    assert sign / 6 < farthest(6.0) < 1.5 * sign / 6
+    assert sign / 6 < largest_gap_ratio(6.0) < 1.5 * sign / 6
     done = audited(sound, trials=6_000, pairs=1)
     assert done.verdict == "pass"
     far = replace(done, tests=tuple(replace(test, gap=3.5) for test in done.tests))

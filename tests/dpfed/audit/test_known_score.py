@@ -10,8 +10,8 @@ from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.functions.outputs import COLUMNS_BEFORE, Output
 from dpfed.audit.functions.worlds import Worlds
-from dpfed.audit.round.one_round import OneStream
-from dpfed.audit.round.round_audit import claimed, pair_tests, pairs_of, shares_of
+from dpfed.audit.round.one_round import RandomnessByCallOrder
+from dpfed.audit.round.round_audit import claim_of_round, pair_tests, pairs_for_claim, shares_of_trials
 from dpfed.audit.round.two_worlds import TwoWorlds
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.stages.clip import Clip, clip_rows, count_clipped
@@ -40,7 +40,7 @@ class RoundAsFunction:
         seen = []
         for world in which:
             done = self._rounds.run(*inputs[world])
-            seen.append(Output(numbers=self._rounds.released(done).numpy(), kind=0))
+            seen.append(Output(numbers=self._rounds.released_sum(done).numpy(), kind=0))
         return seen
 
 
@@ -56,18 +56,18 @@ def with_known_scores(prepared, claim):
             return (table[:, COLUMNS_BEFORE:-2] - base) @ direction / claim.noise_std
 
         shifted = grid + min(world.gap, 1.0) * claim.mu
-        score = LearntScore(kind="filter", of=scores, pilot=(grid, shifted))
-        return pilots.Pilot(scores=[score], events=None, follows=False, shows_seed=False)
+        score = LearntScore(kind="filter", score_rows=scores, pilot=(grid, shifted))
+        return pilots.Pilot(scores=[score], events=None, noise_follows_seed=False, shows_seed=False)
 
     return pilot_of
 
 
 def found_by_both(made, seed, monkeypatch):
     """True for the round's audit, and for that of the round as a function, if the trials refute the claim."""
-    claim = claimed(made.one, DELTA)
-    pairs = pairs_of(made.sound, claim, made.layout)[:1]
-    worlds = [TwoWorlds.of(made.drawing_from(OneStream(seed)), claim, pair) for pair in pairs]
-    shares = shares_of(worlds, trials=TRIALS, alpha=ALPHA, seed=seed)
+    claim = claim_of_round(made.one, DELTA)
+    pairs = pairs_for_claim(made.sound, claim, made.layout)[:1]
+    worlds = [TwoWorlds.prepare(made.drawing_from(RandomnessByCallOrder(seed)), claim, pair) for pair in pairs]
+    shares = shares_of_trials(worlds, trials=TRIALS, alpha=ALPHA, seed=seed)
     by_round = any(test.rejected for share in shares for test in pair_tests(share)[0])
     rounds = WholeRounds(one=made.sound)
     inputs = [
@@ -80,7 +80,10 @@ def found_by_both(made, seed, monkeypatch):
     ]
     prepared = {world.pair.name: world for world in worlds}
     monkeypatch.setattr(pilots, "pilot_of", with_known_scores(prepared, claim))
-    calls, known = RoundAsFunction(made.drawing_from(OneStream(seed))), claim_of(claim.mechanism, delta=DELTA)
+    calls, known = (
+        RoundAsFunction(made.drawing_from(RandomnessByCallOrder(seed))),
+        claim_of(claim.mechanism, delta=DELTA),
+    )
     done = functions.audit_calls(calls, known, inputs, trials=TRIALS, seed=seed)
     return by_round, any(test.rejected for test in done.tests)
 

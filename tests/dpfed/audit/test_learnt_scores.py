@@ -6,8 +6,8 @@ import pytest
 from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls
 from dpfed.audit.functions.claim import claim_of
-from dpfed.audit.functions.learnt_scores import learnt
-from dpfed.audit.functions.outputs import output_of, table_of
+from dpfed.audit.functions.learnt_scores import learn_scores
+from dpfed.audit.functions.outputs import output_of, output_table
 from dpfed.audit.functions.worlds import Worlds
 
 CLAIM = claim_of(Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE))
@@ -39,8 +39,10 @@ class Sums:
         return output_of(self.scale * (given * self.client + self.std * self.noise(seed)))
 
     def pilot(self, count=50):
-        rows = [table_of([self.seen(world, seed) for seed in range(first, first + count)]) for world, first in WORLDS]
-        return learnt((rows[0], rows[1]), (rows[2], rows[3]), shared=True)
+        rows = [
+            output_table([self.seen(world, seed) for seed in range(first, first + count)]) for world, first in WORLDS
+        ]
+        return learn_scores((rows[0], rows[1]), (rows[2], rows[3]), shared=True)
 
 
 WORLDS = [(1.0, 0), (1.0, 1000), (0.0, 0), (0.0, 2000)]

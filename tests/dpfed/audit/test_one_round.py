@@ -8,9 +8,9 @@ import torch
 
 from dpfed.audit.round import whole_round
 from dpfed.audit.round.bound_checks import norm_check
-from dpfed.audit.round.method_setting import configured, round_of
-from dpfed.audit.round.one_round import NoDraws, OneStream
-from dpfed.audit.round.round_audit import claimed
+from dpfed.audit.round.method_setting import audited_configuration, round_of
+from dpfed.audit.round.one_round import RandomnessByCallOrder, ZeroNoise
+from dpfed.audit.round.round_audit import claim_of_round
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.runs.experiment import build
@@ -28,35 +28,35 @@ CHAINS = {
 
 
 def made(name, *settings):
-    return round_of(build(configured(name, [SMALL, *settings])))
+    return round_of(build(audited_configuration(name, [SMALL, *settings])))
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_without_its_noise_a_chain_keeps_all_other_stages(name):
     one = made(name, *CHAINS[name])
     noise = one.method.stages.private
-    quiet = one.quiet.method.stages
+    quiet = one.without_noise.method.stages
     assert quiet.private is None
     assert [type(stage) for stage in quiet] == [type(stage) for stage in one.method.stages if stage is not noise]
     assert quiet.find(Clip) is not None
 
 
 def test_coins_stay_since_without_them_there_is_no_mask():
-    quiet = made("fedpm", "privacy.clip_norm=0.3", "privacy.epsilon=100.0").quiet.method.stages
+    quiet = made("fedpm", "privacy.clip_norm=0.3", "privacy.epsilon=100.0").without_noise.method.stages
     assert quiet.find(PrivateCoins) is quiet.private
     assert quiet.find(ClipMoves) is not None
 
 
 def test_every_stage_draws_from_the_new_source_the_count_of_an_adaptive_clip_too():
     one = made("dp-fedavg", *ADAPTIVE)
-    fresh = one.with_randomness(source := OneStream(0))
+    fresh = one.with_randomness(source := RandomnessByCallOrder(0))
     stages = fresh.method.stages
     assert stages.find(Clip).adaptive.randomness is stages.private.randomness is fresh.method.randomness is source
-    assert isinstance(one.quiet.method.stages.find(Clip).adaptive.randomness, NoDraws)
+    assert isinstance(one.without_noise.method.stages.find(Clip).adaptive.randomness, ZeroNoise)
 
 
 def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
-    one = made("dp-fedavg").quiet
+    one = made("dp-fedavg").without_noise
     moves = torch.randn(4, one.method.clients.course.size, generator=torch.Generator().manual_seed(0))
     done = WholeRounds(one=one).run(moves, np.arange(4))
     assert sorted(done.uploads) == [0, 1, 2, 3]
@@ -66,7 +66,7 @@ def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
     assert torch.equal(arrived, uploaded.arrived)
     torch.testing.assert_close(done.total, arrived.sum(dim=0))
     torch.testing.assert_close(done.moved, done.total)
-    assert done.replays
+    assert done.follows_rule
 
 
 def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
@@ -79,14 +79,14 @@ def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
 
     rounds = [WholeRounds(one=made("dp-fedavg", *settings)) for settings in ((), ADAPTIVE)]
     zeros = torch.zeros(4, rounds[0].one.method.clients.course.size)
-    assert all(one.run(zeros, np.arange(4)).replays for one in rounds)
+    assert all(one.run(zeros, np.arange(4)).follows_rule for one in rounds)
     monkeypatch.setattr(whole_round, "run_round", moving)
-    assert not any(one.run(zeros, np.arange(4)).replays for one in rounds)
+    assert not any(one.run(zeros, np.arange(4)).follows_rule for one in rounds)
 
 
 def test_a_chain_without_its_clip_is_refuted():
     one = made("dp-fedavg")
     bare = replace(one, method=replace(one.method, stages=one.method.stages.without(Clip)))
     size = one.method.clients.course.size
-    assert norm_check(one, claimed(one, 1e-5), size).passed
-    assert not norm_check(bare, claimed(bare, 1e-5), size).passed
+    assert norm_check(one, claim_of_round(one, 1e-5), size).passed
+    assert not norm_check(bare, claim_of_round(bare, 1e-5), size).passed

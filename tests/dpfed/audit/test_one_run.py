@@ -125,7 +125,7 @@ def test_guesses_are_the_highest_in_and_the_lowest_out():
 
 @pytest.mark.parametrize("fields", [(5, 6, 1), (5, 4, 5)])
 def test_impossible_counts_are_refused(fields):
-    with pytest.raises(ConfigError, match="must fall"):
+    with pytest.raises(ConfigError, match="must not fall"):
         Guesses(canaries=fields[0], made=fields[1], correct=fields[2])
 
 

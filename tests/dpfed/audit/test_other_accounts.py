@@ -60,7 +60,7 @@ def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, way):
     else:
         assert privacy_target.noise_multiplier == pytest.approx(1.04 * today.noise_multiplier, rel=1e-6)
         assert (
-            f"{upwards(privacy_target.noise_multiplier)}, where {upwards(today.noise_multiplier)} is enough today"
+            f"{upwards(privacy_target.noise_multiplier)}; this version requires {upwards(today.noise_multiplier)} only"
             in detail
         )
 
@@ -91,7 +91,7 @@ def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, noise):
         loop_folders.ran(tmp_path, noise_multiplier=None, epsilon=2.0, noise=noise, randomness="simulated")
     found = audit_run(tmp_path, confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
-    assert "is enough today" in checks_of(found)["ledger follows the plan"][1]
+    assert "this version requires" in checks_of(found)["ledger follows the plan"][1]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])

@@ -8,10 +8,19 @@ from accounting import gaussian
 from accounting.compose import profiles
 from accounting.mechanisms import FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.statistics.power import A_FIFTH, MOVES, NOISES, Deviation, Power, Region, for_a_fault, power_of
+from dpfed.audit.statistics.power import (
+    A_FIFTH,
+    MOVES,
+    NOISES,
+    Deviation,
+    Power,
+    RejectionRegion,
+    power_of,
+    threshold_for_short_noise,
+)
 from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.score_distribution import HONEST, drawn, plain
-from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.statistics.score_distribution import HONEST, scores_of_all_clients, scores_of_drawn_cohort
+from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
 
 ALPHA = 0.05
 
@@ -21,7 +30,9 @@ def profile(epsilon):
 
 
 def region(trials, threshold=0.5):
-    return Region.of(profile, plain(1.0), threshold=threshold, trials0=trials, trials1=trials, alpha=ALPHA)
+    return RejectionRegion.of_one_threshold(
+        profile, scores_of_all_clients(1.0), threshold=threshold, trials0=trials, trials1=trials, alpha=ALPHA
+    )
 
 
 def test_power_is_that_of_all_counts_for_few_trials():
@@ -39,12 +50,12 @@ def test_power_is_that_of_all_counts_for_few_trials():
                 scores1 = np.r_[np.zeros(negatives), np.full(n - negatives, 1.0)]
                 if reject_claim(scores0, scores1, profile, alpha=ALPHA, thresholds=at).rejected:
                     exact += binom.pmf(positives, n, rates[0]) * binom.pmf(negatives, n, rates[1])
-        assert found.probability(plain(1.0), fault) == pytest.approx(exact, abs=1e-12)
+        assert found.probability(scores_of_all_clients(1.0), fault) == pytest.approx(exact, abs=1e-12)
 
 
 def test_an_honest_round_is_refuted_with_probability_at_most_alpha():
     for trials in (20, 300, 3_000):
-        assert region(trials).probability(plain(1.0), HONEST) <= ALPHA
+        assert region(trials).probability(scores_of_all_clients(1.0), HONEST) <= ALPHA
 
 
 @pytest.mark.slow
@@ -54,7 +65,7 @@ def test_power_is_how_often_simulated_faults_are_found():
     n, generator = 400, np.random.default_rng(0)
     found, at = region(n), Thresholds(values=(0.5,), origin="fixed")
     for short in (0.1, 0.3):
-        power = found.probability(plain(1.0), Deviation(noise_short=short))
+        power = found.probability(scores_of_all_clients(1.0), Deviation(noise_short=short))
         caught = 0
         for _ in range(1_000):
             scores0, scores1 = (mu + (1 - short) * generator.standard_normal(n) for mu in (0.0, 1.0))
@@ -67,8 +78,8 @@ def test_power_is_how_often_simulated_faults_are_found():
 def test_more_trials_find_smaller_faults_and_five_find_none():
     found = []
     for trials in (5, 500, 2_000, 20_000):
-        cut = claimed_gaussian(1.0, trials=trials, alpha=ALPHA).values[0]
-        power = power_of(region(trials, cut), plain(1.0), noises=NOISES, moves=MOVES)
+        cut = gaussian_threshold(1.0, trials=trials, alpha=ALPHA).values[0]
+        power = power_of(region(trials, cut), scores_of_all_clients(1.0), noises=NOISES, moves=MOVES)
         found.append((power.noise_short or 9.0, power.too_far or 99.0))
     assert found == sorted(found, reverse=True)
     assert found[0] == (9.0, 99.0)
@@ -76,10 +87,10 @@ def test_more_trials_find_smaller_faults_and_five_find_none():
 
 
 def test_a_fifth_is_the_limit():
-    assert Power(probability=0.9, noise_short=A_FIFTH, too_far=None).enough
-    assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).enough
-    assert Power(probability=0.9, noise_short=None, too_far=0.25).enough  # coins
-    assert not Power(probability=0.9, noise_short=None, too_far=None).enough
+    assert Power(probability=0.9, noise_short=A_FIFTH, too_far=None).is_sufficient
+    assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).is_sufficient
+    assert Power(probability=0.9, noise_short=None, too_far=0.25).is_sufficient  # coins
+    assert not Power(probability=0.9, noise_short=None, too_far=None).is_sufficient
 
 
 @pytest.mark.parametrize("name", ["fixed", "poisson"])
@@ -89,19 +100,19 @@ def test_laws_of_drawn_cohorts_are_those_of_simulated_sums(name):
     clients, q, n, generator = 4, 0.5, 200_000, np.random.default_rng(1)
     if name == "fixed":
         sampling, mu = FixedSizeSampling(cohort=2, clients=4), 2.0
-        law = drawn(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
+        law = scores_of_drawn_cohort(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
         inside = generator.random(n) < q
         sums = [np.full(n, -2.0), np.where(inside, 0.0, -2.0)]
         base = -2.0
     else:
         sampling, mu = PoissonSampling(probability=q), 1.0
-        law = drawn(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
+        law = scores_of_drawn_cohort(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
         others = [-generator.binomial(clients - 1, q, n).astype(float) for _ in range(2)]
         sums = [others[0], others[1] + (generator.random(n) < q)]
         base = -1.0
     scores = [one - base + generator.standard_normal(n) for one in sums]
     for threshold in (-0.5, 0.7, 1.9):
-        errors = law.errors(threshold)
+        errors = law.error_rates(threshold)
         seen = (scores[0] >= threshold).mean(), (scores[1] < threshold).mean()
         for computed, simulated in zip(errors, seen, strict=True):
             assert simulated == pytest.approx(computed, abs=5 * 0.5 / n**0.5)
@@ -112,9 +123,9 @@ def test_a_client_that_is_always_drawn_is_found():
     with 2,000 trials in each world, and is not where it is drawn as claimed (seeded)."""
     inner = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.REPLACE_ONE)
     claim = profiles.profile(Subsampled(mechanism=inner, sampling=FixedSizeSampling(cohort=2, clients=4)))
-    law = drawn(FixedSizeSampling(cohort=2, clients=4), 4, 2.0, out=0.0, rest=-1.0, expected=1)
+    law = scores_of_drawn_cohort(FixedSizeSampling(cohort=2, clients=4), 4, 2.0, out=0.0, rest=-1.0, expected=1)
     n, generator = 2_000, np.random.default_rng(2)
-    cut = for_a_fault(law, claim, trials=n, alpha=ALPHA)
+    cut = threshold_for_short_noise(law, claim, trials=n, alpha=ALPHA)
     for chance, refuted in ((0.5, False), (1.0, True)):
         shift = 2.0 * (generator.random(n) < chance)
         scores0, scores1 = generator.standard_normal(n), shift + generator.standard_normal(n)

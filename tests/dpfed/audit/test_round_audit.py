@@ -12,13 +12,13 @@ from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round import round_checks, whole_round
+from dpfed.audit.round.bernoulli_ratios import BernoulliBias, BernoulliRatio
 from dpfed.audit.round.claims import claim_of
-from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinRatio
-from dpfed.audit.round.method_setting import audit_upload, audited_methods, configured, round_of
-from dpfed.audit.round.one_round import OneStream
-from dpfed.audit.round.round_audit import ENOUGH, claimed, pair_tests, pairs_of, shares_of
+from dpfed.audit.round.method_setting import audit_upload, audited_configuration, audited_methods, round_of
+from dpfed.audit.round.one_round import RandomnessByCallOrder
+from dpfed.audit.round.round_audit import NEEDED_GAP, claim_of_round, pair_tests, pairs_for_claim, shares_of_trials
 from dpfed.audit.round.two_worlds import TwoWorlds
-from dpfed.audit.trials import Share
+from dpfed.audit.trials import TrialShare
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
@@ -31,7 +31,7 @@ QUICK = {"draws": 10_000}
 
 
 def prepared(name, *settings, z=1.0):
-    experiment = build(configured(name, [SMALL, *settings], None if name == "fedpm" else z))
+    experiment = build(audited_configuration(name, [SMALL, *settings], None if name == "fedpm" else z))
     return round_of(experiment), experiment.model.layout
 
 
@@ -87,7 +87,7 @@ def test_other_ways_to_be_private_are_not_refuted_either(way):
     name, *settings = way
     done = audit_upload(name, settings=[SMALL, *settings], trials=40, **QUICK)
     assert done.verdict == "inconclusive", [check for check in done.checks if not check.passed]
-    assert done.score_gap >= ENOUGH
+    assert done.score_gap >= NEEDED_GAP
 
 
 @pytest.mark.slow
@@ -175,9 +175,9 @@ def test_charges_that_depend_on_data_are_refuted(monkeypatch):
 def test_scores_of_a_gaussian_claim_have_the_claimed_law():
     """N(0, 1) and N(mu, 1): means and spreads within six standard errors."""
     one, layout = prepared("fed-smp-randk")
-    claim = claimed(one, 1e-5)
-    pair = pairs_of(one, claim, layout)[0]
-    world = TwoWorlds.of(one.with_randomness(OneStream(3)), claim, pair)
+    claim = claim_of_round(one, 1e-5)
+    pair = pairs_for_claim(one, claim, layout)[0]
+    world = TwoWorlds.prepare(one.with_randomness(RandomnessByCallOrder(3)), claim, pair)
     n = 800
     for scores, mean in zip(world.trials((n, n)).scores["filter"], (0.0, claim.mu), strict=True):
         assert scores.mean() == pytest.approx(mean, abs=6 / n**0.5)
@@ -188,12 +188,12 @@ def test_no_pair_may_be_farther_apart_without_noise_than_is_claimed():
     """Planted: rand-k is clipped before its scale. No trial is needed; pairs of uneven entries are measured as well."""
     found = []
     for made in no_clip_after_the_scale():
-        claim = claimed(made.one, 1e-5)
-        one = made.drawing_from(OneStream(3))
-        worlds = [TwoWorlds.of(one, claim, pair) for pair in pairs_of(made.one, claim, made.layout)]
+        claim = claim_of_round(made.one, 1e-5)
+        one = made.drawing_from(RandomnessByCallOrder(3))
+        worlds = [TwoWorlds.prepare(one, claim, pair) for pair in pairs_for_claim(made.one, claim, made.layout)]
         assert sum(world.pair.screened for world in worlds) == 6
         found.append(round_checks.distance_check(one, claim, worlds).passed)
-        tried = {share.pair.pair.name for share in shares_of(worlds, trials=1_000, alpha=0.05, seed=1)}
+        tried = {share.pair.pair.name for share in shares_of_trials(worlds, trials=1_000, alpha=0.05, seed=1)}
         assert len(tried) == len(worlds) - 6 or not found[-1]
     assert found == [True, False]
 
@@ -203,10 +203,10 @@ def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does()
     """Planted: rand-k is clipped before its scale, so that one entry moves the sum 2.5 times too far; 160 trials."""
     found = []
     for made in no_clip_after_the_scale():
-        claim = claimed(made.one, 1e-5)
-        (pair,) = [one for one in pairs_of(made.one, claim, made.layout) if one.name == "one entry"]
-        world = TwoWorlds.of(made.drawing_from(OneStream(3)), claim, pair)
-        found += pair_tests(Share(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
+        claim = claim_of_round(made.one, 1e-5)
+        (pair,) = [one for one in pairs_for_claim(made.one, claim, made.layout) if one.name == "one entry"]
+        world = TwoWorlds.prepare(made.drawing_from(RandomnessByCallOrder(3)), claim, pair)
+        found += pair_tests(TrialShare(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
     sound, broken = found
     assert not sound.rejected
     assert sound.moved.factor < 1
@@ -219,16 +219,18 @@ def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does()
 def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
     """mu = 1. 8,000 trials show 0.85 and not more than the truth (seeded), and that 0.8 would be wrong as a claim."""
     one, layout = prepared("dp-fedavg")
-    claim = claimed(one, 1e-5)
-    world = TwoWorlds.of(one.with_randomness(OneStream(4)), claim, pairs_of(one, claim, layout)[0])
-    (test,), _ = pair_tests(Share(pair=world, trials=8_000, alpha=0.05))
+    claim = claim_of_round(one, 1e-5)
+    world = TwoWorlds.prepare(
+        one.with_randomness(RandomnessByCallOrder(4)), claim, pairs_for_claim(one, claim, layout)[0]
+    )
+    (test,), _ = pair_tests(TrialShare(pair=world, trials=8_000, alpha=0.05))
     assert 0.85 < test.mu <= 1.0
     assert 1.5 < test.lower_bound < test.lower_bound_gdp <= claim.epsilon
     assert not test.test.rejected
-    release = one.method.release(replace(one.announced, uploads=one.clients))
+    release = one.method.release(replace(one.announcement, uploads=one.clients))
     better = replace(release, mechanism=Gaussian(noise_multiplier=1.25, adjacency=Adjacency.ADD_REMOVE))
     wrong = replace(world, claim=claim_of(better, delta=1e-5))
-    (refuted,), _ = pair_tests(Share(pair=wrong, trials=8_000, alpha=0.05))
+    (refuted,), _ = pair_tests(TrialShare(pair=wrong, trials=8_000, alpha=0.05))
     assert refuted.test.rejected
 
 
@@ -236,15 +238,15 @@ def test_coin_ratios_are_those_of_the_binomial_law():
     """Three others at the same probability: the sum's law by scipy. One upload: coordinate by coordinate."""
     from scipy.stats import binom
 
-    coins = BiasOfCoins(edge=0.1)
+    coins = BernoulliBias(edge=0.1)
     one, other, rest = torch.tensor([0.3]), torch.tensor([0.6]), torch.tensor([0.6])
-    ratio = CoinRatio.of(coins, one, other, rest, 3)
+    ratio = BernoulliRatio.from_probabilities(coins, one, other, rest, 3)
     counts = torch.arange(5.0)[:, None]
     beside = binom.pmf(np.arange(5), 3, 0.6)
     shifted = np.concatenate([[0.0], beside[:-1]])
     exact = np.log((0.7 * beside + 0.3 * shifted) / binom.pmf(np.arange(5), 4, 0.6))
     np.testing.assert_allclose(ratio.scores(counts), exact, rtol=1e-6)
-    alone = CoinRatio.of(coins, torch.tensor([0.3, 0.02]), torch.tensor([0.6, 0.5]), rest, 0)
+    alone = BernoulliRatio.from_probabilities(coins, torch.tensor([0.3, 0.02]), torch.tensor([0.6, 0.5]), rest, 0)
     drawn = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     expected = [math.log(0.3 / 0.6 * 0.9 / 0.5), math.log(0.7 / 0.4 * 0.1 / 0.5)]
     np.testing.assert_allclose(alone.scores(drawn), expected, rtol=1e-6)
@@ -252,10 +254,12 @@ def test_coin_ratios_are_those_of_the_binomial_law():
 
 def test_the_mean_of_a_noisy_coin_outside_the_box():
     """E clip(theta + N, c, 1-c) by simulation, for probabilities that the accountant's formula does not take."""
-    coins = BiasOfCoins(edge=0.2, noise_std=0.3)
+    coins = BernoulliBias(edge=0.2, noise_std=0.3)
     drawn = np.random.default_rng(0).normal(size=400_000)
     for theta in (-0.2, 0.2, 0.5, 1.1):
-        ratio = CoinRatio.of(coins, torch.tensor([theta]), torch.tensor([0.5]), torch.tensor([0.5]), 0)
+        ratio = BernoulliRatio.from_probabilities(
+            coins, torch.tensor([theta]), torch.tensor([0.5]), torch.tensor([0.5]), 0
+        )
         mean = np.clip(theta + 0.3 * drawn, 0.2, 0.8).mean()
         assert math.exp(ratio.log_one[0, 1]) == pytest.approx(mean, abs=0.002)
 
@@ -264,9 +268,9 @@ def test_the_mean_of_a_noisy_coin_outside_the_box():
 def test_epsilon_of_single_coins_is_at_most_the_claim():
     """The exact law of the worst pair, without trials: below the claim of the channel."""
     one, layout = prepared("fedpm", "privacy.release=uploads", *OF_THE_MASK)
-    claim = claimed(one, 1e-5)
-    pair = next(pair for pair in pairs_of(one, claim, layout) if pair.name == "all up from the edge")
-    world = TwoWorlds.of(one.with_randomness(OneStream(0)), claim, pair)
+    claim = claim_of_round(one, 1e-5)
+    pair = next(pair for pair in pairs_for_claim(one, claim, layout) if pair.name == "all up from the edge")
+    world = TwoWorlds.prepare(one.with_randomness(RandomnessByCallOrder(0)), claim, pair)
     p, q = (np.exp(log[:, 1]) for log in (world.ratio.log_one, world.ratio.log_other))
     assert 0.3 < channel_epsilon(1e-5, p=p, q=q) / claim.epsilon <= 1.0
 
@@ -294,7 +298,7 @@ def test_methods_without_a_claim_are_refused_with_the_nearest_one(name, capsys):
 
 def test_padded_coins_are_refused():
     with pytest.raises(ConfigError, match="sampling='poisson'"):
-        configured("fedpm", ["federation.sampling=poisson"])
+        audited_configuration("fedpm", ["federation.sampling=poisson"])
 
 
 CONTRACT = {

@@ -6,7 +6,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from dpfed.audit.evidence.saved import sha256_of
+from dpfed.audit.evidence.saved_state import sha256_of
 from dpfed.audit.run import audit_run
 
 from . import run_folders
@@ -180,7 +180,7 @@ def test_a_run_of_an_old_version_is_inconclusive_and_says_why(folder):
     left = [one for one in found.checks if one.passed is None]
     assert {one.name for one in left} == {
         "rows are bounded", "sums are of what went in", "model moves by what was released",
-        "noise is shaped as charged", "members follow the sampler", "cohorts are the seed's, or not", MODEL,
+        "noise is shaped as charged", "members follow the sampler", "cohorts follow the seed only if simulated", MODEL,
     }  # fmt: skip
     assert all("diagnostics.jsonl" in one.detail or "summary.json" in one.detail for one in left)
 
@@ -188,7 +188,7 @@ def test_a_run_of_an_old_version_is_inconclusive_and_says_why(folder):
 def test_a_run_of_another_version_is_not_held_against_todays_seeds(folder):
     path = folder("rounds")
     change_ledger(path, lambda lines: lines[0]["about"].update(package="dpfed 0.0.1"))
-    assert undecided(path) == {"cohorts are the seed's, or not"}
+    assert undecided(path) == {"cohorts follow the seed only if simulated"}
 
 
 @pytest.mark.parametrize("members", ["1:", "all", "1:AA==", "x", 7])

@@ -180,7 +180,7 @@ def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, c
     assert record["lower_bound"] <= record["canaries"]["round_epsilon"]
     for check in record["checks"]:
         assert set(check) == {"name", "passed", "detail"}
-        assert check["passed"] is (None if check["name"] == "canaries bear out one round" else True)
+        assert check["passed"] is (None if check["name"] == "canaries agree with one round's claim" else True)
     assert not record["canaries"]["power"]["enough"]  # 12 canaries: the verdict rests on the other checks
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "audit.html").read_text()

@@ -25,7 +25,7 @@ def test_secret_lanes_and_bins_of_another_run_are_found(tmp_path, tiny_config):
     with patch.object(BallsAndBinsCohorts, "sample", kept_for_ever):
         run(build(tiny_config(*SECRET_LANES)), tmp_path / "run")
     failed = {one.name for one in audit_run(tmp_path / "run").checks if one.passed is False}
-    assert failed == {"cohorts are the seed's, or not"}
+    assert failed == {"cohorts follow the seed only if simulated"}
 
 
 def test_tiled_noise_is_caught_with_every_seed(tmp_path):

@@ -51,7 +51,7 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
 def seen(clients, rounds, draw):
     found = RecordedCohorts(clients=clients)
     for number in range(rounds):
-        found.take(number + 1, np.sort(draw(number)))
+        found.add_cohort(number + 1, np.sort(draw(number)))
     return found
 
 
@@ -98,14 +98,14 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
     """Of fresh Gaussians a twentieth at most is beyond the value where the bound is 5%; tiled ones all are."""
     torch.manual_seed(1)
     for entries in (20, 200, 5_000):
-        limit = noise_shape.noticed_correlation(entries, 0.05)
-        assert noise_shape.repeats(entries, limit) == pytest.approx(0.05)
+        limit = noise_shape.correlation_that_is_found(entries, 0.05)
+        assert noise_shape.p_value_of_correlation(entries, limit) == pytest.approx(0.05)
         fresh = [float(noise_record.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
         assert sum(one > limit for one in fresh) <= binom.isf(1e-4, 400, 0.05)
     for parts in (2, 3, 10):
         tiled = torch.randn(5_000 // parts).repeat(parts).double()
         assert float(noise_record.correlations(tiled).abs().max()) > 0.45
-    assert noise_shape.noticed_correlation(5_000, 1e-6) < 0.1
+    assert noise_shape.correlation_that_is_found(5_000, 1e-6) < 0.1
 
 
 @pytest.mark.parametrize("entries", [2, 3, 64, 997, 5_000])
@@ -146,8 +146,8 @@ def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
     assert float(noise_record.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
 
 
-def charged(variance, *, whole=True, excess=0.0):
-    return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole=whole, excess=excess)
+def charged(variance, *, whole_numbers=True, excess=0.0):
+    return ChargedNoise(share_variance=variance, least_draws=1, entries=1, whole_numbers=whole_numbers, excess=excess)
 
 
 @pytest.mark.parametrize("variance", [1, 9, 400, 40_000])
@@ -158,7 +158,7 @@ def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
     one = charged(float(variance), excess=1 / variance if law is SkellamLaw else 0.0)
     for largest in (0, math.isqrt(variance), 2 * math.isqrt(variance), 3 * math.isqrt(variance) + 1):
         for reached in (False, True):
-            chance = noise_shape.tail(one, 1, float(largest), reached=reached)
+            chance = noise_shape.tail_probability(one, 1, float(largest), reached=reached)
             count = int((drawn >= largest).sum() if reached else (drawn > largest).sum())
             low, high = binom.ppf(1e-6, len(drawn), chance), binom.isf(1e-6, len(drawn), chance)
             assert low <= count <= high
@@ -166,13 +166,13 @@ def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
 
 def test_tails_of_gaussian_noise_are_the_normal_ones():
     for largest in (0.1, 3.0, 9.0):
-        found = noise_shape.tail(charged(4.0, whole=False), 2, largest, reached=True)
+        found = noise_shape.tail_probability(charged(4.0, whole_numbers=False), 2, largest, reached=True)
         assert found == pytest.approx(2 * norm.sf(largest / math.sqrt(8)), rel=1e-12)
 
 
 def test_values_of_counts_are_seldom_as_near_as_the_bound_says():
     generator = np.random.default_rng(6)
-    near = [noise_evidence._nearest_counts(generator.standard_normal(6)) for _ in range(4_000)]
+    near = [noise_evidence._p_value_of_nearest_counts(generator.standard_normal(6)) for _ in range(4_000)]
     for level in (0.01, 0.1):
         assert sum(one < level for one in near) <= binom.isf(1e-5, 4_000, level)
     assert sum(one < 0.1 for one in near) > 200

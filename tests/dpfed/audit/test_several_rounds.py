@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from accounting.factorisation.toeplitz import squared_sensitivity
-from dpfed.audit.round.method_setting import configured, round_of
-from dpfed.audit.round.several_rounds import Stream
+from dpfed.audit.round.method_setting import audited_configuration, round_of
+from dpfed.audit.round.several_rounds import RepeatedRounds
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.schedules import CyclicCohorts
 from dpfed.runs.experiment import build
@@ -20,7 +20,7 @@ ORDER = (*SMALL, "federation.sampling=cyclic", "privacy.buffers=2")
 
 
 def stream(settings, rounds=6, noise=0.7):
-    return Stream(one=round_of(build(configured("dp-fedavg", settings, noise))), rounds=rounds)
+    return RepeatedRounds(one=round_of(build(audited_configuration("dp-fedavg", settings, noise))), rounds=rounds)
 
 
 @pytest.mark.slow
@@ -57,12 +57,12 @@ def test_gross_faults_are_found(name, monkeypatch):
     rounds: they are for `dpfed audit run`."""
     settings, noise, part, method, broken = FAULTS[name]
     monkeypatch.setattr(part, method, broken)
-    assert stream(settings, noise=noise).tested(240, alpha=0.05, seed=1).rejected
+    assert stream(settings, noise=noise).claim_test(240, alpha=0.05, seed=1).rejected
 
 
 @pytest.mark.slow
 def test_their_twin_is_not_flagged():
-    assert not stream(BINS, noise=1.0).tested(120, alpha=0.05, seed=1).rejected
+    assert not stream(BINS, noise=1.0).claim_test(120, alpha=0.05, seed=1).rejected
 
 
 def test_the_score_of_secret_lanes_is_of_all_rounds_of_each_lane():

@@ -6,8 +6,8 @@ import pytest
 
 from dpfed.audit.evidence.run_checks import checks_of_claims
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.step_evidence import _same_sum
-from dpfed.audit.evidence.summary_evidence import not_checked
+from dpfed.audit.evidence.step_evidence import _sum_matches_rows
+from dpfed.audit.evidence.summary_evidence import unchecked_keys
 from dpfed.audit.run import audit_run
 from dpfed.records.round import Probes
 from dpfed.runs.protection import limitation_on_nodes
@@ -44,7 +44,7 @@ def judged(folder, summary=None, experiment=None):
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
         files.__dict__ |= {"experiment": experiment}
-    checks, listed = checks_of_claims(files), set(not_checked(files))
+    checks, listed = checks_of_claims(files), set(unchecked_keys(files))
     (folder / "summary.json").write_text(written)
     return {one.name for one in checks if one.passed is False}, listed, files.experiment
 
@@ -74,7 +74,7 @@ def test_a_small_change_is_enough(key, tmp_path_factory):
     failed, _, experiment = judged(folder)
     assert not failed
     more = summary[key] + 0.02 if key == "test_accuracy" else 1.02 * summary[key]
-    assert judged(folder, {**summary, key: more}, experiment)[0] == {"other figures follow"}
+    assert judged(folder, {**summary, key: more}, experiment)[0] == {"other summary values follow"}
 
 
 def test_figures_are_listed_where_the_data_are_others(tmp_path):
@@ -102,9 +102,9 @@ def test_notes_of_a_run_on_nodes_are_those_of_its_secure_sum(tmp_path):
 def test_counts_that_a_ring_cannot_hold_are_the_sum_of_their_rows_up_to_the_ring():
     """Rows of counts are floats, a masked sum of them is a whole number modulo 2^5. Planted: one count more."""
     of_sum = {"bits": 5, "filled": 0.0, "released": 0.0, "moved": 0.0, "before": 0.0, "before_norm": 0.0, "after": 0.0}
-    assert _same_sum(Probes(added=-1587.0, summed=269, **of_sum), None, 90.0)
-    assert not _same_sum(Probes(added=-1587.0, summed=270, **of_sum), None, 90.0)
-    assert not _same_sum(Probes(added=-1587.5, summed=269, **of_sum), None, 90.0)
+    assert _sum_matches_rows(Probes(added=-1587.0, summed=269, **of_sum), None, 90.0)
+    assert not _sum_matches_rows(Probes(added=-1587.0, summed=270, **of_sum), None, 90.0)
+    assert not _sum_matches_rows(Probes(added=-1587.5, summed=269, **of_sum), None, 90.0)
 
 
 def test_what_an_audit_of_files_does_not_look_at_is_said_with_the_command(tmp_path):

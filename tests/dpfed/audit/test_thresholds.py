@@ -5,10 +5,10 @@ import pytest
 from scipy.stats import beta, norm
 
 from dpfed.audit.statistics import thresholds
-from dpfed.audit.statistics.epsilon_bounds import guessing
+from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.statistics.score_distribution import plain
-from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins, overfull
+from dpfed.audit.statistics.score_distribution import scores_of_all_clients
+from dpfed.audit.statistics.thresholds import GuessCuts, Thresholds, most_revealed_trials, trials_in_worlds
 from dpfed.errors import ConfigError
 
 
@@ -19,14 +19,14 @@ def test_claimed_gaussian_beats_every_other_threshold_in_what_is_expected_to_be_
         fpr, fnr = (upper_limit(trials * rate, trials, alpha=0.025) for rate in (norm.sf(t), norm.cdf(t - mu)))
         return norm.isf(fpr) - norm.ppf(fnr)
 
-    (best,) = thresholds.claimed_gaussian(mu, trials=trials, alpha=0.05).values
+    (best,) = thresholds.gaussian_threshold(mu, trials=trials, alpha=0.05).values
     others = [float(shown(t)) for t in np.linspace(-4, mu + 4, 161)]
     assert float(shown(best)) >= np.nanmax(others) - 1e-4
 
 
 def test_too_few_trials_for_the_claim_cut_where_both_errors_are_alike():
     """Nine trials cannot show mu = 0.7, but can show a mechanism with a tenth of its noise."""
-    assert thresholds.claimed_gaussian(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
+    assert thresholds.gaussian_threshold(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -37,29 +37,31 @@ def test_guesses_are_made_where_they_are_expected_to_show_the_most(trials, mu):
     def shown(low, high):
         right = trials / 2 * (norm.sf(high - mu) + norm.cdf(low))
         wrong = trials / 2 * (norm.sf(high) + norm.cdf(low - mu))
-        out = overfull(trials, 1e-5, 0.05)
+        out = most_revealed_trials(trials, 1e-5, 0.05)
         q = beta.ppf(0.95 * 0.05, right - out, wrong + 1) if right > out else 0.5
         return np.log(q / (1 - q))
 
-    found = guessing(plain(mu).errors, np.linspace(-5, 6, 111), trials=trials, alpha=0.05, delta=1e-5)
+    found = best_guess_cuts(
+        scores_of_all_clients(mu).error_rates, np.linspace(-5, 6, 111), trials=trials, alpha=0.05, delta=1e-5
+    )
     ends = np.linspace(-5, 6, 60)
     others = [shown(low, high) for low in ends for high in ends if low <= high]
     assert shown(found.low, found.high) >= np.nanmax(others) - 0.02
 
 
 def test_coins_leave_no_world_empty_and_are_fair():
-    assert coins(2, 0) == (1, 1)
-    ones = np.array([coins(100, seed)[1] for seed in range(400)])
+    assert trials_in_worlds(2, 0) == (1, 1)
+    ones = np.array([trials_in_worlds(100, seed)[1] for seed in range(400)])
     assert abs(ones.mean() - 50) < 6 * 5 / 20
     assert 4 < ones.std() < 6
     with pytest.raises(ConfigError, match="at least 2"):
-        coins(1, 0)
+        trials_in_worlds(1, 0)
 
 
 @pytest.mark.parametrize("ends", [(1.0, 0.0), (float("nan"), 0.0)])
 def test_cuts_are_in_order(ends):
     with pytest.raises(ConfigError, match="low at most high"):
-        Cuts(low=ends[0], high=ends[1], origin="x")
+        GuessCuts(low=ends[0], high=ends[1], origin="x")
 
 
 @pytest.mark.parametrize("bad", [{"values": (), "origin": "x"}, {"values": (1.0,), "origin": " "}])

@@ -187,10 +187,10 @@ def test_a_run_whose_code_is_not_loaded_is_audited_without_it(tmp_path, capsys):
     capsys.readouterr()
     assert status(["audit", "run", out, "--confidence", "0.999999", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    check = next(one for one in found["checks"] if one["name"] == "own code is what ran")
+    check = next(one for one in found["checks"] if one["name"] == "loaded code is the run's code")
     assert check["passed"] is None
     assert f"is not loaded here. Give --load {file}." in check["detail"]
-    assert {one["name"] for one in found["checks"] if not one["passed"]} == {"own code is what ran"}
+    assert {one["name"] for one in found["checks"] if not one["passed"]} == {"loaded code is the run's code"}
     assert found["verdict"] == "pass"
     assert "test_accuracy" in found["not_checked"]
     assert f"dpfed audit upload dp-fedavg --load {file}" in str(found["notes"])
@@ -198,7 +198,7 @@ def test_a_run_whose_code_is_not_loaded_is_audited_without_it(tmp_path, capsys):
 
 def own_code_check(capsys):
     checks = json.loads(capsys.readouterr().out)["checks"]
-    return next(check for check in checks if check["name"] == "own code is what ran")
+    return next(check for check in checks if check["name"] == "loaded code is the run's code")
 
 
 def test_a_run_without_own_code_says_nothing_of_it(tmp_path):

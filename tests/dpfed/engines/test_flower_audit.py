@@ -58,9 +58,9 @@ def test_sound_use_is_not_refuted():
 def test_the_accountant_of_flower_is_asked_as_the_command_does():
     """A tenth of the settings: what it refuses is no answer, what it states is a number for each of the others."""
     found = audit_accountant("flower", settings=[one for one in SETTINGS if one.rounds <= 1000][::8], seconds=30.0)
-    assert not found.of("error")
-    assert len(found.of("right")) + len(found.of("loose")) + len(found.of("refuted")) >= 3
-    assert all(case.setting.adjacency == "replace-one" for case in found.of("refuted"))
+    assert not found.cases_with("error")
+    assert len(found.cases_with("right")) + len(found.cases_with("loose")) + len(found.cases_with("refuted")) >= 3
+    assert all(case.setting.adjacency == "replace-one" for case in found.cases_with("refuted"))
 
 
 def test_an_update_of_zeros_divides_by_zero():

@@ -155,7 +155,7 @@ def test_sound_apps_pass(app):
     assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.pairs if one.outcome == "pass" and one.pair.clients]
     assert len(tested) >= 4
-    assert all(one.seen.mechanisms >= 3 and one.seen.moved for one in tested)
+    assert all(one.seen.mechanisms >= 3 and one.seen.altered for one in tested)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_sound_apps_pass(app):
         (RunningMean, "clients or records were changed"),
         (DataSeed, "its noise differs"),
         (ReturnsMetrics, "result of the call, 1"),
-        (LocalNotBounded, "makes private in Flower: what enters it moves"),
+        (LocalNotBounded, "makes private in Flower: its input moves"),
         (ShrinkingNorm, "clipped updates in Flower: is beyond its bound"),
     ],
 )

@@ -25,7 +25,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian
-from dpfed.audit.round.one_round import OneStream
+from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
@@ -74,7 +74,7 @@ class OneSetting:
 
 
 def one_round(experiment, clients, seed):
-    stages, stream = experiment.method.stages, OneStream(seed)
+    stages, stream = experiment.method.stages, RandomnessByCallOrder(seed)
     for kind in (Integers, IntegerNoise):
         stages = stages.replace_stage(kind, lambda stage: replace(stage, randomness=stream))
     return OneSetting(stages, announced(experiment, uploads=clients), clients)

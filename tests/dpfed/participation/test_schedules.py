@@ -9,7 +9,7 @@ from scipy.stats import binom, chi2
 
 from accounting.compose.shown_schedules import counts_distribution
 from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
-from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
+from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule, rounds_of_clients
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
 from dpfed.participation.sampling import rounds_per_client
@@ -35,7 +35,7 @@ def drawn(who, rounds=12, seed=5):
 def test_cohorts_keep_to_their_schedule_and_sizes(who):
     """False alarm: 1e-6 of each check."""
     cohorts = drawn(who)
-    assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
+    assert cohorts_follow_schedule(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
     assert sizes_follow_schedule(who.law, who, [len(ids) for ids in cohorts], 1e-6)[0] is True
     assert all(np.all(np.diff(ids) > 0) for ids in cohorts)
     assert who.expected == pytest.approx(500 if who is not ALLOCATED else 750)
@@ -50,7 +50,7 @@ def test_a_lane_has_its_rounds_from_the_start_of_the_run():
     for number, ids in enumerate(drawn(LANES)):
         assert np.all(ids % 3 == number % 3)
     epoch = drawn(LANES, 6)
-    assert np.all(times_of(epoch, LANES.clients) == 1)
+    assert np.all(rounds_of_clients(epoch, LANES.clients) == 1)
     same = len(np.intersect1d(epoch[0], drawn(LANES)[6]))  # of 1,000 in the lane 500, in either epoch
     assert abs(same - 250) < 5 * math.sqrt(1000 * 0.25 * 0.75)
 
@@ -59,7 +59,7 @@ def test_a_lane_has_its_rounds_from_the_start_of_the_run():
 @pytest.mark.parametrize("rounds", [4, 9, 12])
 def test_numbers_of_participations_have_the_accounted_law(who, rounds):
     """Chi-square against the law that accounts rest on; a wrong alarm with probability 1e-6 a case."""
-    times = np.bincount(times_of(drawn(who, rounds), who.clients))
+    times = np.bincount(rounds_of_clients(drawn(who, rounds), who.clients))
     law = counts_distribution(who.law, rounds)
     expected = who.clients * law
     assert not times[len(law) :].any()
@@ -102,7 +102,7 @@ def test_blocks_of_clients_are_drawn_apart(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", 100)
     for who in ALL:
         cohorts = drawn(who)
-        assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
+        assert cohorts_follow_schedule(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
         first, second = ([ids[(ids >= low) & (ids < low + 100)] - low for ids in cohorts] for low in (0, 100))
         same = all(np.array_equal(one, two) for one, two in zip(first, second, strict=True))
         assert same == (who is CYCLIC and 100 % who.period == 0)
@@ -113,7 +113,7 @@ def test_blocks_of_clients_are_drawn_apart(monkeypatch):
 
 def test_a_reused_bin_is_found():
     epoch = drawn(BINS, 6)
-    passed, words = schedule_kept(BINS.law, epoch * 2, BINS.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(BINS.law, epoch * 2, BINS.clients, alpha=1e-6)
     assert passed is False
     assert "not drawn anew" in words
 
@@ -125,13 +125,13 @@ def test_a_tenth_of_reused_bins_is_found():
         keeps = np.concatenate([ids[ids < 300] for ids in (cohorts[place],)])
         cohorts[6 + place] = np.sort(np.concatenate([cohorts[6 + place][cohorts[6 + place] >= 300], keeps]))
     assert binom(3000, 1 / 6).sf(740) < 1e-20
-    assert schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
+    assert cohorts_follow_schedule(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
 
 
 def test_a_lane_that_is_changed_is_found():
     cohorts = drawn(LANES)
     cohorts[7] = np.sort(np.append(cohorts[7][1:], 2))
-    passed, words = schedule_kept(LANES.law, cohorts, LANES.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(LANES.law, cohorts, LANES.clients, alpha=1e-6)
     assert passed is False
     assert "of lane 2 takes part in a round of lane 1" in words
 
@@ -139,14 +139,14 @@ def test_a_lane_that_is_changed_is_found():
 def test_lanes_counted_from_the_start_of_an_epoch_of_another_length_are_found():
     """Cohorts in epochs of 5 rounds, where lane 0 follows lane 1."""
     cohorts = [np.flatnonzero(np.arange(3000) % 3 == number % 5 % 3)[::2] for number in range(12)]
-    passed, words = schedule_kept(LANES.law, cohorts, LANES.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(LANES.law, cohorts, LANES.clients, alpha=1e-6)
     assert passed is False
     assert "round 6" in words
 
 
 def test_reused_bins_of_lanes_are_found():
     epoch = drawn(LANES, 6)
-    passed, words = schedule_kept(LANES.law, epoch * 2, LANES.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(LANES.law, epoch * 2, LANES.clients, alpha=1e-6)
     assert passed is False
     assert "not drawn anew" in words
 
@@ -161,7 +161,7 @@ def test_cohorts_of_one_lane_alone_are_found():
 def test_an_epoch_that_is_skipped_is_found():
     cohorts = drawn(BINS)
     cohorts[3] = np.zeros(0, dtype=np.int64)
-    passed, words = schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(BINS.law, cohorts, BINS.clients, alpha=1e-6)
     assert passed is False
     assert "in none" in words
     assert sizes_follow_schedule(BINS.law, BINS, [len(ids) for ids in cohorts], 1e-6)[0] is False
@@ -172,18 +172,18 @@ def test_too_many_participations_are_found(who):
     cohorts = drawn(who)
     for number in range(6):
         cohorts[number] = np.union1d(cohorts[number], [17])
-    assert schedule_kept(who.law, cohorts, who.clients, alpha=1e-6)[0] is False
+    assert cohorts_follow_schedule(who.law, cohorts, who.clients, alpha=1e-6)[0] is False
 
 
 def test_another_order_than_the_public_one_is_found():
     cohorts = drawn(CYCLIC)
-    assert schedule_kept(CYCLIC.law, cohorts[1:] + cohorts[:1], CYCLIC.clients, alpha=1e-6)[0] is False
+    assert cohorts_follow_schedule(CYCLIC.law, cohorts[1:] + cohorts[:1], CYCLIC.clients, alpha=1e-6)[0] is False
 
 
 def test_a_coin_a_round_is_not_balls_and_bins():
     rng = np.random.default_rng(3)
     cohorts = [np.flatnonzero(rng.random(3000) < 1 / 6) for _ in range(6)]
-    assert schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
+    assert cohorts_follow_schedule(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
 
 
 def test_an_allocation_needs_whole_participations():
@@ -195,7 +195,7 @@ def test_an_allocation_needs_whole_participations():
 def test_secret_lanes_are_kept_for_a_run_drawn_for_each_id_and_audited():
     """A lane belongs to a client's id, whoever else there is; another run draws anew, here 1 of 3 lanes the same."""
     cohorts = drawn(SECRET, rounds=18)
-    passed, words = schedule_kept(SECRET.law, cohorts, 3000, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(SECRET.law, cohorts, 3000, alpha=1e-6)
     assert passed
     assert "each in its secret lane of 3, drawn anew" in words
     lane, other = np.zeros(3000, dtype=int), np.zeros(3000, dtype=int)
@@ -231,6 +231,6 @@ def test_faults_of_secret_lanes_are_found():
 
 
 def kept_words(cohorts, ids):
-    passed, words = schedule_kept(cohorts.law, ids, cohorts.clients, alpha=1e-6)
+    passed, words = cohorts_follow_schedule(cohorts.law, ids, cohorts.clients, alpha=1e-6)
     assert passed is False
     return words

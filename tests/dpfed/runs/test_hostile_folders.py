@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from reference.bounded import bounded
 
-from dpfed.audit.evidence.cohort_distribution import most_rounds, poisson_finding, size_distribution
+from dpfed.audit.evidence.cohort_distribution import most_testable_rounds, poisson_finding, size_distribution
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.participation.sampling import sampler
@@ -155,8 +155,8 @@ def test_cohorts_are_tested_in_bounded_memory():
     law = size_distribution(sampler("poisson", clients=10**7, cohort=5 * 10**6))
     sizes = [5 * 10**6] * 100_000
     with bounded(megabytes=1500):
-        assert poisson_finding(law, 5 * 10**6, sizes[: most_rounds(law)], 1e-6)[0] is False
-    assert most_rounds(size_distribution(sampler("poisson", clients=10**6, cohort=10**3))) > 4000
+        assert poisson_finding(law, 5 * 10**6, sizes[: most_testable_rounds(law)], 1e-6)[0] is False
+    assert most_testable_rounds(size_distribution(sampler("poisson", clients=10**6, cohort=10**3))) > 4000
 
 
 STRANGE = [None, True, "x", [], {}, -1, 10**400, float("nan"), 1e308]

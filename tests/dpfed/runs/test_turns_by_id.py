@@ -14,7 +14,7 @@ import dpfed
 import dpfed.runs.experiment
 import dpfed.runs.training
 from accounting import Plan, budget
-from dpfed.audit.evidence.cohort_members import schedule_kept
+from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule
 from dpfed.audit.run import audit_run
 from dpfed.data import from_arrays, from_clients
 from dpfed.data.client_ids import ClientIds
@@ -93,12 +93,12 @@ def test_a_client_of_a_column_takes_part_once_an_epoch_in_its_lane():
     ids = ClientIds.of(sorted(NAMES))
     who = BallsAndBinsCohorts(clients=60, bins=6, lanes=3, stream="s", ids=ids)
     cohorts = [who.sample(Simulated(seeds=Seeds(root=2)), number) for number in range(24)]
-    passed, words = schedule_kept(who.law, cohorts, 60, alpha=1e-6, ids=ids)
+    passed, words = cohorts_follow_schedule(who.law, cohorts, 60, alpha=1e-6, ids=ids)
     assert passed, words
-    assert "4 whole epochs with every client once, each in its lane of 3, drawn anew" in words
+    assert "4 complete epochs have every client once, each in its lane of 3, drawn anew" in words
     by_place = replace(who, ids=None)
     wrong = [by_place.sample(Simulated(seeds=Seeds(root=2)), number) for number in range(24)]
-    passed, words = schedule_kept(who.law, wrong, 60, alpha=1e-6, ids=ids)
+    passed, words = cohorts_follow_schedule(who.law, wrong, 60, alpha=1e-6, ids=ids)
     assert not passed
     assert "takes part in a round of lane" in words
 
@@ -261,5 +261,5 @@ def test_a_public_order_by_id_is_in_every_turn_once():
     who = CyclicCohorts(clients=60, period=6, stream="s", ids=ClientIds.of(NAMES))
     cohorts = [who.sample(Simulated(seeds=Seeds(root=1)), number) for number in range(6)]
     assert sorted(np.concatenate(cohorts).tolist()) == list(range(60))
-    assert schedule_kept(who.law, cohorts, 60, alpha=1e-6, ids=who.ids)[0]
-    assert not schedule_kept(who.law, cohorts[::-1], 60, alpha=1e-6, ids=who.ids)[0]
+    assert cohorts_follow_schedule(who.law, cohorts, 60, alpha=1e-6, ids=who.ids)[0]
+    assert not cohorts_follow_schedule(who.law, cohorts[::-1], 60, alpha=1e-6, ids=who.ids)[0]

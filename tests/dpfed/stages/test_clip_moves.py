@@ -10,8 +10,8 @@ import torch
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.sum_evidence import rows_are_bounded
 from dpfed.audit.round.bound_checks import norm_check, window_check
-from dpfed.audit.round.method_setting import configured, round_of
-from dpfed.audit.round.round_audit import claimed
+from dpfed.audit.round.method_setting import audited_configuration, round_of
+from dpfed.audit.round.round_audit import claim_of_round
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.runs import loop
@@ -27,7 +27,7 @@ FISHER = ("privacy.clip_norm=0.6", "privacy.linf_clip=0.1", "privacy.clip_metric
 
 def made(*settings):
     """A round of private FedPM on a small network."""
-    return round_of(build(configured("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", *settings])))
+    return round_of(build(audited_configuration("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", *settings])))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -61,7 +61,7 @@ def test_a_clip_in_another_metric_than_is_charged_is_refused():
 
 def test_the_audit_measures_in_the_metric_and_sees_one_that_is_too_wide(monkeypatch):
     one = made(*FISHER)
-    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
     assert norm_check(one, claim, size).passed
     sound = ClipMoves.units
     monkeypatch.setattr(ClipMoves, "units", lambda self, reference: 1.1 * sound(self, reference))
@@ -71,7 +71,7 @@ def test_the_audit_measures_in_the_metric_and_sees_one_that_is_too_wide(monkeypa
 @pytest.mark.slow
 def test_the_window_is_checked_on_rows_and_on_what_fills_up():
     one = made(*CLIPS)
-    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
     assert claim.coins.others == "near-reference"
     assert window_check(one, claim, size).passed
     without = replace(one, method=replace(one.method, stages=one.method.stages.without(ClipMoves)))
@@ -82,7 +82,7 @@ def test_the_window_is_checked_on_rows_and_on_what_fills_up():
 def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
     """The default edge would bring them back into the window."""
     one = made(*CLIPS, "privacy.edge=0.1")
-    size, claim = one.method.clients.course.size, claimed(one, 1e-5)
+    size, claim = one.method.clients.course.size, claim_of_round(one, 1e-5)
     sound = PrivateCoins._draw_samples
 
     def elsewhere(self, reference, row, *path):
@@ -95,18 +95,18 @@ def test_coins_that_fill_up_from_elsewhere_are_seen(shift, monkeypatch):
 @pytest.mark.slow
 def test_who_is_relied_on_follows_the_sum_and_can_be_said():
     plain, secure = made(*CLIPS), made(*CLIPS, "aggregation.kind=masked")
-    assert claimed(plain, 1e-5).coins.others == "near-reference"
-    assert claimed(secure, 1e-5).coins.others == "anywhere"
-    assert window_check(secure, claimed(secure, 1e-5), secure.method.clients.course.size) is None
+    assert claim_of_round(plain, 1e-5).coins.others == "near-reference"
+    assert claim_of_round(secure, 1e-5).coins.others == "anywhere"
+    assert window_check(secure, claim_of_round(secure, 1e-5), secure.method.clients.course.size) is None
     said = made(*CLIPS, "aggregation.kind=masked", "privacy.others=near-reference")
-    assert claimed(said, 1e-5).coins.others == "near-reference"
+    assert claim_of_round(said, 1e-5).coins.others == "near-reference"
 
 
 @pytest.mark.slow
 def test_signs_are_charged_for_coins_that_move_from_one_half():
     settings = ["model.hidden=[2]", "privacy.noise=coins", "privacy.edge=0.2", "privacy.epsilon=90.0", *CLIPS]
-    one = round_of(build(configured("stochastic-sign", [*settings, "method.options.bound=0.01"])))
-    assert claimed(one, 1e-5).coins.reference == 0.5
+    one = round_of(build(audited_configuration("stochastic-sign", [*settings, "method.options.bound=0.01"])))
+    assert claim_of_round(one, 1e-5).coins.reference == 0.5
     stage = one.method.stages.find(PrivateCoins)
     with pytest.raises(ConfigError, match=r"public probabilities other than 0\.5"):
         stage.client(torch.zeros(1, 3), np.arange(1), a_round(torch.tensor([0.5, 0.5, 0.4])))
@@ -129,7 +129,9 @@ def test_what_does_not_fit_is_refused(settings, words):
 
 def ran(folder, *settings):
     """A run of one round, and what an audit of its files says of its rows."""
-    tables = configured("fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", "federation.rounds=1", *settings])
+    tables = audited_configuration(
+        "fedpm", ["model.hidden=[2]", "privacy.epsilon=100.0", "federation.rounds=1", *settings]
+    )
     outcome = loop.run(build(tables), folder)
     return rows_are_bounded(RunFiles(outcome.folder))
 

@@ -1,4 +1,4 @@
-"""Two runs of a replay audit: the first is recorded, the second is compared with it, value by value."""
+"""Runs of a replay audit: the first run is recorded, a second run is compared with it value by value."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from dpfed.replayed import Ids, Norm, Part
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str, int | tuple[int, int] | None, int]
-"""Round from 0 (-1: before and between), name, client or (client, record), and number of earlier uses."""
+"""Key of a value: (round from 0, or -1 outside rounds; name; client or (client, record); number of earlier uses)."""
 
 ROUNDING = 1e-4
-"""Differences of sums of floats, relative to their largest entry, by another order of additions."""
+"""Largest difference of float sums, relative to their largest entry, that a different order of additions explains."""
 
 
-class Stopped(BaseException):
-    """End of the second run after a difference."""
+class RunStopped(BaseException):
+    """Signal that ends a run of the audit: after a difference, or after its last round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Value that differs although only a mechanism's output may depend on the change.
+    """Value outside all mechanisms that depends on the changed data, or a bound that the code exceeds.
 
-    round:  from 1; None outside rounds
-    by, allowed: of values that may differ by that much; else None
-    made_by: module of a network, or loss, in which it arises ("in ...", "between ..."), by an explaining run; else ""
+    value:   name of the value
+    words:   description of the difference
+    round:   number of the round, from 1; None outside rounds
+    by:      size of the difference; None if it has none. allowed: largest allowed size; None if by is None
+    made_by: network module or loss in which the difference arises ("in ...", "between ..."); "" if not explained
     """
 
     value: str
@@ -50,29 +52,29 @@ class Difference:
 
     @property
     def as_text(self) -> str:
-        """Return a sentence for a reader."""
+        """Description for a reader: round, client, record, value and difference."""
         where = [] if self.round is None else [f"round {self.round}"]
         where += [] if self.client is None else [f"client {self.client}"]
         where += [] if self.record is None else [f"record {self.record}"]
         much = "" if self.by is None else f" by {self.by:.3g}"
-        much += "" if self.allowed is None else f", allowed are {self.allowed:.3g}"
+        much += "" if self.allowed is None else f", at most {self.allowed:.3g} allowed"
         much += f"; it arises {self.made_by}" if self.made_by else ""
         return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
 
 
 @dataclass
-class Seen:
-    """Differences of a run of the audit, and the parts that it has exercised."""
+class RunFindings:
+    """Differences that a run of the audit found, and counts of compared values."""
 
     differences: list[Difference] = field(default_factory=list)
     exempt: Counter[str] = field(default_factory=Counter)
     values: int = 0
     rows: int = 0
-    moved: int = 0
-    """Values that the pair's change has moved: rows, inputs of mechanisms, values of the changed clients."""
+    altered: int = 0
+    """Number of values that the pair's change has altered: rows, inputs of mechanisms, values of changed clients."""
     mechanisms: int = 0
     used: float = 0.0
-    """The largest part of an allowed sensitivity that was used."""
+    """Largest move of a mechanism's input, as a part of the allowed sensitivity."""
     rounds: int = 0
     present: list[list[int]] = field(default_factory=list)
     units: int = 0
@@ -87,7 +89,7 @@ class Seen:
 
 
 class Recording:
-    """Values of the first run: digests in memory, inputs and outputs of mechanisms on disk."""
+    """Recorded values of the first run: digests in memory, inputs and outputs of mechanisms on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -119,23 +121,23 @@ class Recording:
     @classmethod
     def load(cls, folder: Path) -> Recording:
         made = cls(folder)
-        vars(made).update(pickle.loads((folder / "values").read_bytes()))  # this audit's own file
+        vars(made).update(pickle.loads((folder / "values").read_bytes()))  # a file that this audit has written
         return made
 
 
-class World:
-    """One run of the audit; pair: None in the first."""
+class ReplayRun:
+    """Run of a replay audit that compares marked values. pair: changed clients; None for the first run."""
 
     def __init__(self, pair: Pair | None, recording: Recording) -> None:
         self.pair, self.recording = pair, recording
-        self.seen = Seen()
+        self.seen = RunFindings()
         self.round = -1
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
-        self.only: frozenset[str] | None = None
-        """Names that are compared; None: all of them."""
+        self.compared_names: frozenset[str] | None = None
+        """Names of the values that are compared; None for all values."""
         self.rank, self.ranks, self.ranks_lost = 0, 1, 0
-        self.met: set[Key] = set()
-        """Keys of all values that this run has had."""
+        self.met_keys: set[Key] = set()
+        """Keys of all values that this run has computed."""
         self._times: Counter[tuple[int, str, object]] = Counter()
         self._lock = threading.Lock()
 
@@ -152,9 +154,9 @@ class World:
         key = self._key(name, client)
         if self.first:
             self.recording.values[key] = found
-        elif self._is_own(client):
-            self.seen.moved += self.recording.values.get(key) != found
-        elif self._compares(name):
+        elif self._belongs_to_changed(client):
+            self.seen.altered += self.recording.values.get(key) != found
+        elif self._is_compared(name):
             before = self.recording.values.get(key)
             if before is None:
                 self.finding("is in the second run only", key)
@@ -168,22 +170,22 @@ class World:
             place = at if at is not None else self._times[self.round, name, client]
             self._times[self.round, name, client] += 1
             key = (self.round, name, client, place)
-            self.met.add(key)
+            self.met_keys.add(key)
             self.seen.values += 1
             return key
 
-    def _is_own(self, client: int | tuple[int, int] | None) -> bool:
-        """Return True if the value belongs to the changed clients."""
+    def _belongs_to_changed(self, client: int | tuple[int, int] | None) -> bool:
+        """Return True if the value belongs to a changed client or to the changed record."""
         record = None if self.pair is None else self.pair.record
         if isinstance(client, tuple):
             return client[0] in self.changed and record in (None, client[1])
         return record is None and client in self.changed
 
-    def _compares(self, name: str) -> bool:
-        return self.only is None or name in self.only
+    def _is_compared(self, name: str) -> bool:
+        return self.compared_names is None or name in self.compared_names
 
     def finding(self, words: str, key: Key, *, by: float | None = None, allowed: float | None = None) -> None:
-        """Record a difference; the first one ends the run at the next possible place."""
+        """Record a difference; after the first one, the run ends at the next call of `stop_if_found`."""
         number, name, client, _ = key
         record = client[1] if isinstance(client, tuple) else None
         self.seen.differences.append(
@@ -199,35 +201,37 @@ class World:
         )
 
     def stop_if_found(self) -> None:
-        """Raise Stopped in the second run if a difference was found; rank 0 ends the other ranks."""
+        """Raise Stopped in the second run if a difference was found; only rank 0 raises, which ends all other ranks."""
         if not self.first and self.seen.differences and not self.rank:
-            raise Stopped
+            raise RunStopped
 
-    def ends(self) -> None:
-        """Find values of the first run that the second did not have."""
+    def check_missing_values(self) -> None:
+        """Record a finding for the first value of the first run that the second run did not compute."""
         if self.first or self.seen.differences:
             return
         for key in [*self.recording.values, *self.recording.arrays]:
-            compared = not self._is_own(key[2]) and self._compares(key[1]) and not self.may_miss(key)
-            if compared and key not in self.met and key[0] <= self.round:
+            compared = not self._belongs_to_changed(key[2]) and self._is_compared(key[1]) and not self.may_miss(key)
+            if compared and key not in self.met_keys and key[0] <= self.round:
                 self.finding("is in the first run only", key)
                 return
 
-    def gather_seen(self, recording: Recording, seen: Seen, met: set[Key]) -> None:
-        """Add what another rank has recorded and compared. What both have, an announcement, must be equal."""
+    def gather_seen(self, recording: Recording, seen: RunFindings, met: set[Key]) -> None:
+        """Add the recording and the comparisons of another rank. Values of both ranks, such as announcements, must be
+        equal.
+        """
         for key, value in recording.values.items() if self.first else ():
             if self.recording.values.setdefault(key, value) != value:
                 self.finding("differs between ranks", key)
         if self.first:
             self.recording.arrays |= recording.arrays
-        self.met |= met
+        self.met_keys |= met
         self.seen.differences = sorted([*self.seen.differences, *seen.differences], key=lambda one: one.round or 0)
-        for name in ("values", "rows", "moved", "mechanisms"):
+        for name in ("values", "rows", "altered", "mechanisms"):
             setattr(self.seen, name, getattr(self.seen, name) + getattr(seen, name))
         self.seen.used = max(self.seen.used, seen.used)
 
     def may_miss(self, key: Key) -> bool:
-        """Return True if the second run need not have the value."""
+        """Return True if the second run need not compute the value."""
         return False
 
     # ---- mechanisms
@@ -245,12 +249,12 @@ class World:
         units: int | None = None,
         adds_noise: bool = True,
     ) -> Any:
-        """Compare a mechanism's input and its noise, and return the first run's output.
+        """Compare a mechanism's input and its noise, and return the output of the first run.
 
-        units: number of the changed clients that take part; default: all. adds_noise: the output is the input plus
-        noise
+        units: number of changed clients that take part; None for all. adds_noise: True if the output is the input plus
+        noise.
         """
-        entered, left = plain(given), plain(noisy)
+        entered, left = as_array(given), as_array(noisy)
         key = self._key(name, client, step)
         self.seen.mechanisms += 1
         if adds_noise and entered.shape == left.shape and len(left) and bool(np.all(left == entered)):
@@ -259,14 +263,14 @@ class World:
             self.recording.put(key, entered, left)
             return noisy
         if key not in self.recording.arrays:
-            if self._compares(name):
+            if self._is_compared(name):
                 self.finding("is in the second run only", key)
             return noisy
         entered_1, left_1 = self.recording.get(key)
-        self.seen.moved += not np.array_equal(entered_1, entered)
-        if self._compares(name):
+        self.seen.altered += not np.array_equal(entered_1, entered)
+        if self._is_compared(name):
             self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
-        return like(left_1, noisy)
+        return in_form_of(left_1, noisy)
 
     def _compare_mechanism(
         self,
@@ -289,29 +293,29 @@ class World:
             exempt = (self.pair.record is not None and client in self.changed) or client is None
             count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
             allowed = count * self.pair.times * sensitivity if exempt else 0.0
-            by = length(self.moved(one[0], two[0]), norm)
+            by = norm_of(self.difference(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
                 1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
             ):
-                self.finding("what enters it moves", key, by=by, allowed=allowed)
+                self.finding("its input moves", key, by=by, allowed=allowed)
             elif allowed:
                 self.seen.used = max(self.seen.used, by / allowed)
         if adds_noise and one[0].shape == one[1].shape:
-            noise = [self.moved(entered, left) for entered, left in (one, two)]
+            noise = [self.difference(entered, left) for entered, left in (one, two)]
             apart = float(np.abs(noise[0] - noise[1]).max(initial=0))
             size = max(scale, float(np.abs(one[1].astype(np.float64)).max(initial=0)))
             if apart > (0.0 if whole else ROUNDING * size):
                 self.finding("its noise differs", key, by=apart, allowed=0.0 if whole else ROUNDING * size)
         return None
 
-    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
         """Return the difference two - one."""
         if one.dtype.kind in "iu":
             return (two.astype(np.int64) - one.astype(np.int64)).astype(np.float64)
         with np.errstate(all="ignore"):
             return two.astype(np.float64) - one.astype(np.float64)
 
-    # ---- of a dpfed.run; `dpfed.audit.replays.rounds.RoundsWorld` compares its rounds
+    # ---- parts of a dpfed.run, whose rounds `dpfed.audit.replays.rounds.ReplayRunOfRounds` compares
 
     @property
     def rounds(self) -> Any:
@@ -319,7 +323,7 @@ class World:
 
     @property
     def writes_reports(self) -> bool:
-        """True if the run writes its report, which takes longer than three small rounds."""
+        """True if the run writes its report; few runs do, since a report takes longer than three small rounds."""
         if self.pair is None:
             return True
         return self.pair.change == SAME or (self.pair.change == "far" and len(self.changed) > 1)
@@ -344,10 +348,12 @@ class World:
 
     def reseed(self, name: str) -> None:
         place = self._times[self.round, name, None]
-        seed_all(int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little"))
+        seed_global_generators(
+            int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little")
+        )
 
 
-def seed_all(seed: int) -> None:
+def seed_global_generators(seed: int) -> None:
     """Seed the global generators of Python, numpy and, if it is loaded, torch."""
     import random
     import sys
@@ -358,23 +364,23 @@ def seed_all(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def plain(value: Any) -> NDArray[Any]:
-    """Return a number, an array, a tensor, or a sequence of these end to end, as one array."""
+def as_array(value: Any) -> NDArray[Any]:
+    """Return a number, an array or a tensor as an array; a sequence of these is concatenated."""
     if isinstance(value, list | tuple):
-        parts = [plain(one).reshape(-1) for one in value]
+        parts = [as_array(one).reshape(-1) for one in value]
         return np.concatenate(parts) if parts else np.zeros(0)
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.atleast_1d(np.array(value))
 
 
-def like(array: NDArray[Any], value: Any) -> Any:
-    """Return `array` in the form of `value`."""
+def in_form_of(array: NDArray[Any], value: Any) -> Any:
+    """Return the entries of `array` as an object of the type, shape and dtype of `value`."""
     if isinstance(value, list | tuple):
         made, start = [], 0
         for one in value:
-            size = plain(one).size
-            made.append(like(array[start : start + size], one))
+            size = as_array(one).size
+            made.append(in_form_of(array[start : start + size], one))
             start += size
         return type(value)(made)
     if hasattr(value, "detach"):
@@ -387,9 +393,10 @@ def like(array: NDArray[Any], value: Any) -> Any:
 
 
 def digest(value: object) -> str:
-    """Return a digest of the value, equal if and only if it is, except with probability 2^-128. Arrays by their bits.
+    """Return a digest of the value; arrays are compared by their bits.
 
-    SHA-256, which processors have instructions for: rows of millions of numbers are hashed after every stage.
+    Digests of different values are equal with probability 2^-128. SHA-256 is used since processors have instructions
+    for it: rows of millions of numbers are hashed after every stage.
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -403,8 +410,8 @@ def digest(value: object) -> str:
     return repr(value)
 
 
-def length(moved: Floats, norm: Norm) -> float:
-    """Return the norm of a difference; NaN if it holds one."""
+def norm_of(moved: Floats, norm: Norm) -> float:
+    """Return the norm of a difference; NaN if the difference has a NaN."""
     with np.errstate(all="ignore"):
         flat = moved.reshape(-1)
         order: float = {"l1": 1, "l2": 2, "linf": math.inf}[norm]

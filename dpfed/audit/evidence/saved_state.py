@@ -1,4 +1,4 @@
-"""Last checkpoint and model of a finished run, read without trusting them."""
+"""Last checkpoint and model of a finished run, which are validated when they are read, since they are not trusted."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ _MEMORY = "memory."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Saved:
+class SavedState:
     """Content of checkpoint.safetensors.
 
-    Finished rounds, clip norm and model of the next round's start, the memory of the server's rule, and the header.
+    round: number of finished rounds. clip_norm, broadcast: clip norm and model at the start of the next round.
+    header: header of the file. memory: memory of the server's rule.
     """
 
     round: int
     clip_norm: float
     broadcast: Tensor
-    facts: Mapping[str, str]
+    header: Mapping[str, str]
     memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def saved_in(path: Path) -> Saved:
-    """Return the checkpoint of a folder. Errors: Unavailable if it is missing, damaged, or of a format without such
-    values.
-    """
+def read_checkpoint(path: Path) -> SavedState:
+    """Return the content of a checkpoint file. Errors: Unavailable if it is missing, damaged, or lacks a value."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -47,7 +46,7 @@ def saved_in(path: Path) -> Saved:
                 if name.startswith(_MEMORY)
             }
         done, clip_norm = int(facts["round"]), float(facts["clip_norm"])
-        saved = Saved(round=done, clip_norm=clip_norm, broadcast=broadcast, facts=facts, memory=memory)
+        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, header=facts, memory=memory)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
     alike = all(one.shape == broadcast.shape and one.dtype == broadcast.dtype for one in memory.values())
@@ -57,9 +56,9 @@ def saved_in(path: Path) -> Saved:
 
 
 def _require_file(path: Path) -> None:
-    """Raise Unavailable for anything but a regular file: reading a pipe would wait."""
+    """Raise Unavailable unless the path is a regular file, since reading a pipe could wait forever."""
     if not path.is_file():
-        raise Unavailable(f"{path.name}: is missing, or no file.")
+        raise Unavailable(f"{path.name}: is missing, or not a regular file.")
 
 
 def sha256_of(path: Path) -> str:
@@ -72,8 +71,8 @@ def sha256_of(path: Path) -> str:
         raise Unavailable(f"{path.name}: cannot be read ({error.strerror}).") from None
 
 
-def values_of(path: Path) -> NDArray[np.float32]:
-    """Return all numbers of a file of tensors, sorted, without the fixed ones, which no round releases."""
+def sorted_values_of(path: Path) -> NDArray[np.float32]:
+    """Return all numbers of a safetensors file, sorted, without fixed tensors, which no round releases."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Records of an audited round: an observer of its stages, and small parts that record beside those that run."""
+"""Recorders of an audited round: an observer of its stages, and wrappers that record the server's rule and state."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
 _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
-class SeenRows:
-    """Observer of rows and their sum as they pass stages.
+class RowRecorder:
+    """Observer that keeps the rows of a round between stages, and their sum.
 
-    bounded: after the bound [n, sent] (without one, after the map). given: as they are encoded [n, sent]. arrived: as
-    they leave the wire, or a bound behind it [n, width]. total: the decoded sum [width].
+    bounded: rows after the bound [n, sent], or after the map if there is no bound. given: rows that enter the encoding
+    [n, sent]. arrived: rows after the wire, or after a bound behind it [n, width]. total: decoded sum [width].
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -51,7 +51,7 @@ class SeenRows:
 
     @property
     def uploads(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Encoded [sent] and arrived [width] row of each client."""
+        """For each client, the row that enters the encoding [sent] and the row that arrives [width]."""
         if not self._ids:
             return {}
         rows = zip(self.given, self.arrived, strict=True)
@@ -85,7 +85,7 @@ class SeenRows:
 
 
 class RecordedRule:
-    """Server's rule with a record of its inputs."""
+    """Server's rule that records its last inputs."""
 
     def __init__(self, rule: ServerRule) -> None:
         self._rule = rule
@@ -96,13 +96,13 @@ class RecordedRule:
         self.move, self.count = mean_move.clone(), count
         return self._rule.step(state, mean_move, count=count)
 
-    def again(self, before: ServerState) -> ServerState | None:
-        """Return the state that the rule makes of its last input; None if it got none."""
+    def repeat_last_step(self, before: ServerState) -> ServerState | None:
+        """Return the state that the rule computes from `before` and its last inputs; None if it was not called."""
         return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
 
 
-class LastState(Stage):
-    """Stage at the end of a chain: does nothing, and records the state that the others' `next_state` returned."""
+class StateRecorder(Stage):
+    """Last stage of a chain, which changes nothing and records the clip norm of the next state."""
 
     def __init__(self) -> None:
         self.clip_norm: float | None = None
@@ -112,8 +112,8 @@ class LastState(Stage):
         return state
 
 
-class KeptEntries:
-    """Ledger that keeps its lines in memory."""
+class LedgerInMemory:
+    """Ledger that keeps its entries in memory."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
