@@ -146,8 +146,8 @@ def run(
         raise ConfigError("resume=True without out: name the run folder to resume.")
     if own.given_names and engine != "in-process":
         raise ConfigError(
-            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which require "
-            "names. Register the objects in a file of your own (--load), and give their names."
+            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which "
+            "require names. Register the objects in a file of your own (--load), and give their names."
         )
     begun = Path(out) if resume and out is not None else None
     with naming_missing_code(begun):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dpfed import data, models
 from dpfed.clients.losses import OWN
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.errors import ConfigError
-from dpfed.runs.resuming import own_code_in
+from dpfed.runs.resuming import read_own_code
 
 SAME_RUN = "the same run"
 ANOTHER_RUN = "another run with equal settings; secret noise and cohorts cannot be repeated"
@@ -22,7 +22,7 @@ def repeat_command(folder: Path, tables: Mapping[str, object], *, config: str, o
     tables: configuration of the run. config: path of config.toml for the reader of the command. A run that used Python
     objects or code typed in a session is repeated by a Python call instead.
     """
-    own = own_code_in(folder)
+    own = read_own_code(folder)
     words = ANOTHER_RUN if _subtable(tables, "run").get("randomness") == "secure" else SAME_RUN
     if objects := _unnamed_objects(tables, own):
         given = "".join(f", {name}=..." for name in objects if name != "code")
@@ -41,7 +41,7 @@ def _subtable(tables: Mapping[str, object], name: str) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _unnamed_objects(tables: Mapping[str, object], own: tuple[OwnFile, ...]) -> list[str]:
+def _unnamed_objects(tables: Mapping[str, object], own: tuple[UserCodeFile, ...]) -> list[str]:
     """Return inputs that no command can name: arguments of `dpfed.run`, and "code" for code typed in a session."""
     found = [] if all(one.sha256 for one in own) else ["code"]
     for key, check in (("data", data.check_name), ("model", models.check_name)):

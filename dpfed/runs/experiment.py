@@ -59,7 +59,7 @@ from dpfed.runs.training import (
     local_training,
     network_of,
     start_of_rounds,
-    training_after_trial,
+    training_after_custom_trial,
 )
 from dpfed.seeds import Seeds
 from dpfed.server.readout import MovingAverage, Readout
@@ -172,7 +172,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         )
     broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
     if start is not None:
-        clients = training_after_trial(config, clients, broadcast.to(device), dataset, start)
+        clients = training_after_custom_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
         specification=specification,

@@ -152,7 +152,7 @@ def is_custom(config: Config, own: CustomObjects) -> bool:
     return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
 
 
-def training_after_trial(
+def training_after_custom_trial(
     config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: InitialState
 ) -> LocalTraining:
     """Return the local training of a custom network or loss, after a trial on test samples.

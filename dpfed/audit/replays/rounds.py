@@ -78,8 +78,7 @@ class RowDigests:
 
 
 class ReplayRunOfRounds(ReplayRun):
-    """Run of a replay audit that compares dpfed's rounds; it implements `dpfed.round.RoundComparison` and the observer of
-    rows.
+    """Run of a replay audit that compares dpfed's rounds: a `dpfed.round.RoundComparison` and an observer of rows.
 
     loop: True to train clients one by one, so that no client's number of samples affects the rounding of others
     most: number of rounds after which the run ends; None for all
@@ -262,6 +261,7 @@ class ReplayRunOfRounds(ReplayRun):
         assert self._method is not None
         changed = self._compare_rows(f"row after {type(stage).__name__}", rows, ids)
         if self._is_private(stage):
+            self._charged = dict(zip(ids.tolist(), rows.detach().cpu().numpy().copy(), strict=True))
             self._check_noise_in_rows(type(stage).__name__, changed, ids)
             if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
                 self._compare_noise(type(stage).__name__, ids)
@@ -358,7 +358,7 @@ class ReplayRunOfRounds(ReplayRun):
         for row, client in zip(rows.detach().cpu().numpy(), ids.tolist(), strict=True):
             charged = self._charged.pop(client, row)
             if charged.shape == row.shape and not np.array_equal(charged, row):
-                apart = float(np.abs(self.moved(charged, row)).max())
+                apart = float(np.abs(self.difference(charged, row)).max())
                 if apart != 0:
                     self.finding(
                         "differs from its bounded row", (self.round, "upload", client, 0), by=apart, allowed=0.0

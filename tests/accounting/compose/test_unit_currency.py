@@ -10,7 +10,7 @@ from accounting import Composed, Gaussian, PoissonSampling
 from accounting.compose import pld
 from accounting.compose.loss_distribution import LossDistribution
 from accounting.compose.twins import continuous
-from accounting.compose.unit_currency import _profile_on_grid, _largest_excess, currency, is_quieter
+from accounting.compose.unit_currency import _largest_excess, _profile_on_grid, currency, is_quieter
 from accounting.mechanisms import (
     BallsAndBins,
     BernoulliAggregate,

@@ -228,7 +228,7 @@ def scores_write() -> None:
 
 def no_trial() -> None:
     """Custom networks and losses are neither tried nor put back between clients."""
-    experiment.training_after_trial = lambda config, clients, broadcast, dataset, start: clients
+    experiment.training_after_custom_trial = lambda config, clients, broadcast, dataset, start: clients
     experiment.require_records_apart = lambda *given, **named: None
     InitialState.restore = lambda self: None
     State.restore = lambda self, *given: None
