@@ -7,7 +7,7 @@ from dataclasses import replace
 import mpmath as mp
 import numpy as np
 import pytest
-from reference import integer_laws as laws
+from reference import integer_distributions as laws
 
 from accounting import (
     Composed,

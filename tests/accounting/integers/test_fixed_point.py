@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reference import integer_laws
+from reference import integer_distributions
 from scipy.stats import norm
 
 from accounting import Plan
@@ -83,7 +83,7 @@ def test_l1_of_small_integer_vectors_by_enumeration():
 @pytest.mark.parametrize(("variance", "probability"), [(0.3, 1e-3), (4.0, 1e-6), (40.0, 1e-6), (400.0, 1e-3)])
 def test_the_modulus_holds_one_coordinate_and_two_bits_less_would_not(law, variance, probability):
     reach = 60 + int(20 * math.sqrt(variance))
-    noise = getattr(integer_laws, law.replace("-", "_"))(variance, reach)
+    noise = getattr(integer_distributions, law.replace("-", "_"))(variance, reach)
     uploads, clip = 3, 2.0
     bits = fixed_point.sum_bits(
         law=law, uploads=uploads, dimension=1, scaled_clip=clip, noise_variance=variance, rotate=False,

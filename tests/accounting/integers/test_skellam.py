@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from reference import integer_laws as laws
+from reference import integer_distributions as laws
 
 from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Skellam, Subsampled, guarantee
 from accounting.compose import rdp

@@ -7,13 +7,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from dpfed.mechanisms.integer_laws import SkellamLaw
 from scipy.stats import binom
 
 from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
 from dpfed.diagnostics.noise_record import noise_record
+from dpfed.mechanisms.integer_distributions import SkellamLaw
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated

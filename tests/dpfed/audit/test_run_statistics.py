@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from scipy.stats import binom, norm
 
 from dpfed.audit.evidence import cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.cohort_members import RecordedCohorts
 from dpfed.audit.evidence.noise_evidence import ChargedNoise
 from dpfed.diagnostics import noise_record
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
 from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds

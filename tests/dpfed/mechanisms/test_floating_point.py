@@ -12,10 +12,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.mechanisms.bernoulli import Coins
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
 from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.inversion import draw
 from dpfed.randomness import Secure, Simulated

@@ -9,11 +9,11 @@ from bisect import bisect_right
 import mpmath
 import numpy as np
 import pytest
-from dpfed.mechanisms.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 from scipy import special, stats
 
 from dpfed.errors import ConfigError
 from dpfed.mechanisms import inversion
+from dpfed.mechanisms.integer_distributions import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 

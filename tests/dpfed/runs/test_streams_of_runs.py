@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 
 from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
 from dpfed.randomness import Simulated
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
