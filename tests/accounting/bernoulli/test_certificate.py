@@ -231,12 +231,15 @@ def test_the_running_minimum_counts():
     of the minimum so far; here the minimum so far holds, since what passed at a variance passes at all above."""
     path = Path(variances=np.array([0.1, 0.2, 0.3, 10.0]), rates=np.array([2.0, 1.0, 3.0, 3.0]), move=0.0)
     # From 0.1: 0.05 of squared norm at rate 2, then at rate 1 for the rest.
-    assert path._order_from(0, 0.5) == pytest.approx(0.2 + 0.45, rel=1e-6)
+    assert path._final_variance_from(0, 0.5) == pytest.approx(0.2 + 0.45, rel=1e-6)
     falling = Path(variances=np.array([0.1, 0.2, 0.3, 10.0]), rates=np.array([2.0, 1.0, 1.0, 1.0]), move=0.3)
-    assert falling._order_from(0, 0.5) == pytest.approx(
+    assert falling._final_variance_from(0, 0.5) == pytest.approx(
         0.2 + 0.45 + (2 - 1) * 0.09, rel=1e-6
     )  # one coordinate straddles
-    assert Path(variances=np.array([0.1, 0.2]), rates=np.array([2.0, 1.0]), move=0.0)._order_from(0, 9.0) == math.inf
+    assert (
+        Path(variances=np.array([0.1, 0.2]), rates=np.array([2.0, 1.0]), move=0.0)._final_variance_from(0, 9.0)
+        == math.inf
+    )
 
 
 def explicit_epsilon(law, tilt, tau, count, plan, rounds):

@@ -148,13 +148,13 @@ def test_the_largest_of_all_moves_is_found(c, sigma, share, steepness):
     values = np.array([coin_majorant.phi(order, c, sigma, moves)[0] for order in alpha])
     slope = steepness * values[:, -1] / farthest**2
     attained = (values - slope[:, None] * moves**2).max(axis=1)
-    found = coin_cells.largest(alpha, slope, c, sigma, farthest, attained * 0.009, 12_000)
+    found = coin_cells.largest_divergence(alpha, slope, c, sigma, farthest, attained * 0.009, 12_000)
     assert np.all(found >= attained * (1 - 1e-7))
     assert np.all(found <= attained * 1.01)
 
 
 def test_nobody_can_move_not_at_all():
-    assert np.all(coin_cells.largest(np.array([2.0]), np.zeros(1), 0.1, 0.1, 0.0, np.zeros(1), 9) == 0)
+    assert np.all(coin_cells.largest_divergence(np.array([2.0]), np.zeros(1), 0.1, 0.1, 0.0, np.zeros(1), 9) == 0)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.2, 1.0])

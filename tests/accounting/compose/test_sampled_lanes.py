@@ -335,9 +335,11 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     from accounting.budget import certified_noise as module
 
     plan = Plan(clients=6000, cohort=400, sampling="min-separation", separation=12, delta=5e-3)
-    real = module._Search.smallest
+    real = module._Search.smallest_multiplier
     monkeypatch.setattr(
-        module._Search, "smallest", lambda self, *given: real(self, *given) * (0.97 if given[-1] == module._FINE else 1)
+        module._Search,
+        "smallest_multiplier",
+        lambda self, *given: real(self, *given) * (0.97 if given[-1] == module._FINE else 1),
     )
     monkeypatch.setattr(module, "STEP", 1.03)
     found = certified_noise(plan, epsilon=1.0, rounds=30, samples=100_000)

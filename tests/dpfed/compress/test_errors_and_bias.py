@@ -118,7 +118,7 @@ FAULTS = {
     "half the bound": (
         "stochastic-sign",
         {},
-        (sign.StochasticSign, "_bounds", lambda _, x: x.abs().amax(dim=1, keepdim=True) / 2),
+        (sign.StochasticSign, "_client_bounds", lambda _, x: x.abs().amax(dim=1, keepdim=True) / 2),
         {},
         {"error", "slope"},
     ),

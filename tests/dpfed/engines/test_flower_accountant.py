@@ -197,7 +197,7 @@ def test_flowers_own_account_of_fixed_cohorts_is_below_what_neighbours_show():
     other = theirs("fixed", everybody, 10)
     ours = FlowerAccountant(other.config)
     ours.compose(everybody, 10)
-    shown = lower_bound.epsilon(ours._mechanism(), delta=DELTA)
+    shown = lower_bound.epsilon(ours._composed_mechanism(), delta=DELTA)
     assert other.get_epsilon(DELTA) < shown <= ours.get_epsilon(DELTA)
 
 

@@ -30,7 +30,7 @@ def broken(monkeypatch):
     """Make every step of one client's training call `instead`."""
 
     def put(client, instead):
-        take = loop._PlainStep.take
+        take = loop._PlainStep.take_step
 
         def taken(self, place, number, batch):
             if int(self._task.clients[place]) == client:
@@ -38,7 +38,7 @@ def broken(monkeypatch):
                 return
             take(self, place, number, batch)
 
-        monkeypatch.setattr(loop._PlainStep, "take", taken)
+        monkeypatch.setattr(loop._PlainStep, "take_step", taken)
 
     return put
 

@@ -139,7 +139,7 @@ def ran(folder, *settings):
 @pytest.mark.slow
 def test_an_audit_of_a_run_sees_moves_beyond_either_bound(tmp_path, monkeypatch):
     """Planted: each coordinate may move a tenth too far; the L2 norm may be a tenth too large."""
-    sound = ClipMoves.clipped
+    sound = ClipMoves.clip_to_bounds
 
     def wider(self, rows, norm):
         return sound(replace(self, linf=1.1 * self.linf), rows, norm)
@@ -149,9 +149,9 @@ def test_an_audit_of_a_run_sees_moves_beyond_either_bound(tmp_path, monkeypatch)
 
     for fault, clip_norm in ((wider, 2.0), (longer, 0.3)):
         settings = (*FISHER[1:], f"privacy.clip_norm={clip_norm}", "local.learning_rate=100.0")
-        monkeypatch.setattr(ClipMoves, "clipped", sound)
+        monkeypatch.setattr(ClipMoves, "clip_to_bounds", sound)
         assert ran(tmp_path / f"sound {clip_norm}", *settings)[0]
-        monkeypatch.setattr(ClipMoves, "clipped", fault)
+        monkeypatch.setattr(ClipMoves, "clip_to_bounds", fault)
         passed, words = ran(tmp_path / f"faulty {clip_norm}", *settings)
         assert passed is False
         assert "times the clip norm" in words

@@ -126,7 +126,7 @@ def row_beside_the_sum() -> None:
 
 
 def realised_divisor() -> None:
-    Method.divided_by = lambda self, counted: float(len(counted) or 1)
+    Method.sum_divisor = lambda self, counted: float(len(counted) or 1)
 
 
 def count_without_noise() -> None:
