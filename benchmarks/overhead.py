@@ -172,7 +172,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("ledger", LedgerBook, "record"),
         ("evaluation", dpfed.runs.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
-        ("metrics", RunFolder, "append"),
+        ("metrics", RunFolder, "append_round"),
     ]
     with contextlib.ExitStack() as stack:
         for part, owner, name in found:

@@ -147,7 +147,7 @@ def test_rounds_that_are_skipped_by_their_cohort_are_found(tmp_path):
 
 @pytest.mark.slow
 def test_the_realised_cohort_as_divisor_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfed.round.Method.divided_by", lambda self, counted: float(len(counted)))
+    monkeypatch.setattr("dpfed.round.Method.sum_divisor", lambda self, counted: float(len(counted)))
     ran(tmp_path, **PLAIN)
     assert failed(tmp_path) == {"denominator is public"}
 
