@@ -9,11 +9,11 @@ LARGE_EPSILON = 20.0
 under the other.
 """
 EPSILON_NOTE_END = "almost anything"
-"""Last words of the note on an epsilon above `LARGE_EPSILON`."""
+"""End of the note on an epsilon above `LARGE_EPSILON`."""
 
 
 DELTA_NOTE_START = "delta "
-"""First words of the note on a delta above 1/n. The note is printed wherever the epsilon of that delta is printed."""
+"""Start of the note on a delta above 1/n. The note is printed wherever the epsilon of that delta is printed."""
 
 LARGEST_DEFAULT_DELTA: dict[str, float] = {"client": 1e-4, "record": 1e-5}
 """Largest default delta, by the unit of privacy."""

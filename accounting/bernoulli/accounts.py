@@ -40,8 +40,9 @@ def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: floa
     """Return mu of a Gaussian pair that dominates one release, as `mechanisms.kinds.Account.above` requires.
 
     in_clips: distance of neighbours' probabilities over the clip of one client: 1, or 2 if one client replaces another.
-    Units: none. Direction of error: upwards. Returns None if the certificate fails or cannot be computed: likelihood
-    ratios are too large, Bernoulli samples too few, or moves too many.
+    Units: none.
+    Direction of error: upwards. Returns None if the certificate fails or cannot be computed: likelihood ratios are too
+    large, Bernoulli samples too few, or moves too many.
     """
     if lost < _SMALLEST_LOSS:
         return None

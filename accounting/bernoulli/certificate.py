@@ -104,7 +104,8 @@ def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
     """Return certified rates from a small initial variance up to a possible final one, for moves of this squared norm.
     Returns None if no rate passes.
 
-    zeta: the charge of a move tau to delta, divided by tau^2. Direction of error: the rates are upper bounds.
+    zeta: the charge of a move tau to delta, divided by tau^2.
+    Direction of error: the rates are upper bounds.
     """
     if not (np.all(np.isfinite(growth.table)) and np.all(growth.table > 0) and 0 < zeta < 1):
         return None

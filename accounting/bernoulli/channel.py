@@ -30,9 +30,11 @@ def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -
 
     Claim: the bound is valid, by data processing and the worst case of each coordinate. For large d it does not
     amplify.
-    Source: Isik, Pase, Gündüz, Weissman, Zorzi 2023. Shapes: `order` and `rdp` broadcast. Adjacency: that of `rdp`.
-    Direction of error: upper bound if `rdp` is an upper bound. Errors: InvalidParameter for c outside (0, 1/2), an
-    order below 1 or a dimension below 1.
+    Source: Isik, Pase, Gündüz, Weissman, Zorzi 2023.
+    Shapes: `order` and `rdp` broadcast.
+    Adjacency: that of `rdp`.
+    Direction of error: upper bound if `rdp` is an upper bound.
+    Errors: InvalidParameter for c outside (0, 1/2), an order below 1 or a dimension below 1.
 
     >>> from accounting.bernoulli import fedpm_bound
     >>> round(float(fedpm_bound(2.0, 100.0, dimension=10, c=0.1)), 4)
@@ -69,9 +71,12 @@ def channel_rdp(
     """Return the smallest valid Renyi bound of one Bernoulli upload at each order.
 
     Claim: the bound holds for the divergence in both directions.
-    Source: docs/theory-bernoulli.md, Theorem 5. Shapes: that of `orders`; a scalar gives a scalar. Units: those of
-    theta.
-    Adjacency: the one of the sensitivities. Direction of error: upper bound. Errors: as `channel_bound`.
+    Source: docs/theory-bernoulli.md, Theorem 5.
+    Shapes: that of `orders`; a scalar gives a scalar.
+    Units: those of theta.
+    Adjacency: the one of the sensitivities.
+    Direction of error: upper bound.
+    Errors: as `channel_bound`.
 
     >>> from accounting.bernoulli import channel_rdp
     >>> round(float(channel_rdp(2.0, dimension=10, c=0.1, noise_std=0.5, linf_sensitivity=0.1)), 4)
@@ -105,8 +110,9 @@ def channel_bound(
     processing) and d r_alpha(c). The smallest of the four is returned with its name: "channel-l2", "channel-linf",
     "gaussian" or "floor". At high orders an L-infinity bound in addition to the L2 bound lowers rho, because without it
     the worst client moves only a few coordinates.
-    Source: docs/theory-bernoulli.md, Theorem 5. Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of
-    theta.
+    Source: docs/theory-bernoulli.md, Theorem 5.
+    Shapes: `orders` [k] or a scalar; the bounds [k].
+    Units: those of theta.
     Adjacency: the one of the sensitivities (zero-out, or replace-one with twice the clip).
     Direction of error: upper bound; majorant and supremum are certified by branch and bound. They are within 1.3% of
     the exact phi^, mostly within 0.1%.

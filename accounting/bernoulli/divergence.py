@@ -26,9 +26,10 @@ def divergence(order: ArrayLike, p: ArrayLike, q: ArrayLike) -> Floats:
     """Return the Renyi divergence of Bernoulli(p) from Bernoulli(q), elementwise.
 
     Source: Rényi 1961, 1/(alpha-1) log(p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha)); alpha = 1: Kullback-Leibler;
-    infinity: the largest log ratio. It is infinite if P has mass where Q has none. Shapes: the arguments broadcast; a
-    scalar gives a scalar. Direction of error: either, by about 1e-14 relative. This includes p near q, because no
-    first-order terms are computed that would cancel.
+    infinity: the largest log ratio. It is infinite if P has mass where Q has none.
+    Shapes: the arguments broadcast; a scalar gives a scalar.
+    Direction of error: either, by about 1e-14 relative. This includes p near q, because no first-order terms are
+    computed that would cancel.
     Errors: InvalidParameter for an order below 1, or p or q outside [0, 1].
 
     >>> from accounting.bernoulli import divergence
@@ -93,10 +94,10 @@ def _renyi(alpha: Floats, heads: _Outcome, tails: _Outcome, leibler_term: Floats
 def worst_divergence(order: ArrayLike, *, c: float) -> Floats:
     """Return r_alpha(c, 1-c), the largest divergence of two Bernoulli distributions with probabilities in [c, 1-c].
 
-    Source: docs/theory-bernoulli.md (r increases with the distance of p and q). Shapes: as `order`; a scalar gives a
-    scalar.
-    Direction of error: either, by about 1e-14 relative. Errors: InvalidParameter for c outside (0, 1/2) or an order
-    below 1.
+    Source: docs/theory-bernoulli.md (r increases with the distance of p and q).
+    Shapes: as `order`; a scalar gives a scalar.
+    Direction of error: either, by about 1e-14 relative.
+    Errors: InvalidParameter for c outside (0, 1/2) or an order below 1.
 
     >>> from accounting.bernoulli import worst_divergence
     >>> round(float(worst_divergence(2.0, c=0.25)), 4)

@@ -24,9 +24,10 @@ def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats
     """Return the smallest delta at `epsilon` for one Bernoulli upload with probabilities p [d] against q [d].
 
     delta(epsilon) is the sum over outcomes of max(P - e^epsilon Q, 0), or that with P and Q exchanged if it is larger.
-    Domain: epsilon real, p and q probabilities in [0, 1]. Shape: as `epsilon`; a scalar gives a scalar. Direction of
-    error: either, by rounding (1e-12 relative, from sums in logarithms). Errors: InvalidParameter for distributions of
-    more than LARGEST_LAW outcomes.
+    Domain: epsilon real, p and q probabilities in [0, 1].
+    Shape: as `epsilon`; a scalar gives a scalar.
+    Direction of error: either, by rounding (1e-12 relative, from sums in logarithms).
+    Errors: InvalidParameter for distributions of more than LARGEST_LAW outcomes.
     """
     eps = np.asarray(epsilon, dtype=float)
     if np.isnan(eps).any():

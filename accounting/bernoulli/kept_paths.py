@@ -15,7 +15,7 @@ from accounting.bernoulli.certificate import Path
 from accounting.bernoulli.windows import Coordinates
 from accounting.disk_cache import VARIABLE
 
-__all__ = ["VARIABLE", "cached_path"]
+__all__ = ["VARIABLE"]
 
 _ANSWERED_BY = ("certificate.py", "growth.py", "windows.py")
 

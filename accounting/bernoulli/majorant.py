@@ -99,8 +99,8 @@ def certified_supremum(
 
     `evaluate` returns for each box an upper bound on the function in the box, and a value of the function in the box
     (or -infinity). A box is dropped if its bound is within the problem's `tolerance` of the best value. The remaining
-    boxes are halved along the dimension with the largest of `widths` [n, k]. Direction of error: upper bound; it is
-    looser if `rounds` or `most` boxes end the search early.
+    boxes are halved along the dimension with the largest of `widths` [n, k].
+    Direction of error: upper bound; it is looser if `rounds` or `most` boxes end the search early.
     """
     best = np.full(len(tolerance), -np.inf)
     settled = np.full(len(tolerance), -np.inf)

@@ -44,11 +44,12 @@ def fits_exact_account(release: BernoulliChannel, rounds: int) -> bool:
 def exact_epsilon(release: BernoulliChannel, rounds: int, delta: float) -> float:
     """Return the smallest epsilon at `delta` of the composition of the dominating pair, which is symmetric.
 
-    Domain: that of `fits_exact_account`, delta in (0, 1). Direction of error: upper bound. It is exact for one upload
-    of up to LARGEST_ENUMERATED coordinates with an L-infinity bound, and if each coordinate may move over the whole
-    range. Otherwise it is the epsilon of the dominating pair, up to 2(1-c) times too large for small moves, and loose
-    if only an L2 bound limits many coordinates. With noise it uses range and move of the samples' means: [g(c),
-    g(1-c)], and t times the largest slope of g.
+    Domain: that of `fits_exact_account`, delta in (0, 1).
+    Direction of error: upper bound. It is exact for one upload of up to LARGEST_ENUMERATED coordinates with an
+    L-infinity bound, and if each coordinate may move over the whole range. Otherwise it is the epsilon of the
+    dominating pair, up to 2(1-c) times too large for small moves, and loose if only an L2 bound limits many
+    coordinates. With noise it uses range and move of the samples' means: [g(c), g(1-c)], and t times the largest slope
+    of g.
     """
     low, high = debias.reachable(c=release.floor, noise_std=release.noise_std)
     bounds = [release.euclidean_sensitivity(clip) for clip in (release.l2_clip, release.linf_clip)]

@@ -69,7 +69,9 @@ def aggregate_bound(
     [g(c), g(1-c)] and move by at most g'(1/2) times the move of theta, so the bound is that without noise for this
     floor and these sensitivities.
     Source: docs/theory-bernoulli.md, Theorem 6. Conditions: K is fixed and public, each of the K clients sends samples,
-    and the cohort size reveals nothing. Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of theta.
+    and the cohort size reveals nothing.
+    Shapes: `orders` [k] or a scalar; the bounds [k].
+    Units: those of theta.
     Adjacency: the one of the sensitivities.
     Direction of error: upper bound, certified within about 1%.
     Errors: InvalidParameter for an order not finite and above 1, or without a sensitivity.

@@ -29,8 +29,9 @@ from accounting.rounding import upwards
 class Budget:
     """Privacy budget of a plan: epsilon, noise multiplier, rounds and the guarantee. `to_dict` is the JSON contract.
 
-    Claim: if `valid`, `mechanism` is (epsilon, plan.delta)-DP under the plan's adjacency. Direction of error: epsilon
-    upwards, `lower_bound` downwards. Units: noise_multiplier is the noise standard deviation over the clip norm.
+    Claim: if `valid`, `mechanism` is (epsilon, plan.delta)-DP under the plan's adjacency.
+    Direction of error: epsilon upwards, `lower_bound` downwards.
+    Units: noise_multiplier is the noise standard deviation over the clip norm.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
@@ -268,9 +269,11 @@ def multiplier_for(
 
     The search starts at the central-limit approximation of `rounds` rounds with this shift and sampling probability.
     Claim: epsilon of `run(z)` is at most `epsilon`; z is at most 1e-6 relative above the threshold.
-    Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022. Units: z is a noise standard deviation over the
-    clip norm. Adjacency: that of `run(z)`. Direction of error: upwards. Errors: CalibrationError if no z from 1e-6 to
-    1e9 meets epsilon.
+    Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022.
+    Units: z is a noise standard deviation over the clip norm.
+    Adjacency: that of `run(z)`.
+    Direction of error: upwards.
+    Errors: CalibrationError if no z from 1e-6 to 1e9 meets epsilon.
 
     >>> from accounting import Composed, Gaussian, budget
     >>> def run(z):
@@ -305,9 +308,10 @@ def solve(
     uploads have no noise multiplier: give one of epsilon and rounds. precise: finer grid and finer cover under
     fixed-size sampling, which takes longer. advantage, or tpr at fpr: targets in place of epsilon. They bound every
     membership test, by the best account (`compose.readings`).
-    Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
-    norm.
-    Adjacency: that of the plan. Direction of error: epsilon and noise upwards, rounds downwards.
+    Source: `compose.accountant.guarantee`.
+    Units: the noise multiplier is a noise standard deviation over the clip norm.
+    Adjacency: that of the plan.
+    Direction of error: epsilon and noise upwards, rounds downwards.
     Errors: InvalidParameter unless exactly one number is missing and none differs from that of the plan;
     CalibrationError if no value meets the target.
 
@@ -345,9 +349,11 @@ def epsilon(
 
     Noise multiplier (none for Bernoulli uploads) and rounds are given in the plan or as arguments.
     Claim: the run is (epsilon, plan.delta)-DP; with `fed-smp-theorem` only if the budget of `solve` is valid.
-    Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
-    norm.
-    Adjacency: that of the plan. Direction of error: upper bound. Errors: those of `solve`.
+    Source: `compose.accountant.guarantee`.
+    Units: the noise multiplier is a noise standard deviation over the clip norm.
+    Adjacency: that of the plan.
+    Direction of error: upper bound.
+    Errors: those of `solve`.
 
     >>> from accounting import Plan, budget
     >>> plan = Plan(clients=6000, cohort=100)
@@ -374,10 +380,11 @@ def noise_multiplier(
     """Return the smallest noise multiplier that meets `epsilon`, at most 1e-6 relative above the exact threshold.
 
     advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
-    Claim: the run with this noise multiplier is (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`.
+    Claim: the run with this noise multiplier is (epsilon, plan.delta)-DP.
+    Source: `compose.accountant.guarantee`.
     Adjacency: that of the plan.
-    Direction of error: upwards. Errors: CalibrationError if no multiplier meets epsilon; InvalidParameter for Bernoulli
-    uploads, which have none.
+    Direction of error: upwards.
+    Errors: CalibrationError if no multiplier meets epsilon; InvalidParameter for Bernoulli uploads, which have none.
 
     >>> from accounting import Plan, budget
     >>> round(budget.noise_multiplier(Plan(clients=6000, cohort=100), epsilon=1.0, rounds=180), 3)
@@ -409,8 +416,12 @@ def rounds(
     """Return the largest number of rounds that meets `epsilon`.
 
     advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
-    Claim: these rounds are (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Units: as `epsilon`.
-    Adjacency: that of the plan. Direction of error: downwards. Errors: CalibrationError if not even one round fits.
+    Claim: these rounds are (epsilon, plan.delta)-DP.
+    Source: `compose.accountant.guarantee`.
+    Units: as `epsilon`.
+    Adjacency: that of the plan.
+    Direction of error: downwards.
+    Errors: CalibrationError if not even one round fits.
 
     >>> from accounting import Plan, budget
     >>> budget.rounds(Plan(clients=6000, cohort=100), epsilon=1.01, noise_multiplier=1.4)
@@ -465,8 +476,10 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     A note mentions the second opinion if the row has a lower bound, or if dp-accounting gives no number. Imports
     dp-accounting.
     Claim: the epsilon of an independent implementation. A note names each one that is below a lower bound. Source:
-    Google's dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: MissingLibrary if
-    dp-accounting is not installed.
+    Google's dp-accounting.
+    Adjacency: that of each row.
+    Direction of error: upper bound.
+    Errors: MissingLibrary if dp-accounting is not installed.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)

@@ -70,7 +70,7 @@ def certified_smallest(
 
 
 def _log_ratio(value: float, other: float) -> float:
-    """Return log(value / other) of two costs, which may be 0 or infinite; nan if both are 0 or both are infinite."""
+    """Return log(value / other) of values that may be 0 or infinite; nan if both are 0 or both are infinite."""
     if value == other and (value == 0 or math.isinf(value)):
         return math.nan
     return math.log(min(max(value, 1e-300), 1e300) / min(max(other, 1e-300), 1e300))

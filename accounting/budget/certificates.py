@@ -116,9 +116,9 @@ class Certificate:
 def certified(claim: "Claim", *, samples: int = SAMPLES) -> Certificate:
     """Return the certificate of a claim: the smallest epsilon that sampling verifies at its delta.
 
-    Direction of error: upper bound, except with probability `Certificate.failure`. Errors: UnsupportedMechanism for
-    runs other than rests or secret lanes under the server's Gaussian noise alone; CalibrationError if no verification
-    succeeds.
+    Direction of error: upper bound, except with probability `Certificate.failure`.
+    Errors: UnsupportedMechanism for runs other than rests or secret lanes under the server's Gaussian noise alone;
+    CalibrationError if no verification succeeds.
     """
     require.count(at_least=CHUNK, samples=samples)
     tilts, epsilon = _calibrated_tilts_and_epsilon(claim, samples)

@@ -22,9 +22,12 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
 
     The clip norm of the plan is ignored; all other fields apply.
     Claim: the run with this clip is (epsilon, plan.delta)-DP, to 1e-3 relative below the threshold.
-    Source: `compose.accountant.guarantee`. Units: those of the plan's clip. Adjacency: that of the plan.
-    Direction of error: downwards. Errors: InvalidParameter for a plan without Bernoulli uploads; CalibrationError if
-    even a clip of 1e-9 exceeds epsilon, or if the probabilities meet epsilon without any L2 clip.
+    Source: `compose.accountant.guarantee`.
+    Units: those of the plan's clip.
+    Adjacency: that of the plan.
+    Direction of error: downwards.
+    Errors: InvalidParameter for a plan without Bernoulli uploads; CalibrationError if even a clip of 1e-9 exceeds
+    epsilon, or if the probabilities meet epsilon without any L2 clip.
 
     >>> from accounting import Plan, budget
     >>> uploads = budget.BernoulliUploads(dimension=4, edge=0.1, clip_norm=1.0)
@@ -60,8 +63,12 @@ def largest_clip(
     """Return the largest clip for which the composition of all rounds, `rounds_of(clip)`, meets epsilon.
 
     Claim: epsilon of `rounds_of` at the result is at most `epsilon`; the result is at most 1e-3 relative below the
-    threshold. Source: `compose.accountant.guarantee`. Units: those of `widest`. Adjacency: that of `rounds_of(clip)`.
-    Direction of error: downwards. Errors: as `clip_norm`.
+    threshold.
+    Source: `compose.accountant.guarantee`.
+    Units: those of `widest`.
+    Adjacency: that of `rounds_of(clip)`.
+    Direction of error: downwards.
+    Errors: as `clip_norm`.
 
     >>> from accounting import BernoulliChannel, budget
     >>> def rounds_of(clip):

@@ -33,10 +33,11 @@ class BernoulliUploads:
     public probabilities; `l2_sensitivity` may replace `clip_norm`. `noise_std`: Gaussian noise on the probabilities,
     before they are clipped to [c, 1-c]. `clip_metric` "fisher": both clips bound the move divided by sqrt(theta (1 -
     theta)), theta the public probability. `reference`: theta, if it is equal for all coordinates and rounds.
-    Claim: each upload is `mechanisms.BernoulliChannel`. Source: docs/theory-bernoulli.md, Theorem 5.
-    Units: clips, sensitivity and noise_std are probabilities. Adjacency: zero-out (sensitivity: the clip) or
-    replace-one (twice the clip). Errors: InvalidParameter for a number outside its domain; UnsupportedMechanism for
-    other samplings.
+    Claim: each upload is `mechanisms.BernoulliChannel`.
+    Source: docs/theory-bernoulli.md, Theorem 5.
+    Units: clips, sensitivity and noise_std are probabilities.
+    Adjacency: zero-out (sensitivity: the clip) or replace-one (twice the clip).
+    Errors: InvalidParameter for a number outside its domain; UnsupportedMechanism for other samplings.
 
     >>> from accounting import Plan, budget
     >>> uploads = budget.BernoulliUploads(dimension=1, edge=0.25, linf_clip=0.5)
@@ -149,9 +150,11 @@ class BernoulliSums(BernoulliUploads):
     K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
     with samples of the public probabilities. `others` "near-reference": the other clients of a sum are trusted to keep
     `linf_clip` (or `clip_norm`); "anywhere": their probabilities are only in [edge, 1 - edge].
-    Claim: each round is `mechanisms.BernoulliAggregate`. Source: docs/theory-bernoulli.md, Theorems 6 and 7.
-    Units: as `BernoulliUploads`. Adjacency: zero-out, or replace-one except under poisson. Errors: as
-    `BernoulliUploads`.
+    Claim: each round is `mechanisms.BernoulliAggregate`.
+    Source: docs/theory-bernoulli.md, Theorems 6 and 7.
+    Units: as `BernoulliUploads`.
+    Adjacency: zero-out, or replace-one except under poisson.
+    Errors: as `BernoulliUploads`.
 
     >>> from accounting import Plan, budget
     >>> sums = budget.BernoulliSums(dimension=100, edge=0.1, clip_norm=0.5)

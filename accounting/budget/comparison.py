@@ -25,11 +25,12 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     each row's noise multiplier is that of the remaining noise, added centrally. Rows in whose setting shares have no
     account are not guarantees. Rows of participation schedules are for the same cohort size under balls-and-bins, and
     in a public order.
-    Claim: the epsilon of a row with `valid` True holds for its sampler. Source: `compose.accountant.guarantee`; Hu,
-    Guo, Gong 2022 (Fed-SMP). Units: the noise multiplier is a noise standard deviation over the clip norm. Adjacency:
-    that of each row.
-    Direction of error: upper bound if `valid`. Errors: InvalidParameter for noise that is correlated, not Gaussian, or
-    differs between rounds.
+    Claim: the epsilon of a row with `valid` True holds for its sampler.
+    Source: `compose.accountant.guarantee`; Hu, Guo, Gong 2022 (Fed-SMP).
+    Units: the noise multiplier is a noise standard deviation over the clip norm.
+    Adjacency: that of each row.
+    Direction of error: upper bound if `valid`.
+    Errors: InvalidParameter for noise that is correlated, not Gaussian, or differs between rounds.
 
     >>> from accounting import Plan, budget
     >>> rows = budget.compare(Plan(clients=100, sampling="all"), noise_multiplier=2.0, rounds=1)

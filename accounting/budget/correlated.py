@@ -214,9 +214,9 @@ class BandedNoise(CorrelatedNoise):
     power of the prefix-sum matrix instead.
     Claim: all rounds are one Gaussian of the factorisation's sensitivity; under poisson and balls-and-bins they are
     amplified.
-    Source: Choquette-Choo et al. 2023, Theorem 4; docs/theory-participation.md, Theorems 4 and 5. Units: the noise
-    multiplier is the standard deviation of fresh noise over the clip norm; separation in rounds. Adjacency: any; with
-    secret rounds not replace-one, except poisson.
+    Source: Choquette-Choo et al. 2023, Theorem 4; docs/theory-participation.md, Theorems 4 and 5.
+    Units: the noise multiplier is the standard deviation of fresh noise over the clip norm; separation in rounds.
+    Adjacency: any; with secret rounds not replace-one, except poisson.
     Errors: InvalidParameter for bands missing, or more than the setting allows; UnsupportedMechanism for other
     samplings.
 
@@ -293,7 +293,8 @@ class BandedNoise(CorrelatedNoise):
         """Return sampling and noise with both lanes and bands set, if one of the two is given.
 
         Bands default to the lanes, lanes to the smallest possible number for the bands. Returns both objects unchanged
-        if neither number is given. Errors: InvalidParameter for more bands than an epoch has rounds.
+        if neither number is given.
+        Errors: InvalidParameter for more bands than an epoch has rounds.
         """
         period = sampling.period(clients)
         if self.bands is None:
@@ -335,11 +336,12 @@ class BufferedNoise(CorrelatedNoise):
     """Buffered noise (BLT): later rounds cancel a part of the noise, from a few stored vectors for any number of
     rounds.
 
-    Claim: all rounds are one Gaussian of the factorisation's sensitivity. Source: McMahan, Xu, Zhang 2024; Denisov et
-    al. 2022, Theorem 2.1. Units: the noise multiplier is the standard deviation of fresh noise over the clip norm;
-    separation in rounds.
-    Adjacency: any; with min-separation not replace-one. Errors: InvalidParameter for more than 20 buffers;
-    UnsupportedMechanism for samplings other than cyclic and min-separation.
+    Claim: all rounds are one Gaussian of the factorisation's sensitivity.
+    Source: McMahan, Xu, Zhang 2024; Denisov et al. 2022, Theorem 2.1.
+    Units: the noise multiplier is the standard deviation of fresh noise over the clip norm; separation in rounds.
+    Adjacency: any; with min-separation not replace-one.
+    Errors: InvalidParameter for more than 20 buffers; UnsupportedMechanism for samplings other than cyclic and
+    min-separation.
 
     >>> from accounting import Plan, budget
     >>> plan = Plan(clients=100, sampling=budget.Cyclic(cohort=10), mechanism=budget.BufferedNoise(buffers=1))

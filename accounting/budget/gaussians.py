@@ -71,8 +71,9 @@ class GaussianNoise(Noise):
 
     noise_schedule: factors of z in equal parts of the run (`budget.noise_schedule`).
     Claim: each round is `mechanisms.Gaussian` of z times its factor, on the plan's sampling.
-    Source: Balle, Wang 2018 for one release; docs/theory.md for sampled rounds. Units: z is the noise standard
-    deviation over the clip norm C. Adjacency: default add-remove, replace-one for fixed-size sampling.
+    Source: Balle, Wang 2018 for one release; docs/theory.md for sampled rounds.
+    Units: z is the noise standard deviation over the clip norm C.
+    Adjacency: default add-remove, replace-one for fixed-size sampling.
     Errors: InvalidParameter for a noise schedule under a participation schedule.
 
     >>> from accounting import Plan, budget
@@ -136,8 +137,8 @@ class DistributedGaussianNoise(GaussianNoise):
     """Gaussian noise in shares for cohorts of a fixed size r: each upload carries N(0, (z C)^2 / r).
 
     dropout: fraction of the shares that may be missing.
-    Claim: the account assumes the worst case, noise multiplier z sqrt(1 - dropout). Source: independent Gaussians add
-    their variances.
+    Claim: the account assumes the worst case, noise multiplier z sqrt(1 - dropout).
+    Source: independent Gaussians add their variances.
     Units: z is the noise standard deviation on the full sum over the clip norm C.
     Adjacency: default zero-out if all clients take part, because an added client would add a share; else replace-one.
     Errors: InvalidParameter for a dropout outside [0, 1), a secret cohort size, or add-remove.

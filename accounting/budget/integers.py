@@ -218,9 +218,10 @@ class IntegerNoise(Noise):
 class DiscreteGaussianNoise(IntegerNoise):
     """Discrete Gaussian noise on a sum of integers, in shares of the clients or added by the server.
 
-    Claim: each round is `mechanisms.DiscreteGaussian`. Source: Kairouz, Liu, Steinke 2021; docs/theory.md, section 7.
-    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm. Adjacency: any but add-remove for
-    shares.
+    Claim: each round is `mechanisms.DiscreteGaussian`.
+    Source: Kairouz, Liu, Steinke 2021; docs/theory.md, section 7.
+    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm.
+    Adjacency: any but add-remove for shares.
     Errors: InvalidParameter for a field outside its domain; UnsupportedMechanism for shares under a schedule.
 
     >>> from accounting import Plan, budget
@@ -236,9 +237,10 @@ class DiscreteGaussianNoise(IntegerNoise):
 class SkellamNoise(IntegerNoise):
     """Skellam noise on a sum of integers: differences of Poisson variables, in shares or added by the server.
 
-    Claim: each round is `mechanisms.Skellam`. Source: Agarwal, Kairouz, Liu 2021.
-    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm. Adjacency: any but add-remove for
-    shares.
+    Claim: each round is `mechanisms.Skellam`.
+    Source: Agarwal, Kairouz, Liu 2021.
+    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm.
+    Adjacency: any but add-remove for shares.
     Errors: as `DiscreteGaussianNoise`.
 
     >>> from accounting import Plan, budget

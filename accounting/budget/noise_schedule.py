@@ -20,7 +20,8 @@ class NoiseSchedule:
     k is the number of factors.
     Claim: the factors are fixed before the first round and public, so a run is the composition of `parts`, each round
     charged with its own noise. At equal epsilon the sum of the noise variances is smallest if all factors are equal.
-    Direction of error: that of the account of the composition, an upper bound. Units: factors of the noise multiplier.
+    Direction of error: that of the account of the composition, an upper bound.
+    Units: factors of the noise multiplier.
     Errors: InvalidParameter for factors that are not finite and above 0, for more factors than rounds, and for more
     than 1,000 factors.
 

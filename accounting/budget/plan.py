@@ -269,8 +269,9 @@ class Plan:
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it.
 
-        rounds: planned rounds, for which the matrix of correlated noise is optimised. Errors: InvalidParameter for a
-        noise multiplier with Bernoulli uploads, and for a missing noise multiplier with other mechanisms.
+        rounds: planned rounds, for which the matrix of correlated noise is optimised.
+        Errors: InvalidParameter for a noise multiplier with Bernoulli uploads, and for a missing noise multiplier with
+        other mechanisms.
         """
         return self.mechanism.round(
             self, self._given_or_planned_multiplier(noise_multiplier), self.rounds if rounds is None else rounds
@@ -295,7 +296,8 @@ class Plan:
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """Return the mechanism of the first `count` rounds of a run of `of` rounds with a noise schedule.
 
-        Earlier releases on the same clients are included. Errors: InvalidParameter without a noise schedule.
+        Earlier releases on the same clients are included.
+        Errors: InvalidParameter without a noise schedule.
         """
         if not isinstance(self.mechanism, GaussianNoise):
             raise InvalidParameter(
@@ -332,8 +334,8 @@ def sampling_and_mechanism(
 ) -> tuple[PlannedSampling, PlannedMechanism]:
     """Return sampling and mechanism from a flat list of options. `sampling` and `mechanism` may be names or objects.
 
-    written: formats an option as the user wrote it, for messages. Errors: InvalidParameter for an unknown name, or a
-    field that the chosen classes do not have.
+    written: formats an option as the user wrote it, for messages.
+    Errors: InvalidParameter for an unknown name, or a field that the chosen classes do not have.
     """
     remaining = _with_new_names(options, written)
     unit = remaining.pop("unit", None) or "client"

@@ -50,9 +50,10 @@ class Poisson(_CohortSampling):
 
     cohort_cap: if more clients are drawn, `cohort_cap` of them take part, chosen secretly and uniformly. None: no cap,
     or a default cap for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
-    Claim: amplified as `PoissonSampling`, with a cap as `CappedPoissonSampling`. Source: docs/theory.md, Theorems 3, 4,
-    9.
-    Adjacency: any. Errors: InvalidParameter for a count below 1.
+    Claim: amplified as `PoissonSampling`, with a cap as `CappedPoissonSampling`.
+    Source: docs/theory.md, Theorems 3, 4, 9.
+    Adjacency: any.
+    Errors: InvalidParameter for a count below 1.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.Poisson(cohort=15)).sampler
@@ -85,8 +86,10 @@ class Poisson(_CohortSampling):
 class FixedSize(_CohortSampling):
     """Fixed-size sampling: exactly `cohort` clients are drawn without replacement in every round.
 
-    Claim: amplified as `FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
-    Adjacency: replace-one (the default) or zero-out. Errors: InvalidParameter for a cohort below 1.
+    Claim: amplified as `FixedSizeSampling`.
+    Source: docs/theory.md, Theorems 1, 2 and 7.
+    Adjacency: replace-one (the default) or zero-out.
+    Errors: InvalidParameter for a cohort below 1.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.FixedSize(cohort=15)).sampler
@@ -104,7 +107,8 @@ class FixedSize(_CohortSampling):
 class Everyone:
     """Full participation: all clients in every round.
 
-    Claim: no amplification. Adjacency: any.
+    Claim: no amplification.
+    Adjacency: any.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.Everyone()).cohort
@@ -139,9 +143,10 @@ class BallsAndBins(_CohortSampling):
     cohort rounds.
 
     participations: largest number of epochs.
-    Claim: accounted as `mechanisms.BallsAndBins`. Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1
-    and 5.
-    Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
+    Claim: accounted as `mechanisms.BallsAndBins`.
+    Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1 and 5.
+    Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for a count below 1.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.BallsAndBins(cohort=10)).sampler.bins
@@ -190,8 +195,10 @@ class Allocation(_CohortSampling):
     """Random allocation: each client takes part in `participations` secret rounds. The schedule has participations
     clients / cohort rounds.
 
-    Claim: accounted as `mechanisms.Allocation`. Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems
-    2 and 6. Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
+    Claim: accounted as `mechanisms.Allocation`.
+    Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems 2 and 6.
+    Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for a count below 1.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.Allocation(cohort=10, participations=3)).sampler.rounds
@@ -215,10 +222,11 @@ class Allocation(_CohortSampling):
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation(_CohortSampling):
-    """Schedule with rests: a client skips separation - 1 rounds after a participation; then it takes part in each round
-    at random.
+    """Schedule with rests: a client skips separation - 1 rounds after a participation and joins each
+    later round at random.
 
-    Claim: accounted as `mechanisms.MinSeparation`. Source: docs/theory-participation.md, Theorem 3.
+    Claim: accounted as `mechanisms.MinSeparation`.
+    Source: docs/theory-participation.md, Theorem 3.
     Adjacency: zero-out or add-remove.
     Errors: InvalidParameter for a count below 1, or a separation above clients / cohort.
 
@@ -243,8 +251,9 @@ class Cyclic(_CohortSampling):
     """Public order: each client takes part in every (clients / cohort)-th round.
 
     Claim: no amplification; T rounds compose as ceil(T cohort / clients) releases. Source:
-    docs/theory-participation.md, Theorem 5 with as many lanes as bins. Adjacency: any. Errors: InvalidParameter for a
-    cohort below 1.
+    docs/theory-participation.md, Theorem 5 with as many lanes as bins.
+    Adjacency: any.
+    Errors: InvalidParameter for a cohort below 1.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.Cyclic(cohort=10)).sampler.most_participations(180)
@@ -265,7 +274,8 @@ class RecordBatches:
     The number of rounds counts only those in which the client takes part. Numbers of records are public; the sampling
     probability is largest for the client with the fewest records. local_steps defaults to one pass, records /
     batch_size, rounded up.
-    Adjacency: add-remove of one record. Errors: InvalidParameter for numbers below 1.
+    Adjacency: add-remove of one record.
+    Errors: InvalidParameter for numbers below 1.
 
     >>> from accounting import Plan
     >>> plan = Plan(clients=10, unit="record", records=143, batch_size=32)

@@ -54,8 +54,8 @@ class Guarantee:
 
     Claim: if `valid`, the mechanism is (epsilon, delta)-DP for its adjacency and unit. `lower_bound`: no correct
     account of the mechanism can be below it (None if not computed). `method`: the accountant; `order`: its Renyi order.
-    `notes`: conditions and remarks, including those of `accounting.caveats`. Direction of error: epsilon upwards,
-    `lower_bound` downwards.
+    `notes`: conditions and remarks, including those of `accounting.caveats`.
+    Direction of error: epsilon upwards, `lower_bound` downwards.
 
     >>> from accounting import Gaussian, guarantee
     >>> print(guarantee(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), delta=1e-5))
@@ -161,10 +161,11 @@ def guarantee(
     valid=False.
     units: number of clients (or records), for a note on a delta above 1/units.
     Source: Balle, Wang 2018 (closed form); Mironov 2017 (RDP); docs/theory.md, Theorems 1 to 9;
-    docs/theory-bernoulli.md; docs/theory-participation.md; Hu, Guo, Gong 2022 (Fed-SMP). Adjacency: that of the
-    mechanism.
-    Direction of error: upper bound if `valid`. Errors: UnsupportedMechanism if the accountant has no bound for this
-    mechanism, InvalidParameter for a delta outside (0, 1), ContradictoryBounds for a lower bound above epsilon.
+    docs/theory-bernoulli.md; docs/theory-participation.md; Hu, Guo, Gong 2022 (Fed-SMP).
+    Adjacency: that of the mechanism.
+    Direction of error: upper bound if `valid`.
+    Errors: UnsupportedMechanism if the accountant has no bound for this mechanism, InvalidParameter for a delta outside
+    (0, 1), ContradictoryBounds for a lower bound above epsilon.
 
     >>> from accounting import Gaussian, guarantee
     >>> found = guarantee(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), delta=1e-5)
@@ -325,8 +326,10 @@ def _analytic_bound(mechanism: Mechanism, delta: float) -> _Bound:
 
 def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.poisson`), for a delta
-    that is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
-    1e-12 relative and 1e-12 absolute, far above the rounding errors of the profiles, about 1e-15 (1 + log 1/delta).
+    that is too small for loss distributions.
+    Adjacency: add-remove, zero-out.
+    Direction of error: upper bound, by 1e-12 relative and 1e-12 absolute, far above the rounding errors of the
+    profiles, about 1e-15 (1 + log 1/delta).
     """
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
@@ -410,8 +413,8 @@ def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """Return epsilon by the exact distribution (`bernoulli.pairs`).
 
-    Direction of error: upper bound. Errors: UnsupportedMechanism if the distribution is unknown or takes too long to
-    compute.
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism if the distribution is unknown or takes too long to compute.
     """
     (release, rounds), *_ = parts_of(mechanism)
     exact, times = account_of(unsampled(release)).exact, _client_uploads(release, rounds)

@@ -44,9 +44,11 @@ def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD)
     """Return the values V of all rounds on a grid of gamma; None if the account does not apply or takes too long.
 
     Claim: V is at least H_gamma for all adversaries, in both orders of the neighbours. Between grid points a chord in
-    gamma is an upper bound. Source: docs/theory.md, Theorem 7. Adjacency: replace-one or zero-out, as the mechanism has
-    it.
-    Direction of error: upper bound, except with QUICK. Errors: none.
+    gamma is an upper bound.
+    Source: docs/theory.md, Theorem 7.
+    Adjacency: replace-one or zero-out, as the mechanism has it.
+    Direction of error: upper bound, except with QUICK.
+    Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -61,9 +63,11 @@ def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD)
 def epsilon(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> float | None:
     """Return the epsilon of the adaptive account at `delta`; None if the account does not apply.
 
-    Claim: (epsilon, delta)-DP against all adaptive adversaries under `HYPOTHESIS`. Source: docs/theory.md,
-    Theorem 7.
-    Adjacency: replace-one or zero-out. Direction of error: upper bound, except with QUICK. Errors: none.
+    Claim: (epsilon, delta)-DP against all adaptive adversaries under `HYPOTHESIS`.
+    Source: docs/theory.md, Theorem 7.
+    Adjacency: replace-one or zero-out.
+    Direction of error: upper bound, except with QUICK.
+    Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
@@ -79,8 +83,12 @@ def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float =
     not apply.
 
     `lost`, the part of delta outside the account, is subtracted from delta for every round. Each round is one step of
-    the program. Claim: each value is the epsilon of the adaptive account. Source: docs/theory.md, Theorem 7.
-    Adjacency: replace-one or zero-out. Direction of error: upper bound. Errors: none.
+    the program.
+    Claim: each value is the epsilon of the adaptive account.
+    Source: docs/theory.md, Theorem 7.
+    Adjacency: replace-one or zero-out.
+    Direction of error: upper bound.
+    Errors: none.
 
     >>> from accounting import FixedSizeSampling, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")

@@ -245,8 +245,8 @@ def dominated_kernel(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) 
     below its chord, w the width, a and b the changes of slope at the points. If the points are lowered by that amount,
     every chord is below the curve. The lower convex hull of these points is then below the curve, and its value at the
     end is subtracted everywhere.
-    Direction of error: lower bound, of the second order in the spacing. Errors: ValueError if the nodes are too far
-    apart.
+    Direction of error: lower bound, of the second order in the spacing.
+    Errors: ValueError if the nodes are too far apart.
     """
     gammas = np.exp(nodes * grid.spacing)
     one, two = _curve_below_chords(gammas, forth, back), _curve_below_chords(gammas, back, forth)

@@ -40,9 +40,10 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     E_Q[(1 + r)^i] is the product over rounds of sum_j C(i,j) (1-q)^(i-j) q^j e^(s^2 j (j-1) / 2), and m_k the sum over
     i of C(k,i) (-1)^(k-i) times these (Mironov, Talwar, Zhang 2019, have the sum).
 
-    Adjacency: the mechanism's, both orders. Direction of error: upper bound; sums have hundreds of decimal digits, and
-    their largest rounding error is added. Errors: UnsupportedMechanism for other mechanisms, and for variances of the
-    likelihood ratio of at least 1e-3, where other accounts are tighter.
+    Adjacency: the mechanism's, both orders.
+    Direction of error: upper bound; sums have hundreds of decimal digits, and their largest rounding error is added.
+    Errors: UnsupportedMechanism for other mechanisms, and for variances of the likelihood ratio of at least 1e-3, where
+    other accounts are tighter.
     """
     target, rounds = require.open_probability(delta=delta), _kinds_of_rounds(mechanism)
     variance = _first_order_variance(rounds)

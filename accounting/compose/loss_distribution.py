@@ -78,7 +78,8 @@ class LossDistribution:
         grid.
 
         Tails with total mass at most `cut` are removed: the upper tail becomes an infinite loss, the lower tail the
-        lowest remaining loss. Direction of error: upper bound.
+        lowest remaining loss.
+        Direction of error: upper bound.
         """
         from scipy import fft
 
@@ -183,7 +184,8 @@ def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT)
     their common grid.
 
     Both ends are truncated where Chernoff's bound on the tail is at most `cut`. Mass beyond the ends wraps around in
-    the transform, and is also charged as an infinite loss. Direction of error: upper bound.
+    the transform, and is also charged as an infinite loss.
+    Direction of error: upper bound.
     """
     from scipy import fft
 

@@ -144,9 +144,10 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossDistributio
     Source: Doroshenko et al. 2022, Algorithm 1. `forth` and `back` are the profiles of the two orders of the neighbours
     at losses 0, d, ..., m d. Let u_k be the first profile and v_k the second. The masses of the first neighbour are p_k
     = ((u_(k-1) - u_k) - e^-d (u_k - u_(k+1))) / (1 - e^-d) for k >= 1, p_-k = e^(-kd) times that expression in v, and
-    mass beyond m d is at an infinite loss. Direction of error: the distribution dominates (upper bound). Masses at
-    negative losses are computed from the other order, so that rounding errors are relative, without subtracting
-    profiles near 1. e^-d is not subtracted from 1 either, which would increase rounding errors a thousandfold.
+    mass beyond m d is at an infinite loss.
+    Direction of error: the distribution dominates (upper bound). Masses at negative losses are computed from the other
+    order, so that rounding errors are relative, without subtracting profiles near 1. e^-d is not subtracted from 1
+    either, which would increase rounding errors a thousandfold.
     """
     shrink, width = math.exp(-spacing), -math.expm1(-spacing)
 
@@ -175,7 +176,8 @@ def schedule_distributions(
 ) -> list[tuple[tuple[LossDistribution, ...], int]]:
     """Return for each block its privacy loss distributions in both orders of the neighbours, and its count.
 
-    Claim: with s = shift their composition dominates the rounds of the blocks. Adjacency: zero-out, add-remove.
+    Claim: with s = shift their composition dominates the rounds of the blocks.
+    Adjacency: zero-out, add-remove.
     Direction of error: upper bound. They are on a grid of spacing `interval`. They are not yet composed, so that the
     caller can tilt them first.
     """

@@ -224,8 +224,9 @@ def adaptive_lower_bound(mechanism: Mechanism, *, delta: float) -> float:
     apply.
 
     The adversary chooses between a few attained configurations by the loss so far. The result is a state of the grid,
-    so the program is run again on a grid with a state at the first result. Direction of error: lower bound, up to the
-    grid. Other releases of the mechanism are ignored, which decreases the bound.
+    so the program is run again on a grid with a state at the first result.
+    Direction of error: lower bound, up to the grid. Other releases of the mechanism are ignored, which decreases the
+    bound.
     """
     game = Game.of(mechanism)
     if game is None:

@@ -58,16 +58,15 @@ def profile(
     """Return the privacy profile of `mechanism` by the accountant.
 
     Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S, P(S) <= e^epsilon Q(S) +
-    delta(epsilon), epsilon any real number. Direction of error: upper bound (for unsampled Gaussians exact up to
-    rounding, because their composition is Gaussian).
-    pld: from the composed privacy loss distribution, interpolated between knots by chords in e^epsilon, in which delta
-    is convex. rdp: the minimum over orders a of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke
-    2020, Prop. 12, solved for delta); it need not be the profile of a pair. best: the minimum of the applicable
-    accounts. Discrete Gaussians within e^±c of Gaussians have e^c delta_Gaussian(epsilon - 2c)
-    (`integers.discrete_gaussian`).
-    delta: the delta for which the adaptive account makes its grid; every grid gives a bound. The probability that a
-    cohort exceeds the fixed number of uploads is added to delta. Errors: UnsupportedMechanism if the accountant has no
-    bound.
+    delta(epsilon), epsilon any real number.
+    Direction of error: upper bound (for unsampled Gaussians exact up to rounding, because their composition is
+    Gaussian). pld: from the composed privacy loss distribution, interpolated between knots by chords in e^epsilon, in
+    which delta is convex. rdp: the minimum over orders a of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne,
+    Kamath, Steinke 2020, Prop. 12, solved for delta); it need not be the profile of a pair. best: the minimum of the
+    applicable accounts. Discrete Gaussians within e^±c of Gaussians have e^c delta_Gaussian(epsilon - 2c)
+    (`integers.discrete_gaussian`). delta: the delta for which the adaptive account makes its grid; every grid gives a
+    bound. The probability that a cohort exceeds the fixed number of uploads is added to delta.
+    Errors: UnsupportedMechanism if the accountant has no bound.
     """
     makers: dict[str, Callable[[Mechanism], Curve]] = {
         "analytic-gaussian": _analytic_curve,
@@ -158,7 +157,8 @@ def _near_profile(near: Profile, closeness: float, extra: float) -> Curve:
     With c = closeness, P' <= e^c P and Q <= e^c Q' as measures: P'(S) - e^epsilon Q'(S) is at most e^c (P(S) -
     e^(epsilon - 2c) Q(S)) <= e^c near(epsilon - 2c), for every real epsilon - 2c. Below zero `near`, a `Profile`,
     mirrors its values above zero. That is an upper bound, because 1 - e^-x + e^-x delta(x) increases in delta. Chords
-    are not extended below zero, where they would be below the convex curve. Direction of error: upper bound.
+    are not extended below zero, where they would be below the convex curve.
+    Direction of error: upper bound.
     """
     if closeness > _FARTHEST:
         raise UnsupportedMechanism(
@@ -220,7 +220,9 @@ def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> F
 
     delta = exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a   (Canonne, Kamath, Steinke 2020, Prop. 12)
 
-    It is valid at every real epsilon, in the direction of `rho`. Shape: as `epsilon`. Direction of error: upper bound.
+    It is valid at every real epsilon, in the direction of `rho`.
+    Shape: as `epsilon`.
+    Direction of error: upper bound.
     """
     eps, a, curve = np.asarray(epsilon, dtype=float), np.asarray(orders, dtype=float), np.asarray(rho, dtype=float)
     if a.ndim != 1 or a.shape != curve.shape or not a.size or not np.all(a > 1) or not np.all(curve >= 0):

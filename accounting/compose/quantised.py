@@ -32,7 +32,8 @@ def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossDistri
 
     Claim: the returned number of independent losses, each plus the offset, is the loss of a pair that `count` releases
     of `pair` dominate. Merging cells is post-processing. Releases that do not fill a group are dropped, which decreases
-    the bound. Direction of error: lower bound, except for the misplaced mass.
+    the bound.
+    Direction of error: lower bound, except for the misplaced mass.
     """
     stages = _number_of_refinements(pair, interval, count)
     finer = interval / _MERGED**stages

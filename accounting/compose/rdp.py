@@ -220,8 +220,8 @@ def epsilon_from_curve(
 ) -> Converted:
     """Return the smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`, by `converted`.
 
-    Epsilon is at least 0. Direction of error: upper bound for every set of orders; if `at_end`, more orders might
-    decrease it.
+    Epsilon is at least 0.
+    Direction of error: upper bound for every set of orders; if `at_end`, more orders might decrease it.
     """
     target = require.open_probability(delta=delta)
     alpha = np.atleast_1d(checked_orders(orders))

@@ -36,7 +36,9 @@ def tradeoff(profile: Callable[[Floats], ArrayLike], false_positive_rate: ArrayL
 
     f(a) = sup over epsilon of 1 - delta(epsilon) - e^epsilon a, at least 0   (Dong, Roth, Su 2022, Prop. 2.12)
 
-    The sup is over a grid of epsilon. Shape: as the rates. Direction of error: lower bound, so no test is better.
+    The sup is over a grid of epsilon.
+    Shape: as the rates.
+    Direction of error: lower bound, so no test is better.
     """
     a = np.asarray(false_positive_rate, dtype=float)
     if not np.all((a >= 0) & (a <= 1)):
@@ -51,7 +53,8 @@ def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floa
     inf over epsilon of delta(epsilon) + e^epsilon a   (Dong, Roth, Su 2022, Prop. 2.12)
 
     It holds for both orders of the datasets. Every epsilon gives a bound; the grid is refined around the minimum.
-    Shape: as the rates. Direction of error: upper bound, so no test is better.
+    Shape: as the rates.
+    Direction of error: upper bound, so no test is better.
     """
     rates = np.asarray(false_positive_rate, dtype=float)
     if not np.all((rates >= 0) & (rates <= 1)):
@@ -96,7 +99,8 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
 
     On each cell of a grid the profile is convex in e^epsilon, so it is at most the chord of the bounds at the ends of
     the cell. The Gaussian profile is at least its tangent at the middle. Comparing tangent and chord at both ends
-    suffices. Direction of error: upwards, by about 1e-5 relative.
+    suffices.
+    Direction of error: upwards, by about 1e-5 relative.
     """
     end = max(epsilon_at(profile, delta_min), 1e-6)
     if not math.isfinite(end):
@@ -186,7 +190,8 @@ def posterior(*, epsilon: float, prior: float) -> float:
     epsilon.
 
     The odds increase by at most a factor e^epsilon. Under (epsilon, delta)-DP, losses above x > epsilon have
-    probability at most delta / (1 - e^(epsilon - x)). Direction of error: upper bound.
+    probability at most delta / (1 - e^(epsilon - x)).
+    Direction of error: upper bound.
     """
     p = require.open_probability(prior=prior)
     odds = math.log(p / (1 - p)) + epsilon

@@ -44,7 +44,7 @@ class LanesUnderNoise:
         bands = [np.full(shape[1], one / self.noise_multiplier) for one in self.schedule.coefficients]
         columns = scipy.sparse.dia_array((np.array(bands), offsets), shape=shape).tocsr()
         object.__setattr__(self, "_columns", columns)
-        object.__setattr__(self, "_halves", np.asarray(columns.power(2).sum(axis=0)).ravel() / 2)
+        object.__setattr__(self, "_half_squared_norms", np.asarray(columns.power(2).sum(axis=0)).ravel() / 2)
 
     def largest_log(self, tilts: Pair) -> float:
         """Return a bound on the logarithm of likelihood ratios that is exceeded with negligible probability."""

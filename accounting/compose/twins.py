@@ -73,7 +73,8 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
     parts are unchanged.
     Claim: that of each kind's twin, or of `Account.above`. Every sampler is a mixture over cohorts, which keeps the
     log-ratio. For a composition, closeness and parts of delta add up (docs/theory-bernoulli.md, Theorem 7).
-    Direction of error: upper bound. Errors: UnsupportedMechanism for a twin with infinite closeness.
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism for a twin with infinite closeness.
     """
     parts = parts_of(mechanism)
     replaced = [_replacement(part, count, lost) for part, count in parts]
@@ -182,8 +183,8 @@ def overflow(mechanism: Mechanism) -> float:
     delta.
 
     The accounts do not cover this event. It is the only probabilistic failure of a sum: wrap-around is post-processing
-    (docs/theory.md, section 7), and norms of integers are checked. Direction of error: upper bound (union over the
-    releases).
+    (docs/theory.md, section 7), and norms of integers are checked.
+    Direction of error: upper bound (union over the releases).
     """
     return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
 

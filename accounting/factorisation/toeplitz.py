@@ -18,7 +18,8 @@ def square_root(bands: int, *, power: float = 0.5) -> Floats:
 
     These are the coefficients of (1 - x)^(-1/2), whose square is 1 / (1 - x). They are positive and non-increasing.
     bands = 1: independent noise. power: another power in (0, 1), with coefficients of (1 - x)^-power. Source:
-    Fichtenberger, Henzinger, Upadhyay 2023. Shape: [bands].
+    Fichtenberger, Henzinger, Upadhyay 2023.
+    Shape: [bands].
     Errors: InvalidParameter for bands below 1.
 
     >>> from accounting.factorisation import square_root
@@ -33,8 +34,9 @@ def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
     """Return the first column of a buffered Toeplitz matrix (BLT): c_0 = 1, c_j = sum_i weights_i decays_i^(j-1).
 
     Generating the noise needs one stored vector for each weight, for any number of rounds. The column is non-increasing
-    if weights are >= 0 with sum at most 1, and decays are in [0, 1]. Source: McMahan, Xu, Zhang 2024. Shapes: weights
-    and decays [buffers], result [rounds].
+    if weights are >= 0 with sum at most 1, and decays are in [0, 1].
+    Source: McMahan, Xu, Zhang 2024.
+    Shapes: weights and decays [buffers], result [rounds].
     Errors: InvalidParameter for rounds below 1.
 
     >>> from accounting.factorisation import buffered
@@ -49,8 +51,9 @@ def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
 def column(rounds: CorrelatedRounds, count: int) -> Floats:
     """Return the first column of C for the first `count` rounds of a stream, without trailing zeros.
 
-    Source: `mechanisms.CorrelatedRounds` defines C. Shapes: [count] for buffers, [bands] or less for bands. Errors:
-    none for a valid stream.
+    Source: `mechanisms.CorrelatedRounds` defines C.
+    Shapes: [count] for buffers, [bands] or less for bands.
+    Errors: none for a valid stream.
 
     >>> from accounting.factorisation import column
     >>> from accounting.mechanisms import CorrelatedRounds
@@ -70,8 +73,11 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     patterns of participation. Proof: let G(s, t) be the product of columns s and t. G decreases in max(s, t) and in |s
     - t|, because c does not increase. The i-th participation is not before round i * separation, and the i-th and j-th
     are at least |i - j| * separation apart. All products are >= 0, so updates in one direction are the worst.
-    Source: Kalinin, Lampert 2024, and this proof. Shape: coefficients [bands]. Units: clip norms.
-    Adjacency: zero-out and add-remove; twice that for replace-one. Direction of error: none but rounding.
+    Source: Kalinin, Lampert 2024, and this proof.
+    Shape: coefficients [bands].
+    Units: clip norms.
+    Adjacency: zero-out and add-remove; twice that for replace-one.
+    Direction of error: none but rounding.
     Errors: InvalidParameter for coefficients that do not begin with 1, are negative or increase.
 
     >>> from accounting.factorisation import sensitivity
@@ -105,7 +111,9 @@ def worst_pattern(
 def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
     """Return the first column of C^-1: the coefficients of a round's fresh noise in this round and in later rounds.
 
-    Source: power series division. Shapes: coefficients [bands], result [rounds]. Errors: as `sensitivity`.
+    Source: power series division.
+    Shapes: coefficients [bands], result [rounds].
+    Errors: as `sensitivity`.
 
     >>> from accounting.factorisation import inverse
     >>> inverse([1.0, 0.5], rounds=4).tolist()
@@ -142,8 +150,9 @@ def squared_sensitivity(schedule: Schedule, count: int) -> float:
     clip norm.
 
     With independent noise it is the largest number of participations. With correlated noise it is sens(C)^2
-    (`factorisation.sensitivity`), relative to the fresh noise. Direction of error: none but rounding. Errors:
-    UnsupportedMechanism for a secret schedule.
+    (`factorisation.sensitivity`), relative to the fresh noise.
+    Direction of error: none but rounding.
+    Errors: UnsupportedMechanism for a secret schedule.
     """
     if isinstance(schedule, CorrelatedRounds):
         c = column(schedule, count)

@@ -19,7 +19,8 @@ class Workload:
 
     The model is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
     momentum: momentum of the server; decay: factor of its learning rate per round. With momentum 0 and decay 1 the
-    workload is prefix sums. Errors: InvalidParameter for a momentum outside [0, 1) or a decay outside (0, 1].
+    workload is prefix sums.
+    Errors: InvalidParameter for a momentum outside [0, 1) or a decay outside (0, 1].
     """
 
     rounds: int
@@ -61,7 +62,8 @@ class Workload:
 def error(coefficients: ArrayLike, workload: Workload) -> float:
     """Return the root mean square over rounds of the noise in the model, |A C^-1|_F / sqrt(T), for z of variance 1.
 
-    For independent noise and prefix sums it is sqrt((T + 1) / 2). Direction of error: none except rounding.
+    For independent noise and prefix sums it is sqrt((T + 1) / 2).
+    Direction of error: none except rounding.
     """
     column = workload.column(inverse(coefficients, rounds=workload.rounds))
     return math.sqrt(float(workload.times @ column**2) / workload.rounds)

@@ -24,8 +24,9 @@ def profiles(
 ) -> Orders:
     """Return upper bounds on the profiles of one round, in both orders of the neighbours.
 
-    Domain: losses >= 0. Direction of error: upper bound. Each of the two parts is attained by a pair, their mean is
-    not. Under add-remove the result is the maximum over n - 1 and n other clients.
+    Domain: losses >= 0.
+    Direction of error: upper bound. Each of the two parts is attained by a pair, their mean is not. Under add-remove
+    the result is the maximum over n - 1 and n other clients.
     """
     profile_pairs = [
         _mean_profiles(full, losses, sampling=sampling, adjacency=adjacency, noise_multiplier=noise_multiplier)

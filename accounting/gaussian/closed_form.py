@@ -29,7 +29,9 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), in both orders of the
     neighbours.
     Source: Balle, Wang 2018, Theorem 8. Domain: mu > 0; any real epsilon, also negative (the hockey-stick divergence of
-    order e^epsilon). Shape: that of `epsilon`. Adjacency: the one whose sensitivity is in mu.
+    order e^epsilon).
+    Shape: that of `epsilon`.
+    Adjacency: the one whose sensitivity is in mu.
     Direction of error: either, by rounding: epsilon shifts by about 1e-16 (1 + log 1/delta).
     Errors: InvalidParameter for mu not above 0, or an epsilon that is nan.
 
@@ -52,9 +54,11 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
 def smallest_epsilon(delta: float, *, mu: float) -> float:
     """Return the smallest epsilon >= 0 at which a mu-Gaussian mechanism has `delta`.
 
-    Claim: inverse of `privacy_profile`, by a bracketed root. Source: Balle, Wang 2018. Adjacency: the one whose
-    sensitivity is in mu. Direction of error: upper bound, by at most 1e-12 relative and 2e-15 (1 + log 1/delta + log
-    1/(1 - delta)) absolute. Errors: InvalidParameter for a delta outside (0, 1), or mu not above 0.
+    Claim: inverse of `privacy_profile`, by a bracketed root.
+    Source: Balle, Wang 2018.
+    Adjacency: the one whose sensitivity is in mu.
+    Direction of error: upper bound, by at most 1e-12 relative and 2e-15 (1 + log 1/delta + log 1/(1 - delta)) absolute.
+    Errors: InvalidParameter for a delta outside (0, 1), or mu not above 0.
 
     >>> from accounting.gaussian import smallest_epsilon
     >>> round(smallest_epsilon(1e-5, mu=1.0), 4)
@@ -70,8 +74,11 @@ def smallest_epsilon(delta: float, *, mu: float) -> float:
 def epsilon_from_below(delta: float, *, mu: float) -> float:
     """Return `smallest_epsilon` rounded downwards.
 
-    Claim: no mu-Gaussian mechanism has a smaller epsilon at `delta`. Source: Balle, Wang 2018. Adjacency: the one whose
-    sensitivity is in mu. Direction of error: lower bound. Errors: as `smallest_epsilon`.
+    Claim: no mu-Gaussian mechanism has a smaller epsilon at `delta`.
+    Source: Balle, Wang 2018.
+    Adjacency: the one whose sensitivity is in mu.
+    Direction of error: lower bound.
+    Errors: as `smallest_epsilon`.
 
     >>> from accounting.gaussian import epsilon_from_below, smallest_epsilon
     >>> epsilon_from_below(1e-5, mu=1.0) < smallest_epsilon(1e-5, mu=1.0)
@@ -123,8 +130,10 @@ def noise_std(
     Claim: "analytic" is the smallest such value, sensitivity / mu with delta(epsilon; mu) = delta. "classical" is
     sensitivity sqrt(2 ln(1.25/delta)) / epsilon, a theorem only for epsilon < 1 and otherwise rejected: at epsilon = 9
     it would give delta 1.7e-4 for a stated 1e-4.
-    Source: Balle, Wang 2018, Algorithm 1; Dwork, Roth 2014, Theorem A.1. Units: those of `l2_sensitivity`.
-    Adjacency: the one of the sensitivity. Direction of error: upwards, by 1e-12 relative (analytic).
+    Source: Balle, Wang 2018, Algorithm 1; Dwork, Roth 2014, Theorem A.1.
+    Units: those of `l2_sensitivity`.
+    Adjacency: the one of the sensitivity.
+    Direction of error: upwards, by 1e-12 relative (analytic).
     Errors: InvalidParameter for a number outside its domain, or epsilon >= 1 with "classical".
 
     >>> from accounting.gaussian import noise_std

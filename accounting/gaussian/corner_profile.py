@@ -34,7 +34,8 @@ _WIDE = 0.5
 def upper(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float, angle: float) -> Floats:
     """Return an upper bound on corner(e^epsilon; near, far, angle) for epsilon >= 0.
 
-    near, far: A and D in units of the noise's standard deviation; angle: alpha, in [0, pi]. Shape: that of `epsilon`.
+    near, far: A and D in units of the noise's standard deviation; angle: alpha, in [0, pi].
+    Shape: that of `epsilon`.
     Direction of error: upper bound, by 1e-9 relative and 1e-16 absolute. Angles above 0.97 pi are replaced by 0.97 pi.
     """
     exact = corner(epsilon, sampling_probability=sampling_probability, near=near, far=far, angle=min(angle, _WIDEST))

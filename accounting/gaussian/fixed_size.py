@@ -18,7 +18,9 @@ def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, nois
     """Return the largest H_gamma if one client's vector is replaced by any other vector; both orders are equal.
 
     h = q H_g(N(2s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 1); 1 - gamma + gamma h(1/gamma) below.
-    Shape: that of `epsilon`. Adjacency: replace-one. Direction of error: none but rounding.
+    Shape: that of `epsilon`.
+    Adjacency: replace-one.
+    Direction of error: none but rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     return symmetric_profile(eps, _amplified_profile(np.abs(eps), sampling_probability, 2 / noise_multiplier))
@@ -28,8 +30,10 @@ def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
     """Return the largest H_gamma(P || Q), P with the client's vector and Q with zero in its place.
 
     h = sup_t q Phi(t+s) - gamma q Phi(t) - (1-q)(gamma-1) Phi(t-s) for gamma >= 1 (docs/theory.md, Theorem 2, first
-    order); below 1 it follows from the other order. Shape: that of `epsilon`. Adjacency: zero-out. Direction of error:
-    none but rounding.
+    order); below 1 it follows from the other order.
+    Shape: that of `epsilon`.
+    Adjacency: zero-out.
+    Direction of error: none but rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     forth, back = _zero_out_profiles(np.abs(eps), sampling_probability, 1 / noise_multiplier)
@@ -40,7 +44,10 @@ def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_
     """Return the largest H_gamma(P || Q), P with zero in place of the client's vector and Q with the vector.
 
     h = q H_g(N(s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 2, second order); below 1 it follows from the other
-    order. Shape: that of `epsilon`. Adjacency: zero-out. Direction of error: none but rounding.
+    order.
+    Shape: that of `epsilon`.
+    Adjacency: zero-out.
+    Direction of error: none but rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     forth, back = _zero_out_profiles(np.abs(eps), sampling_probability, 1 / noise_multiplier)

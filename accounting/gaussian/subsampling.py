@@ -57,8 +57,8 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
     Claim: with q the sampling probability and rho(k) a bound on the divergence of order k in BOTH directions,
         rho'(a) = 1/(a-1) log( (1-q)^(a-1) (1 + (a-1) q) + sum_{k=2..a} C(a,k) (1-q)^(a-k) q^k e^((k-1) rho(k)) )
     (Zhu, Wang 2019, Thm 6; Steinke 2022, Thm 11). `curve` maps an array of orders to such bounds.
-    Adjacency: add-remove or zero-out. Orders: integers >= 2. Direction of error: upper bound.
-    With a curve for only one direction the formula is NOT a bound.
+    Adjacency: add-remove or zero-out. Orders: integers >= 2.
+    Direction of error: upper bound. With a curve for only one direction the formula is NOT a bound.
 
     >>> from accounting import subsampling
     >>> subsampling.poisson([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
@@ -89,7 +89,8 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
                                  + sum_{j=3..a} q^j C(a,j) 2 e^((j-1) rho(j)) )
     (Wang, Balle, Kasiviswanathan 2019, Thm 9 without its unbounded-order refinement; Lemma 3 of the Fed-SMP
     paper). The base curve must be that of replacing one member of the cohort by another: 2C for clipped sums.
-    Adjacency: replace-one (so zero-out too). Orders: integers >= 2. Direction of error: upper bound.
+    Adjacency: replace-one (so zero-out too). Orders: integers >= 2.
+    Direction of error: upper bound.
 
     >>> from accounting import subsampling
     >>> subsampling.fixed_size([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
@@ -127,8 +128,9 @@ def amplified_curve(
 ) -> Floats:
     """Return the amplified curve for a sampling at integer orders from 2 to `largest`; infinity at other orders.
 
-    `curve`: Renyi curve of the unsampled release under `lemma_adjacency`. Direction of error: upper bound. Errors:
-    UnsupportedMechanism for replace-one under Poisson sampling.
+    `curve`: Renyi curve of the unsampled release under `lemma_adjacency`.
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism for replace-one under Poisson sampling.
     """
     inside = (orders == np.round(orders)) & (orders >= 2) & (orders <= largest)
     result = np.full(len(orders), np.inf)
@@ -148,7 +150,7 @@ def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
 
 def refuse_replacement_under_poisson(adjacency: Adjacency, sampling: Sampling, remedy: str) -> None:
     """Raise UnsupportedMechanism for replace-one under Poisson sampling, for which no Renyi bound is implemented.
-    remedy: first words of the advice.
+    remedy: start of the advice.
     """
     if adjacency is Adjacency.REPLACE_ONE and sampling.name != "fixed":
         raise UnsupportedMechanism(

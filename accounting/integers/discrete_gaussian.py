@@ -27,8 +27,8 @@ _ROUNDING = 1 + 1e-12
 def lattice_distortion(variance: ArrayLike) -> Floats:
     """Return 2 artanh(e(variance)), the largest log-ratio between the sums above for two shifts c.
 
-    It equals log((1 + e)/(1 - e)), elementwise; infinite for e >= 1 (variances below 0.04). Direction of error: upper
-    bound.
+    It equals log((1 + e)/(1 - e)), elementwise; infinite for e >= 1 (variances below 0.04).
+    Direction of error: upper bound.
     """
     v = np.asarray(variance, dtype=float)
     k = np.arange(1, _TERMS + 1)
@@ -42,8 +42,9 @@ def shares_distortion(share_variance: float, shares: int) -> float:
     """Return tau such that the sum of `shares` draws of N_Z(0, share_variance) is within e^±tau of N_Z(0, shares
     share_variance).
 
-    tau = sum_{k=1}^{shares-1} lattice_distortion(share_variance k / (k+1)). Claim: for every integer, the ratio of its
-    two probabilities is in [e^-tau, e^tau]. Direction of error: upper bound; infinite for tiny noise.
+    tau = sum_{k=1}^{shares-1} lattice_distortion(share_variance k / (k+1)).
+    Claim: for every integer, the ratio of its two probabilities is in [e^-tau, e^tau].
+    Direction of error: upper bound; infinite for tiny noise.
     """
     variance, count = require.positive(share_variance=share_variance), require.count(shares=shares)
     k = np.arange(1, min(count, _EXACT_SHARES), dtype=float)
@@ -61,7 +62,8 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
     of coordinates in which neighbours differ: min{ a/2 (D / sqrt V + 2 tau sqrt n)^2, a D^2 / 2V + n tau (2a - 1)/(a -
     1) } Adjacency: the mechanism's, both orders of the neighbours. Source for one share (tau = 0): Canonne, Kamath,
     Steinke 2020.
-    Direction of error: upper bound. Errors: UnsupportedMechanism for infinite tau.
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism for infinite tau.
     """
     a = np.asarray(orders, dtype=float)
     tau = _require_finite(shares_distortion(mechanism.share_variance, mechanism.shares), mechanism)
@@ -78,8 +80,8 @@ def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
 
     A sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a Gaussian of variance V - t^2,
     eta = dimension (tau + lattice_distortion(t^2)), for each t. t is chosen near the best for `count` releases.
-    Direction of error: upper bound. Errors: UnsupportedMechanism if eta is infinite for every t, as for noise below 0.2
-    steps.
+    Direction of error: upper bound.
+    Errors: UnsupportedMechanism if eta is infinite for every t, as for noise below 0.2 steps.
     """
     smoothing, eta = _best_smoothing(noise, count)
     strength = math.sqrt(noise.variance - smoothing) / noise.l2_bound

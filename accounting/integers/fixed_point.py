@@ -35,9 +35,9 @@ def rounded_l2_squared(scaled_clip: float, dimension: int) -> int:
     """Return the largest squared L2 norm of an accepted rounded vector, an integer. A longer vector is redrawn.
 
     It is the floor of min{ S^2 + d/4 + sqrt(2 ln(1/REDRAW)) (S + sqrt(d)/2), (S + sqrt d)^2 }, S = scaled_clip
-    (Kairouz, Liu, Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S is within
-    the first bound with probability at least 1 - REDRAW, and always within the second. Privacy relies on the check of
-    every upload, not on this claim.
+    (Kairouz, Liu, Steinke 2021, in units of one integer step).
+    Claim: unbiased rounding of a vector of norm S is within the first bound with probability at least 1 - REDRAW, and
+    always within the second. Privacy relies on the check of every upload, not on this claim.
     """
     clip, size = _integer_clip(scaled_clip), require.count(dimension=dimension)
     likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / REDRAW)) * (clip + math.sqrt(size) / 2)
@@ -116,7 +116,8 @@ def sum_bits(
     coordinates. Without rotation uploads (scaled_clip + 1) bounds the sum of the vectors. rotate: after random signs
     and a Hadamard transform over `dimension` coordinates (Hoeffding) a coordinate of the sum is subgaussian with
     variance (uploads scaled_clip)^2 / dimension, for vectors chosen before the signs; rounding moves it by less than 1
-    for each upload. `dimension` is the number of integers sent, `padded_dimension`. Direction of error: upwards.
+    for each upload. `dimension` is the number of integers sent, `padded_dimension`.
+    Direction of error: upwards.
 
     The bound concerns only accuracy, and no account may use it: clients who choose vectors after the signs are public
     make a sum wrap around with certainty. That does not increase epsilon if the noise is added to the integers and

@@ -27,7 +27,8 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     At integer orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the largest L1 norm of an
     integer vector of L2 norm D: a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2, 3 D1 / 2V } (Agarwal, Kairouz, Liu
     2021, Thm 3.5) Between integer orders the bound is given by chords of (a - 1) times the divergence, which is convex
-    and 0 at a = 1. Adjacency: the mechanism's, both orders of the neighbours, because the distribution is symmetric.
+    and 0 at a = 1.
+    Adjacency: the mechanism's, both orders of the neighbours, because the distribution is symmetric.
     Direction of error: upper bound.
     """
     a = np.asarray(orders, dtype=float)
@@ -79,8 +80,8 @@ def mu_of_shift(variance: float, sensitivity: float, lost: float) -> float | Non
     Claim: for integer shifts k of L2 norm at most `sensitivity` and every gamma >= 0, H_gamma of X + k from X is at
     most H_gamma of N(mu) from N(0) plus `lost`, in both orders, because the distribution is symmetric. mu = s
     sensitivity, s the largest step of y up to a tail point. At that point the tail mass, summed over all coordinates
-    that can move (at most sensitivity^2), is `lost`. Direction of error: upwards. Returns None if the tail is out of
-    the range of doubles.
+    that can move (at most sensitivity^2), is `lost`.
+    Direction of error: upwards. Returns None if the tail is out of the range of doubles.
     """
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:
         return None

@@ -37,7 +37,8 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
 
     The head is read before the ledger, so that the copy contains the head's line. An incomplete last line is left out,
     because its release waits until the line is complete. An earlier copy in the folder is replaced only if the new copy
-    continues it. Errors: LedgerError.
+    continues it.
+    Errors: LedgerError.
     """
     head = kept_head.read(path)
     data = _whole_lines(path)
@@ -65,7 +66,8 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     nothing_since: the operator's statement that nothing was released after the copy, if there is no such head
 
     Claim: the restored ledger contains every line of the ledger now at `path`, and the line of its head, and ends with
-    `last_head`. Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
+    `last_head`.
+    Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
     """
     with _lock_held(path):
         return _restored(copy, path, last_head, nothing_since)

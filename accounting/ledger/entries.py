@@ -62,8 +62,8 @@ class Release:
 
     noise_std: standard deviation of the noise on the sum. noise_placement: "server" or "clients" (shares). detail:
     other properties fixed in advance (dimension, denominators, parts of a joint release). nonce: identifies one draw of
-    noise in the ledgers of the run and of the project; lines with equal nonces are one release. Units: clip_norm and
-    noise_std in the units of the updates.
+    noise in the ledgers of the run and of the project; lines with equal nonces are one release.
+    Units: clip_norm and noise_std in the units of the updates.
 
     >>> from accounting import Gaussian, Release
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
@@ -98,8 +98,8 @@ class Release:
 class LocalRelease:
     """Round in which each client trains with record-level privacy. Clients that are missing in `steps` made no step.
 
-    noise_std: standard deviation of the noise on the sum over a batch. Units: clip_norm and noise_std in the units of
-    the gradients.
+    noise_std: standard deviation of the noise on the sum over a batch.
+    Units: clip_norm and noise_std in the units of the gradients.
 
     >>> from accounting import Gaussian, LocalRelease, Steps
     >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")

@@ -183,7 +183,8 @@ class Ledger:
         """Read and return the entries that another process has written since the last read.
 
         The caller must hold the lock of all writers. So an incomplete last line is from a terminated process, and is
-        removed. Errors: EditedLedger, LedgerError.
+        removed.
+        Errors: EditedLedger, LedgerError.
         """
         before = len(self.entries)
         if self._take_lines(_lines(self.path, self._size)):

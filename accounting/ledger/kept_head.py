@@ -19,7 +19,8 @@ def path_of(ledger: Path) -> Path:
 
 def read(ledger: Path) -> str | None:
     """Return the stored head; None if there is no head file. It must be read before the ledger, to which other
-    processes may append. Errors: LedgerError.
+    processes may append.
+    Errors: LedgerError.
     """
     return regular_file.read_digits(path_of(ledger), at_fault="holds no hash of a ledger's line")
 

@@ -31,7 +31,8 @@ class Planned:
     delta: budget that the run must not exceed; None without a budget skips: True if the caller may skip rounds by
     choice, so that a missing release counts as an early stop
 
-    Claim: the plan's epsilon, and the budget's, hold for any stopping rule. Direction of error: upwards.
+    Claim: the plan's epsilon, and the budget's, hold for any stopping rule.
+    Direction of error: upwards.
 
     >>> from accounting.ledger import Planned
     >>> Planned(epsilon=2.0, delta=1e-5).budget_at(1e-6) is None

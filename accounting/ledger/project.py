@@ -192,7 +192,8 @@ class ProjectLedger:
 
         rounds: the releases of the run from round `first` on, each at its largest charge. Rounds that are neither
         outstanding nor units are bought together, for at most `pay` units. A run that has begun before buys nothing; it
-        ends when a round is not covered. Errors: BudgetSpent with the price if `pay` is too low or missing.
+        ends when a round is not covered.
+        Errors: BudgetSpent with the price if `pay` is too low or missing.
         """
         if not rounds:
             return ""
@@ -232,7 +233,8 @@ class ProjectLedger:
         same noise is one release.
         worst: the release with the largest charge, if the charge depends on the noise that arrives; it is charged for
         any outcome. first: called under the lock after the budget check, before the line is written; it writes the line
-        of the run's ledger, or raises an error. Errors: LedgerError for clients other than the project's.
+        of the run's ledger, or raises an error.
+        Errors: LedgerError for clients other than the project's.
         """
         population_field = {} if population is None else {"population": population}
         charge_field = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}

@@ -40,8 +40,9 @@ _KIND_NAMES = {
 def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> BinaryIO:
     """Open the regular file at `path` for reading; symbolic links are followed.
 
-    The call never blocks, even on a FIFO without a writer. Errors: OSError for anything but a regular file (a FIFO
-    would wait for a writer, a device may be endless), and for more than `at_most` bytes.
+    The call never blocks, even on a FIFO without a writer.
+    Errors: OSError for anything but a regular file (a FIFO would wait for a writer, a device may be endless), and for
+    more than `at_most` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -57,7 +58,8 @@ def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> B
 def open_output(path: str | os.PathLike[str], flags: int, *, mode: int = 0o666) -> int:
     """Open or create the regular file at `path` for writing, and return its descriptor. `flags`: O_TRUNC, O_APPEND ...
 
-    The call never blocks. Errors: OSError, as `open_input`.
+    The call never blocks.
+    Errors: OSError, as `open_input`.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, mode)
     try:
@@ -156,7 +158,8 @@ def sync_folder(folder: Path) -> None:
 
 def read_digits(path: Path, *, at_fault: str) -> str | None:
     """Return the content of a file with 64 hexadecimal digits; None if it does not exist. at_fault: message for other
-    content. Errors: LedgerError.
+    content.
+    Errors: LedgerError.
     """
     try:
         with open_input(path) as file:

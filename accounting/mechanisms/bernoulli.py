@@ -79,9 +79,10 @@ class BernoulliChannel(_BernoulliUploads):
     floor).
 
     Claim: its Renyi divergence is at most `bernoulli.channel_bound`; sampling does not amplify it.
-    Source: docs/theory-bernoulli.md, Theorem 5. Units: clips and noise_std are probabilities; under clip_metric
-    "fisher" clips are probabilities over sqrt(theta (1 - theta)). Adjacency: zero-out (public samples in its place) or
-    replace-one.
+    Source: docs/theory-bernoulli.md, Theorem 5.
+    Units: clips and noise_std are probabilities; under clip_metric "fisher" clips are probabilities over sqrt(theta (1
+    - theta)).
+    Adjacency: zero-out (public samples in its place) or replace-one.
     Errors: UnsupportedMechanism for add-remove and for Fisher clips with noise; InvalidParameter for a number outside
     its domain, or no clip.
 
@@ -116,11 +117,13 @@ class BernoulliAggregate(_BernoulliUploads):
     Padding uploads are drawn in the same way from the public probabilities. `overflow`: the probability that a release
     draws more than `cohort` clients, added to delta for every release. `others`: "near-reference" if every sample of
     the sum, padding included, has a probability within the clip of the public probability on each coordinate. This
-    trusts the other clients to clip. "anywhere": their probabilities are only in [floor, 1 - floor]. Claim: its Renyi
-    divergence is at most `bernoulli.sums.aggregate_bound`. If a dominating mu is known, its hockey-stick divergence is
-    at most that of a mu-Gaussian plus a part of delta. Source: docs/theory-bernoulli.md, Theorems 6 and 7. Units: as
-    `BernoulliChannel`. Adjacency: zero-out or replace-one; zero-out alone under Poisson sampling. Errors: as
-    `BernoulliChannel`.
+    trusts the other clients to clip. "anywhere": their probabilities are only in [floor, 1 - floor].
+    Claim: its Renyi divergence is at most `bernoulli.sums.aggregate_bound`. If a dominating mu is known, its
+    hockey-stick divergence is at most that of a mu-Gaussian plus a part of delta.
+    Source: docs/theory-bernoulli.md, Theorems 6 and 7.
+    Units: as `BernoulliChannel`.
+    Adjacency: zero-out or replace-one; zero-out alone under Poisson sampling.
+    Errors: as `BernoulliChannel`.
 
     >>> from accounting import BernoulliAggregate
     >>> BernoulliAggregate(dimension=100, floor=0.1, adjacency="replace-one", l2_clip=0.5, cohort=30).sensitivity(0.5)

@@ -8,7 +8,8 @@ Up to version 0.3 the event "more than K are drawn" was added to delta instead, 
 delta(epsilon) is the profile of a round without the cap, the capped round has at most delta(epsilon) + beta, beta =
 Pr[Bin(n, q) > K] (under add-remove n is the larger number of clients). T adaptively composed rounds have at most
 delta_T(epsilon) + T beta. Proof: (1 - zeta) h + zeta h' is at most h + zeta p (docs/theory.md, Theorem 9), and zeta p =
-(K / n) beta. Direction of error: upper bound.
+(K / n) beta.
+Direction of error: upper bound.
 """
 
 from bisect import bisect_left

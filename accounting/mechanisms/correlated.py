@@ -18,11 +18,13 @@ class CorrelatedRounds:
     C is lower triangular and Toeplitz (`accounting.factorisation`). Banded: the first column of C is `coefficients`,
     then zeros. Buffered (BLT): the first column is 1, then sum over i of weights_i decays_i^(j-1). `participations`:
     largest number of participations of one client. In a composition `count` equal releases are the first `count` rounds
-    of the stream, each exactly once. Independent streams have different names. Claim: all rounds are one Gaussian whose
-    shift is `factorisation.sensitivity` over z, also if updates depend on earlier releases. Source: Denisov, McMahan,
-    Rush, Smith, Thakurta 2022, Theorem 2.1; McMahan, Xu, Zhang 2024 (BLT). Adjacency: any; the shift doubles under
-    replace-one. Errors: InvalidParameter for coefficients that do not begin with 1 or increase, weights that sum above
-    1, decays above 1.
+    of the stream, each exactly once. Independent streams have different names.
+    Claim: all rounds are one Gaussian whose shift is `factorisation.sensitivity` over z, also if updates depend on
+    earlier releases.
+    Source: Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1; McMahan, Xu, Zhang 2024 (BLT).
+    Adjacency: any; the shift doubles under replace-one.
+    Errors: InvalidParameter for coefficients that do not begin with 1 or increase, weights that sum above 1, decays
+    above 1.
 
     >>> from accounting.mechanisms import CorrelatedRounds
     >>> CorrelatedRounds(separation=60, coefficients=(1.0, 0.5)).most_participations(180)

@@ -74,8 +74,9 @@ class Subsampled:
     with samples of the public probabilities (zero-out); under fixed-size sampling K is the cohort. A sum with integer
     noise in shares also has K uploads: under Poisson sampling, clients that were not drawn send noise alone until there
     are K uploads. With a schedule (`mechanisms.schedules`) this is one round of the schedule: `count` equal releases in
-    a composition are the first `count` rounds of the schedule. Errors: InvalidParameter for anything but a release and
-    a sampling; UnsupportedMechanism for a combination without an account, such as fixed-size sampling under add-remove.
+    a composition are the first `count` rounds of the schedule.
+    Errors: InvalidParameter for anything but a release and a sampling; UnsupportedMechanism for a combination without
+    an account, such as fixed-size sampling under add-remove.
 
     >>> from accounting import Gaussian, PoissonSampling, Subsampled
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
@@ -213,7 +214,8 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
     """Return `mechanism` on a sampled cohort.
 
     Full participation returns `mechanism` itself, unless noise is correlated over rounds. A cap that no draw can exceed
-    is dropped. Errors: those of `Subsampled`.
+    is dropped.
+    Errors: those of `Subsampled`.
 
     >>> from accounting import FullParticipation, Gaussian, subsample
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")

@@ -14,9 +14,10 @@ class Gaussian:
     """Sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
 
     Claim: one release is `mu`-Gaussian DP, tight; mu is the sensitivity over the noise standard deviation.
-    Source: Dong, Roth, Su 2022. Units: the noise multiplier is the noise standard deviation over C.
-    Adjacency: any; it sets the sensitivity, C or 2C. Errors: InvalidParameter for a noise multiplier outside 1e-9 to
-    1e9.
+    Source: Dong, Roth, Su 2022.
+    Units: the noise multiplier is the noise standard deviation over C.
+    Adjacency: any; it sets the sensitivity, C or 2C.
+    Errors: InvalidParameter for a noise multiplier outside 1e-9 to 1e9.
 
     >>> from accounting import Gaussian
     >>> Gaussian(noise_multiplier=1.4, adjacency="replace-one").mu
@@ -58,9 +59,12 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
     """Return the one Gaussian equivalent to several Gaussian releases of the same cohort in the same round.
 
     Claim: the joint release is exactly one Gaussian of 1 / z^2 = sum 1 / z_i^2. Charging each part as a separate
-    subsampled release would assume a new cohort for each part. Source: docs/theory.md, section 5 (squared shifts add).
-    Units: each z_i is a noise standard deviation over that release's own norm bound. Adjacency: any, one for all parts.
-    Direction of error: none except rounding. Errors: InvalidParameter for an empty list or an invalid noise multiplier.
+    subsampled release would assume a new cohort for each part.
+    Source: docs/theory.md, section 5 (squared shifts add).
+    Units: each z_i is a noise standard deviation over that release's own norm bound.
+    Adjacency: any, one for all parts.
+    Direction of error: none except rounding.
+    Errors: InvalidParameter for an empty list or an invalid noise multiplier.
 
     >>> from accounting import simultaneous
     >>> round(simultaneous([2.0, 2.0], "add-remove").noise_multiplier, 4)
@@ -78,11 +82,14 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
 class GaussianShares:
     """Sum of at most `shares` vectors of norm at most C, each with noise N(0, (noise_multiplier C)^2 / shares).
 
-    Each missing vector is replaced by a draw of the same noise. Claim: the sum has the noise of `gaussian` for any
-    number of participants; `overflow`, the probability that a release draws more than `shares` clients, is added to
-    delta for every release. Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`.
-    Units: as `Gaussian`. Adjacency: zero-out or replace-one. Errors: UnsupportedMechanism for add-remove, because an
-    added client would add a share; InvalidParameter for a number outside its domain.
+    Each missing vector is replaced by a draw of the same noise.
+    Claim: the sum has the noise of `gaussian` for any number of participants; `overflow`, the probability that a
+    release draws more than `shares` clients, is added to delta for every release.
+    Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`.
+    Units: as `Gaussian`.
+    Adjacency: zero-out or replace-one.
+    Errors: UnsupportedMechanism for add-remove, because an added client would add a share; InvalidParameter for a
+    number outside its domain.
 
     >>> from accounting import GaussianShares
     >>> GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=100).gaussian.noise_multiplier

@@ -21,10 +21,12 @@ class NoisyIntegers:
 
     Each vector has L2 norm at most `l2_bound`. `shares`: smallest number of independent draws of the noise in a sum.
     `overflow`: the probability that more clients are drawn than a sum has uploads; it is added to delta for every
-    release. Claim: further independent noise and reduction modulo any number are post-processing. Source:
-    docs/theory.md, section 7. Units: integer steps; share_variance in squared steps. Adjacency: any; with noise in
-    several shares not add-remove. Errors: UnsupportedMechanism for shares under add-remove; InvalidParameter for a
-    number outside its domain.
+    release.
+    Claim: further independent noise and reduction modulo any number are post-processing.
+    Source: docs/theory.md, section 7.
+    Units: integer steps; share_variance in squared steps.
+    Adjacency: any; with noise in several shares not add-remove.
+    Errors: UnsupportedMechanism for shares under add-remove; InvalidParameter for a number outside its domain.
 
     >>> from accounting import DiscreteGaussian
     >>> sums = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=25.0, adjacency="zero-out", shares=16)
@@ -98,9 +100,11 @@ class DiscreteGaussian(NoisyIntegers):
     """Sum of integer vectors (`NoisyIntegers`) with discrete Gaussian noise N_Z(0, share_variance) in each share.
 
     N_Z(0, s^2) has probabilities proportional to exp(-x^2 / (2 s^2)) on the integers.
-    Claim: the sum of shares is within e^±eta of a post-processed Gaussian. Source: Canonne, Kamath, Steinke 2020;
-    Kairouz, Liu, Steinke 2021; docs/theory.md, Theorems 5 and 6. Units: integer steps. Adjacency: any, in several
-    shares not add-remove. Errors: UnsupportedMechanism, InvalidParameter.
+    Claim: the sum of shares is within e^±eta of a post-processed Gaussian.
+    Source: Canonne, Kamath, Steinke 2020; Kairouz, Liu, Steinke 2021; docs/theory.md, Theorems 5 and 6.
+    Units: integer steps.
+    Adjacency: any, in several shares not add-remove.
+    Errors: UnsupportedMechanism, InvalidParameter.
 
     >>> from accounting import DiscreteGaussian, guarantee
     >>> noise = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
@@ -116,9 +120,11 @@ class Skellam(NoisyIntegers):
     """Sum of integer vectors (`NoisyIntegers`) with Skellam noise: differences of two Poisson(share_variance / 2)
     variables.
 
-    Claim: the variance is exactly share_variance, and a sum of shares is Skellam again. Source: Agarwal, Kairouz, Liu
-    2021.
-    Units: integer steps. Adjacency: any, in several shares not add-remove. Errors: as `NoisyIntegers`.
+    Claim: the variance is exactly share_variance, and a sum of shares is Skellam again.
+    Source: Agarwal, Kairouz, Liu 2021.
+    Units: integer steps.
+    Adjacency: any, in several shares not add-remove.
+    Errors: as `NoisyIntegers`.
 
     >>> from accounting import Skellam
     >>> Skellam(dimension=8, l2_bound=10.0, share_variance=25.0, adjacency="zero-out", shares=16).excess_kurtosis

@@ -17,9 +17,10 @@ class PoissonSampling:
     """Poisson sampling: each client takes part independently with this probability; the cohort size is secret.
 
     Claim: a Gaussian round is dominated by (1-q) N(0) + q N(s) against N(0) under add-remove and zero-out, against
-    (1-q) N(0) + q N(-s) under replace-one; s is 1 / noise multiplier. Source: docs/theory.md, Theorems 3 and 4; Zhu,
-    Dong, Wang 2022, Theorem 11; Lebeda et al. 2024. Adjacency: any. Errors: InvalidParameter for a probability outside
-    [0, 1].
+    (1-q) N(0) + q N(-s) under replace-one; s is 1 / noise multiplier.
+    Source: docs/theory.md, Theorems 3 and 4; Zhu, Dong, Wang 2022, Theorem 11; Lebeda et al. 2024.
+    Adjacency: any.
+    Errors: InvalidParameter for a probability outside [0, 1].
 
     >>> from accounting import Gaussian, PoissonSampling, guarantee, subsample
     >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
@@ -43,10 +44,12 @@ class CappedPoissonSampling:
     """Poisson sampling with a cap: if more than `cap` clients are drawn, `cap` of them take part, chosen secretly and
     uniformly.
 
-    clients: n, the number of all clients, which determines the probability that a drawn client is left out. Claim: a
-    round's hockey-stick divergence is at most (1 - zeta) h + zeta h'. h is the divergence without a cap, h' that of a
-    full round, and zeta the probability of a full round (`full_rounds`). Source: docs/theory.md, Theorem 9. Adjacency:
-    any. Errors: InvalidParameter for a probability outside [0, 1] or a count below 1.
+    clients: n, the number of all clients, which determines the probability that a drawn client is left out.
+    Claim: a round's hockey-stick divergence is at most (1 - zeta) h + zeta h'. h is the divergence without a cap, h'
+    that of a full round, and zeta the probability of a full round (`full_rounds`).
+    Source: docs/theory.md, Theorem 9.
+    Adjacency: any.
+    Errors: InvalidParameter for a probability outside [0, 1] or a count below 1.
 
     >>> from accounting import CappedPoissonSampling
     >>> CappedPoissonSampling(probability=0.1, cap=20, clients=100).binds("zero-out")
@@ -109,8 +112,9 @@ class FixedSizeSampling:
 
     Claim: the sum moves by up to 2C also under zero-out, because another client may take the zeroed client's place.
     docs/theory.md has the privacy profiles of one round, and bounds many rounds by the value of a game. Source:
-    docs/theory.md, Theorems 1, 2 and 7; Wang, Balle, Kasiviswanathan 2019. Adjacency: replace-one or zero-out;
-    `Subsampled` rejects add-remove. Errors: InvalidParameter for a cohort larger than the population.
+    docs/theory.md, Theorems 1, 2 and 7; Wang, Balle, Kasiviswanathan 2019.
+    Adjacency: replace-one or zero-out; `Subsampled` rejects add-remove.
+    Errors: InvalidParameter for a cohort larger than the population.
 
     >>> from accounting import FixedSizeSampling
     >>> FixedSizeSampling(cohort=100, clients=6000).probability
@@ -143,7 +147,8 @@ class FixedSizeSampling:
 class FullParticipation:
     """Full participation: every client takes part in every round.
 
-    Claim: a round has the guarantee of its release, without amplification. Adjacency: any.
+    Claim: a round has the guarantee of its release, without amplification.
+    Adjacency: any.
 
     >>> from accounting import FullParticipation
     >>> FullParticipation().probability

@@ -26,12 +26,14 @@ class BallsAndBins:
     the rounds t of its lane, t mod lanes, t counted from the start of the run. `lanes` divides `bins`. coefficients:
     first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At most `lanes`
     of them, so that no two columns of a lane overlap. (1.0,): independent noise. secret_lanes: the lane of each client
-    is drawn once for a run, uniformly, secretly and independently. Claim: T rounds are dominated by ceil(T / lanes)
-    rounds with bins / lanes bins and independent noise z / |c|, c the coefficients. An epoch of B bins is dominated by
-    the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1 / noise multiplier. Source: Chua et al. 2025;
-    docs/theory-participation.md, Theorems 1 and 5. Units: the shift of a participation is in clip norms. Adjacency:
-    zero-out or add-remove; replace-one too if public lanes = bins. Errors: InvalidParameter for lanes that do not
-    divide the bins, or more coefficients than lanes.
+    is drawn once for a run, uniformly, secretly and independently.
+    Claim: T rounds are dominated by ceil(T / lanes) rounds with bins / lanes bins and independent noise z / |c|, c the
+    coefficients. An epoch of B bins is dominated by the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1
+    / noise multiplier.
+    Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1 and 5.
+    Units: the shift of a participation is in clip norms.
+    Adjacency: zero-out or add-remove; replace-one too if public lanes = bins.
+    Errors: InvalidParameter for lanes that do not divide the bins, or more coefficients than lanes.
 
     >>> from accounting.mechanisms import BallsAndBins
     >>> BallsAndBins(bins=60).most_participations(180)
@@ -159,9 +161,10 @@ class Allocation:
     `participations` rounds.
 
     Claim: all rounds are dominated by `participations` independent blocks, each with one uniform participation. The
-    first n rounds are dominated by blocks with at most one participation. Source: Feldman, Shenfeld 2025;
-    docs/theory-participation.md, Theorems 2 and 6. Adjacency: zero-out or add-remove. Errors: InvalidParameter for more
-    participations than rounds.
+    first n rounds are dominated by blocks with at most one participation.
+    Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems 2 and 6.
+    Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for more participations than rounds.
 
     >>> from accounting.mechanisms import Allocation
     >>> Allocation(participations=3, rounds=180).most_participations(2)
@@ -205,12 +208,14 @@ class Allocation:
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation:
     """Schedule with rests: a client skips `separation` - 1 rounds after a participation. Then an independent Bernoulli
-    sample of each round decides whether it takes part.
+    sample of each round decides whether it participates.
 
-    `probability`: probability that a client takes part in a given round. It is equal in all rounds, because the
-    schedule starts stationary. Claim: T rounds are dominated by independent blocks of `separation` rounds with at most
-    one participation each. Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove. Errors:
-    InvalidParameter for a probability of 0 or above 1 / separation.
+    `probability`: probability that a client participates in a given round. It is equal in all rounds, because the
+    schedule starts stationary.
+    Claim: T rounds are dominated by independent blocks of `separation` rounds with at most one participation each.
+    Source: docs/theory-participation.md, Theorem 3.
+    Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for a probability of 0 or above 1 / separation.
 
     >>> from accounting.mechanisms import MinSeparation
     >>> round(MinSeparation(separation=10, probability=0.05).coin, 4)
@@ -254,7 +259,8 @@ class Cyclic:
     """Each client takes part in every `period`-th round, in a public order.
 
     Claim: T rounds compose as ceil(T / period) unsampled releases, without amplification.
-    Source: docs/theory-participation.md, Theorem 5 with as many lanes as bins. Adjacency: any.
+    Source: docs/theory-participation.md, Theorem 5 with as many lanes as bins.
+    Adjacency: any.
     Errors: InvalidParameter for a period below 1.
 
     >>> from accounting.mechanisms import Cyclic

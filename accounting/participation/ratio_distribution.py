@@ -73,7 +73,9 @@ class _SumDistribution:
 def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
     """Return H_gamma(P || Q) and H_gamma(Q || P) of one block at gamma = e^losses, losses >= 0.
 
-    shift: s = clip norm over noise standard deviation. Shapes: as `losses`. Adjacency: zero-out, add-remove.
+    shift: s = clip norm over noise standard deviation.
+    Shapes: as `losses`.
+    Adjacency: zero-out, add-remove.
     Direction of error: upper bound. For s up to 2 the variance of the loss is within about a relative 1e-4; for larger
     s the bound is looser, and `divergences_with_public_round` may be smaller.
     """

@@ -258,7 +258,7 @@ LIARS = {
     "draws from torch": ("seed", "other payloads the second time", DrawsAnywhere),
     "rounds to nearest": ("unbiased", "claims to be unbiased", Biased),
     "zero over zero": ("edges", "zeros: decodes to", DividesByZero),
-    "squares that overflow": ("edges", "huge: is refused, and one client could end a round", SquaresOverflow),
+    "squares that overflow": ("edges", "huge: is refused, so one client could end a round", SquaresOverflow),
     "encodes nan": ("edges", "nan: is encoded", TakesNan),
 }
 """Name -> what finds it, words of the finding, the class."""

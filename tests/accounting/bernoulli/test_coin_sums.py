@@ -87,7 +87,7 @@ def test_the_weight_holds_for_laws_skewed_to_either_side(alpha, direction, skew)
 def test_sampled_is_the_larger_end_and_direction(cohort, c):
     """All other coins at one end or all at the other, either world first: multiplied out."""
     alpha, t = np.array([1.5, 4.0, 30.0]), (1 - 2 * c) * np.array([0.05, 0.5, 1.0])
-    found = SumDivergences(cohort, c, alpha).sampled(t)
+    found = SumDivergences(cohort, c, alpha).attained(t)
     for i, order in enumerate(alpha):
         for k, move in enumerate(t):
             pairs = [([end] * (cohort - 1) + [c], [end] * (cohort - 1) + [c + move]) for end in (c, 1 - c)]

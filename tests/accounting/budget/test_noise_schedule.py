@@ -119,7 +119,7 @@ def test_what_needs_a_number_of_rounds_is_refused():
     plan = Plan(clients=60, cohort=10, noise_schedule=FACTORS)
     with pytest.raises(InvalidParameter, match="Give rounds"):
         budget.rounds(plan, epsilon=1.0, noise_multiplier=3.0)
-    with pytest.raises(InvalidParameter, match="a round for each"):
+    with pytest.raises(InvalidParameter, match="each part must have a round"):
         budget.epsilon(plan, noise_multiplier=3.0, rounds=2)
     with pytest.raises(InvalidParameter, match="rounds=0"):
         budget.epsilon(plan, noise_multiplier=3.0, rounds=0)

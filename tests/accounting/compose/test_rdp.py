@@ -92,7 +92,7 @@ def test_a_scalar_order_gives_a_scalar():
 @pytest.mark.parametrize("mechanism", [gaussian(1.0), poisson(0.1, 1.0), fixed(1, 10, 1.0), times(gaussian(1.0), 2)])
 @pytest.mark.parametrize("bad", [1.0, [0.5], [], [2.0, math.nan], [-1], ["two"], [math.inf], [[2.0]], None])
 def test_orders_must_be_above_1(mechanism, bad):
-    with pytest.raises(InvalidParameter, match=r"orders=.*must be finite numbers above 1"):
+    with pytest.raises(InvalidParameter, match=r"orders=.*must be a finite number above 1"):
         rdp.curve(mechanism, bad)
 
 

@@ -223,11 +223,11 @@ def test_targets(target):
     """The least noise and the most rounds that keep the reading; a little less noise, or a round more, does not."""
     reading = target_of(**target)
     z = noise_multiplier(GOLDEN, rounds=180, **target)
-    assert reading.reading(GOLDEN.run(z, 180), GOLDEN.delta) <= reading.most
-    assert reading.reading(GOLDEN.run(z * 0.9999, 180), GOLDEN.delta) > reading.most
+    assert reading.reading(GOLDEN.run(z, 180), GOLDEN.delta) <= reading.largest_reading
+    assert reading.reading(GOLDEN.run(z * 0.9999, 180), GOLDEN.delta) > reading.largest_reading
     count = rounds(GOLDEN, noise_multiplier=1.2, **target)
-    assert reading.reading(GOLDEN.run(1.2, count), GOLDEN.delta) <= reading.most
-    assert reading.reading(GOLDEN.run(1.2, count + 1), GOLDEN.delta) > reading.most
+    assert reading.reading(GOLDEN.run(1.2, count), GOLDEN.delta) <= reading.largest_reading
+    assert reading.reading(GOLDEN.run(1.2, count + 1), GOLDEN.delta) > reading.largest_reading
 
 
 def test_an_advantage_of_a_gaussian_is_met_by_the_closed_form():

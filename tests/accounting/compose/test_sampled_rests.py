@@ -128,7 +128,7 @@ def test_a_certificate_lies_between_the_bounds_and_charges_its_failure(certifica
     assert certificate.failure == certificate.tries * 1e-12
     assert max(certificate.bounds) + certificate.failure <= certificate.delta == 1e-3
     assert "1e-12" in str(certificate)
-    assert "Without it" in str(certificate)
+    assert "Without sampling" in str(certificate)
     assert certificate.seed == certificates.seed_of(certificate.description)
 
 

@@ -70,7 +70,7 @@ def test_nothing_is_read_beyond_what_is_allowed(tmp_path):
         read_input(path, at_most=5)
     with path.open("wb") as file:
         file.truncate(2**42)
-    with bounded(), pytest.raises(OSError, match="at most 1,000 are read"):
+    with bounded(), pytest.raises(OSError, match="the limit is 1,000"):
         read_input(path, at_most=1000)
 
 

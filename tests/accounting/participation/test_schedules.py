@@ -195,7 +195,7 @@ def test_descriptions_are_read_back(schedule):
     ("make", "words"),
     [
         (lambda: of(BINS, noise=Gaussian(noise_multiplier=1.0, adjacency="replace-one")), "cyclic"),
-        (lambda: of(ALLOCATION, 181), "ends with them"),
+        (lambda: of(ALLOCATION, 181), "ends after them"),
         (lambda: Allocation(participations=4, rounds=3), "at most once"),
         (lambda: MinSeparation(separation=61, probability=1 / 60), "cannot rest for"),
         (lambda: BallsAndBins(bins=0), "whole number"),

@@ -172,7 +172,7 @@ def test_an_interrupted_run_goes_on_with_the_same_objects_only(tmp_path):
         ({"settings": {"rounds": 1}}, "must be table.key"),
         ({"settings": {"privacy.epsilon": 1e-6}}, "not even one round fits"),
         ({"settings": {"federation.cohort": 61}}, "must be from 1 to"),
-        ({"resume": True}, "name the folder"),
+        ({"resume": True}, "name the run folder"),
         ({"model": 7}, "must be a torch.nn.Module or a function"),
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, "must give logits"),
         ({"model": lambda: nn.Linear(64, 10).missing}, "cannot be made"),

@@ -168,7 +168,7 @@ def test_numbers_for_prometheus_and_health(monkeypatch):
         page("/")
     assert endpoint.address.startswith("http://127.0.0.1:")
     monkeypatch.setenv(ADDRESS, endpoint.address.removeprefix("http://"))
-    with pytest.raises(ConfigError, match="no server can start"):
+    with pytest.raises(ConfigError, match="the server cannot start"):
         MetricsEndpoint({"federation": {"rounds": 9, "clients": 30}})
     endpoint.close()
 

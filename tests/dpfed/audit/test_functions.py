@@ -179,7 +179,7 @@ def test_claims_of_every_kind():
     assert claim_of((2.0, 1e-5), adjacency="zero-out").adjacency is Adjacency.ZERO_OUT
     with pytest.raises(ConfigError, match="must be \\(epsilon, delta\\)"):
         claim_of("4")
-    with pytest.raises(ConfigError, match="is about add-remove neighbours"):
+    with pytest.raises(ConfigError, match="has adjacency add-remove"):
         claim_of(CLAIM, adjacency="zero-out")
     with pytest.raises(ConfigError, match="claim: is missing"):
         dpfed.audit.upload(one_by_one)
@@ -258,7 +258,7 @@ def test_wrong_settings_are_refused(wrong):
 @pytest.mark.parametrize(
     ("claim", "delta", "words"),
     [
-        ((4.4, 1e-5), 1e-3, "has its own"),
+        ((4.4, 1e-5), 1e-3, "states another delta"),
         ((1.0, 0.0), None, "delta=0 is not supported"),
         ((1.0, 0), None, "delta=0 is not supported"),
         ([4.4], None, "two numbers"),
@@ -321,7 +321,7 @@ def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
 
 def test_a_methods_name_takes_no_settings_of_functions(capsys):
     assert status(["audit", "upload", "dp-fedavg", "--clients", "3"]) == 2
-    assert "--clients: for functions of your own" in capsys.readouterr().err
+    assert "--clients: only for functions of your own" in capsys.readouterr().err
 
 
 def test_the_maker_of_a_method_is_no_function_to_audit():

@@ -75,7 +75,7 @@ def test_the_last_round_cut_off_of_the_configuration_and_the_checkpoint_too(fold
     change_summary(path, epsilon=epsilon)
     change(path, "metrics.jsonl", lambda lines: lines[-1].update(epsilon=epsilon))
     tensors = load_file(path / "checkpoint.safetensors")
-    metadata = audit_run(path).files.checkpoint.facts
+    metadata = audit_run(path).files.checkpoint.header
     save_file(tensors, path / "checkpoint.safetensors", metadata=metadata | {"round": "3"})
     assert failed(path) == {"model moves by what was released"}
     assert bound(path).passed is False
@@ -126,7 +126,7 @@ def test_a_model_that_is_not_the_runs(folder):
 
 def test_a_checkpoint_of_another_model_or_clip_norm(folder):
     path = folder("rounds")
-    metadata, tensors = audit_run(path).files.checkpoint.facts, load_file(path / "checkpoint.safetensors")
+    metadata, tensors = audit_run(path).files.checkpoint.header, load_file(path / "checkpoint.safetensors")
     tensors["broadcast"][3] += 0.01
     save_file(tensors, path / "checkpoint.safetensors", metadata=dict(metadata))
     assert failed(path) == {MODEL, "model moves by what was released"}

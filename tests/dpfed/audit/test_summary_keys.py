@@ -110,7 +110,7 @@ def test_counts_that_a_ring_cannot_hold_are_the_sum_of_their_rows_up_to_the_ring
 def test_what_an_audit_of_files_does_not_look_at_is_said_with_the_command(tmp_path):
     found = audit_run(run(tmp_path / "run"))
     (note,) = [one for one in found.notes if "mixes clients' rows" in one]
-    assert "`dpfed audit replay` and `dpfed audit upload dp-fedavg` test that" in note
+    assert "`dpfed audit replay` and `dpfed audit upload dp-fedavg` test both" in note
     assert "no replay audit of this configuration is recorded" in note
     assert found.to_dict()["not_checked"] == sorted(UNCHECKED)
     assert found.to_dict()["verdict_in_full"] in ("pass on these files", "inconclusive")

@@ -87,7 +87,7 @@ def test_the_figure_is_a_png(tmp_path, capsys):
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--rounds", "3"], "is an axis. Remove it"),
         (
             ["--over", "rounds=1:9", "--over", "cohort=1:20"],
-            "--noise-multiplier with --over cohort, rounds: it is no axis",
+            "--noise-multiplier with --over cohort, rounds: noise-multiplier is no axis",
         ),
         (["--over", "cohort=1:601", "--over", "noise-multiplier=1:2", "--rounds", "3"], "at most 600"),
         (["--over", "rounds=1:9", "--over", "noise-multiplier=1:2", "--epsilon", "1"], "--epsilon with --over"),
@@ -110,7 +110,7 @@ def test_infinities_are_null():
 
     axis = MapAxis(name="rounds", low=1, high=2)
     found = BudgetMap(
-        plan=Plan(clients=60, cohort=3), across=axis, up=axis, x=np.array([1.0]), y=np.array([1.0]),
+        plan=Plan(clients=60, cohort=3), x_axis=axis, y_axis=axis, x=np.array([1.0]), y=np.array([1.0]),
         epsilon=np.array([[math.inf]]), fixed={}, accountant="rdp",
     )  # fmt: skip
     assert found.to_dict()["epsilon"] == [[None]]

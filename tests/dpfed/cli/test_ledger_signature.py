@@ -74,7 +74,7 @@ def test_a_project_is_checked_against_its_head(tmp_path, capsys):
     assert (code, shown["kind"], shown["entries"]) == (0, "project", 1)
     project.ledger.path.write_bytes(project.ledger.path.read_bytes().splitlines(keepends=True)[0])
     code, words = verify(project.ledger, capsys)
-    assert (code, "which p.jsonl.head says" in words) == (1, True)
+    assert (code, "which p.jsonl.head names" in words) == (1, True)
 
 
 def test_a_signature_holds_while_the_ledger_grows(ledger, keys, capsys):

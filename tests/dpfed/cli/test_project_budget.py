@@ -133,7 +133,7 @@ def test_what_cannot_be_asked_is_refused(capsys, path, options, words):
 def test_a_line_that_was_not_paid_for_is_found(capsys, path):
     Ledger.resume(path).record(release(15, 1.0))
     assert status(["budget", "--ledger", path]) == 1
-    assert "round 15 of run None is in it, which was not paid for" in capsys.readouterr().err
+    assert "round 15 of run None was charged" in capsys.readouterr().err
 
 
 def test_only_a_project_is_one(capsys, tmp_path):

@@ -213,7 +213,7 @@ def test_losses_are_known_by_name() -> None:
     with pytest.raises(ConfigError, match="was given in Python"):
         loss_named(OWN)
     for taken in ("mse", OWN):
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="is the name of"):
             register(taken, pinball)
     register("pinball of a test", pinball)
     assert loss_named("pinball of a test").each is pinball

@@ -135,7 +135,7 @@ def test_forged_indices(values):
 
 def test_a_bitmap_with_another_number_of_coordinates():
     content = bytes([1]) + SymbolField(alphabet=2, count=40).write(np.arange(40) % 2).content
-    with pytest.raises(WireError, match="names 20"):
+    with pytest.raises(WireError, match="has 20"):
         Indices(size=40, count=19).read(Reader(content=content))
 
 

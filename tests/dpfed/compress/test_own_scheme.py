@@ -152,7 +152,7 @@ def test_fields_that_are_not_its_bits_are_refused():
         (None, "must be a dictionary of names and fields"),
         ({"a": 3}, "must be a dictionary of names and fields"),
         ({"seeds": Floats(count=1)}, "a field must not be called"),
-        ({"a": Floats(count=10**9)}, "at most 64 for each"),
+        ({"a": Floats(count=10**9)}, "at most 64 per coordinate"),
     ],
 )
 def test_bits_that_are_none_are_refused(layout, words):
@@ -221,7 +221,7 @@ def test_the_whole_protocol_is_taken_as_it_is():
 
 
 def test_names():
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="is the name of an existing"):
         compress.register("qsgd")(Honest)
     for name in ("", "a b", "ünter", "x" * 65, 3):
         with pytest.raises(ConfigError, match="64 letters"):

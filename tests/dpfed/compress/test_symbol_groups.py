@@ -35,22 +35,22 @@ def test_numbers_have_the_symbols_as_digits(low, span, count, dtype):
     groups = groups_of(low, span)
     symbols = np.random.default_rng(count).integers(low, low + span, count).astype(dtype)
     fill = low + span - 1
-    numbers = groups.join(symbols, fill=fill)
+    numbers = groups.join_symbols(symbols, fill=fill)
     padded = symbols.tolist() + [fill] * (-count % groups.together)
     expected = [
         sum((symbol - low) * span**place for place, symbol in enumerate(padded[first : first + groups.together]))
         for first in range(0, len(padded), groups.together)
     ]
     assert numbers.tolist() == expected
-    np.testing.assert_array_equal(groups.split(np.array(expected, dtype=np.uint16), count, fill=fill), symbols)
+    np.testing.assert_array_equal(groups.split_numbers(np.array(expected, dtype=np.uint16), count, fill=fill), symbols)
 
 
 def test_symbols_that_fill_up_are_checked():
     groups = groups_of(0, 4)
-    numbers = groups.join(np.array([1, 2, 3, 0, 1], dtype=np.uint8), fill=2)
+    numbers = groups.join_symbols(np.array([1, 2, 3, 0, 1], dtype=np.uint8), fill=2)
     assert numbers.tolist() == [1 + 2 * 4 + 3 * 16, 1 + 2 * 4 + 2 * 16 + 2 * 64]
     with pytest.raises(WireError, match="fill"):
-        groups.split(np.array([57, numbers[1] - 64], dtype=np.uint16), 5, fill=2)
+        groups.split_numbers(np.array([57, numbers[1] - 64], dtype=np.uint16), 5, fill=2)
 
 
 @pytest.mark.parametrize("counts", [[5], [0, 0, 9], [1, 0, 0, 1], [0, 1]])

@@ -106,7 +106,7 @@ def test_files_that_are_not_text_or_too_long_or_missing_are_one_error(tmp_path: 
         load("shakespeare", tmp_path)
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(DataError, match="at most 8,388,608 are read"):
+    with pytest.raises(DataError, match="the limit is 8,388,608"):
         load("shakespeare", tmp_path)
 
 

@@ -139,7 +139,7 @@ def test_the_ledger_holds_what_was_composed_and_is_gone_on_with(tmp_path):
     again.compose(GOLDEN)
     again.load_state_dict(saved)  # of before the last release: the ledger decides
     assert again.num_releases == 4
-    with pytest.raises(RunError, match="separate purchase"):
+    with pytest.raises(RunError, match="of another plan"):
         FlowerAccountant(config("poisson"), ledger=path, clip_norm=0.5)
 
 

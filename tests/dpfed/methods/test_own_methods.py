@@ -337,7 +337,7 @@ class Counts(Halved):
 
 def test_a_stage_that_moves_the_state_beside_the_charge_is_refused():
     methods.register("counts")(lambda s: s.updates(stages.SendAll(size=s.size), Counts()))
-    with pytest.raises(ConfigError, match="Counts changes what the next round starts from"):
+    with pytest.raises(ConfigError, match="Counts changes the state of the next round"):
         built("counts", *PRIVATE)
 
 

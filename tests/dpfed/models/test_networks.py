@@ -98,7 +98,7 @@ def test_fedpms_networks_can_be_frozen(biases: Biases) -> None:
 def test_build_raises_on_unknown_names_and_options() -> None:
     with pytest.raises(ConfigError, match=r"model='fed_smp_cnn'.*Did you mean 'fed-smp-cnn'"):
         build("fed_smp_cnn", (1, 28, 28), 10)
-    with pytest.raises(ConfigError, match=r"width=3.*takes hidden"):
+    with pytest.raises(ConfigError, match=r"width=3.*accepts hidden"):
         build("mlp", (4,), 2, width=3)
     with pytest.raises(ConfigError, match="takes no options"):
         build("fed-smp-cnn", (1, 28, 28), 10, hidden=(3,))

@@ -61,7 +61,10 @@ SEEDED = Simulated(seeds=Seeds(root=0))
 UNSOUND = [
     (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("poisson", clients=60, cohort=6))), "cohorts are drawn by"),
     (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("all", clients=60, cohort=60))), "cohorts are drawn by"),
-    (lambda s: chain(s, Clip(), noisy(s, randomness=Secure())), "draws secure randomness, the loop's is 'simulated'"),
+    (
+        lambda s: chain(s, Clip(), noisy(s, randomness=Secure())),
+        "draws 'secure' randomness, but the loop has 'simulated'",
+    ),
     (lambda s: chain(s, Clip()), "no stage makes it private"),
     (lambda s: chain(s, noisy(s)), "right before"),
     (lambda s: chain(s, Clip(), noisy(s), noisy(s)), "one is charged"),

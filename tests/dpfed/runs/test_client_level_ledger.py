@@ -101,7 +101,7 @@ def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     ledger = tmp_path / "l.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:-1]))
-    with pytest.raises(LedgerError, match="Lines were cut off"):
+    with pytest.raises(LedgerError, match="Lines are missing"):
         level(tmp_path)
     ledger.write_text("".join(lines).replace('"noise_std":2.0', '"noise_std":3.0'))
     with pytest.raises(LedgerError):

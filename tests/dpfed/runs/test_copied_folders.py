@@ -108,7 +108,7 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
 
         return wrapped
 
-    for name in ("create", "append", "put"):
+    for name in ("create", "append", "replace_content"):
         monkeypatch.setattr(regular_file, name, deadly(getattr(regular_file, name)))
     to_the_end(Folder(folder.path), project, kind, [])
     operations, marks = writes, 0
@@ -297,5 +297,5 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
     compared = next(one for one in found.checks if one.name == "project was charged alike")
     assert compared.passed is not planted
     if planted:
-        assert "was not charged as ledger.jsonl says for round 2" in compared.detail
+        assert "was not charged as ledger.jsonl states for round 2" in compared.detail
         assert status(["audit", "run", str(tmp_path / "run"), "--project", str(path)]) == 1

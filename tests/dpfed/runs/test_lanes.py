@@ -93,7 +93,7 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     found = summary["certificate"]
     assert found["epsilon"] < found["deterministic"] == summary["epsilon"]
-    assert "Beside it, by 50,000 samples" in privacy_statement(Summary.of_folder(tmp_path / "run"))
+    assert "by 50,000 samples" in privacy_statement(Summary.of_folder(tmp_path / "run"))
     assert certificate_check(tmp_path / "run").passed
     for changed in (
         {"epsilon": found["epsilon"] / 2},

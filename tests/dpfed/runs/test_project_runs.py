@@ -69,7 +69,7 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     run(tiny_config, project, tmp_path / "a", "federation.rounds=3")
     units, left = project.units
     other = ("privacy.noise_multiplier=0.9", "federation.rounds=4")
-    with pytest.raises(BudgetSpent, match=r"costs (\d+) of the \d+ units that are left.*Give --pay \1") as found:
+    with pytest.raises(BudgetSpent, match=r"price is (\d+) of the \d+ remaining units.*Give --pay \1") as found:
         run(tiny_config, project, tmp_path / "b", *other)
     price = int(re.search(r"--pay (\d+)", str(found.value))[1])
     assert price > 4

@@ -177,7 +177,10 @@ def test_what_does_not_fit_targets_is_refused(folder, changes, complaint):
 
 
 def test_what_does_not_fit_labels_is_refused(tiny_config):
-    for setting, complaint in (("local.loss=mse", "labels of 10 classes"), ("run.metrics=['mae']", "no classes")):
+    for setting, complaint in (
+        ("local.loss=mse", "labels of 10 classes"),
+        ("run.metrics=['mae']", "for numeric targets"),
+    ):
         with pytest.raises(ConfigError, match=complaint):
             build(tiny_config(setting))
     with pytest.raises(ConfigError, match="one floating number per sample"):

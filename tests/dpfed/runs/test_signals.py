@@ -52,7 +52,7 @@ def asked_after(rounds):
 
 def test_a_run_that_is_told_to_stop_goes_on_as_if_it_had_not_been(tiny_config, tmp_path):
     whole = federation.run(build(tiny_config()), tmp_path / "whole")
-    with pytest.raises(RunInterrupted, match="after round 2 of 3, which is saved"):
+    with pytest.raises(RunInterrupted, match="after round 2 of 3; all finished rounds are saved"):
         federation.run(build(tiny_config()), tmp_path / "run", stop=asked_after(2))
     assert not (tmp_path / "run" / "summary.json").exists()
     resumed = federation.run(build(tiny_config()), tmp_path / "run", resume=True)

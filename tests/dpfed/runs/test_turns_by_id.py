@@ -211,7 +211,7 @@ def test_ids_of_a_list():
             listed(NAMES, ids=ids)
     with pytest.raises(DataError, match="Remove ids="):
         from_clients(table(NAMES), table(NAMES), classes=2, client="who", inputs=["x"], label="sick", ids=NAMES)
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match="is not a file"):
         ClientIds.from_json("[]")
 
 

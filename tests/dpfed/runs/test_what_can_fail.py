@@ -142,7 +142,7 @@ def test_two_runs_in_one_folder(tmp_path):
     for resume in (True, False):
         with pytest.raises(RunError, match=r"another process is running in this folder|is not empty"):
             federation.run(experiment, tmp_path / "run", resume=resume)
-    first.release()
+    first.unlock()
     assert federation.run(experiment, tmp_path / "run", resume=True).summary["rounds"] == 2
 
 
@@ -154,7 +154,7 @@ def test_a_folder_that_is_made_at_the_same_time_has_one_run(tmp_path):
     (tmp_path / "run" / "config.toml").unlink()
     with pytest.raises(RunError, match="another process"):
         RunFolder.create(tmp_path / "run", {"a": {}})
-    other.release()
+    other.unlock()
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -305,7 +305,7 @@ def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
     )
     with pytest.raises(RunError, match="interrupted"):
         federation.run(experiment, folder, stop=iter([False, True]).__next__, project=project)
-    with pytest.raises(RunError, match=r"the run draws from a project.*To resume, give --ledger"):
+    with pytest.raises(RunError, match=r"the run is charged to a project.*To resume, give --ledger"):
         federation.run(experiment, folder, resume=True)
     with pytest.raises(RunError, match=r"other\.jsonl: has no charge of round 0"):
         federation.run(experiment, folder, resume=True, project=other)
@@ -352,7 +352,7 @@ def test_a_run_that_was_killed_before_its_first_line_starts(tmp_path):
     federation.run(tiny(), tmp_path / "whole")
     same_files(folder, tmp_path / "whole")
     half = tmp_path / "half"
-    RunFolder.create(half, tiny().config.to_dict()).release()
+    RunFolder.create(half, tiny().config.to_dict()).unlock()
     for torn in (b"", (folder / "ledger.jsonl").read_bytes()[:20]):
         (half / "ledger.jsonl").write_bytes(torn)
         federation.run(tiny(), half, resume=True)

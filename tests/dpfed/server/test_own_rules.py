@@ -47,7 +47,7 @@ def test_a_run_with_it_goes_on_to_the_bit(tiny_config, tmp_path):
 def test_what_is_no_rule_is_refused(tiny_config):
     with pytest.raises(ConfigError, match=r"server.rule='sings': known are step, adam, yogi, adagrad, posterior"):
         build(tiny_config("server.rule=sings"))
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="is the name of an existing"):
         server.register("step")(SignSteps)
     server.register("none")(lambda **_: 3)
     with pytest.raises(ConfigError, match="gives int, which has no step"):

@@ -95,7 +95,7 @@ def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkey
             (plan.folder / cell.folder).mkdir(parents=True)
         scores = [0.9 if cell.at["local.learning_rate"] == "0.5" else 0.1 for cell in cells]
         return [
-            EndedRun(cell=cell, how="finished", summary=summary(**private, validation_accuracy=score))
+            EndedRun(cell=cell, outcome="finished", summary=summary(**private, validation_accuracy=score))
             for cell, score in zip(cells, scores, strict=True)
         ]
 
@@ -112,9 +112,9 @@ def test_a_run_that_fails_or_spends_more_ends_the_selection(fault, planned, monk
 
     def runs(plan, cells, pool, on_run):
         return [
-            EndedRun(cell=cell, how="failed", error="diverged")
+            EndedRun(cell=cell, outcome="failed", error="diverged")
             if fault == "failed"
-            else EndedRun(cell=cell, how="finished", summary=seen)
+            else EndedRun(cell=cell, outcome="finished", summary=seen)
             for cell in cells
         ]
 

@@ -190,7 +190,7 @@ def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, m
     finished = run_sweep(one, jobs=1)
     assert [done.error for done in finished.ended_runs[:3]] == ["planted"] * 3
     assert "a run of [tune] failed" in finished.ended_runs[3].error
-    assert len(finished.failed) == 4
+    assert len(finished.failed_runs) == 4
 
 
 def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
