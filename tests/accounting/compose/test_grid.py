@@ -110,7 +110,7 @@ def test_a_smaller_set_of_orders_never_lowers_a_cell():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, r"rounds=0: must be whole numbers from 1"),
+        ({"rounds": 0}, r"rounds=0: must be integers from 1"),
         ({"rounds": [1.5]}, r"rounds=1.5"),
         ({"rounds": math.nan}, r"rounds=nan"),
         ({"delta": 0.0}, r"delta=0.0: must be numbers strictly between 0 and 1"),

@@ -34,7 +34,7 @@ def test_limits_share_alpha_between_thresholds_and_worlds():
 
 @pytest.mark.parametrize("scores", [[], [[1.0, 2.0]], 3.0, ["x"]])
 def test_what_is_no_list_of_scores_is_refused(scores):
-    with pytest.raises(ConfigError, match=r"scores0.*list of at least one number"):
+    with pytest.raises(ConfigError, match=r"scores0.*list of (at least one number|numbers)"):
         checked_scores(scores, "scores0")
 
 

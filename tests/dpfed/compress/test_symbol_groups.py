@@ -49,7 +49,7 @@ def test_symbols_that_fill_up_are_checked():
     groups = groups_of(0, 4)
     numbers = groups.join_symbols(np.array([1, 2, 3, 0, 1], dtype=np.uint8), fill=2)
     assert numbers.tolist() == [1 + 2 * 4 + 3 * 16, 1 + 2 * 4 + 2 * 16 + 2 * 64]
-    with pytest.raises(WireError, match="fill"):
+    with pytest.raises(WireError, match="padding"):
         groups.split_numbers(np.array([57, numbers[1] - 64], dtype=np.uint16), 5, fill=2)
 
 

@@ -100,7 +100,7 @@ def test_build_raises_on_unknown_names_and_options() -> None:
         build("fed_smp_cnn", (1, 28, 28), 10)
     with pytest.raises(ConfigError, match=r"width=3.*accepts hidden"):
         build("mlp", (4,), 2, width=3)
-    with pytest.raises(ConfigError, match="takes no options"):
+    with pytest.raises(ConfigError, match="accepts no options"):
         build("fed-smp-cnn", (1, 28, 28), 10, hidden=(3,))
 
 

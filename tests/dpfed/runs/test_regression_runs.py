@@ -185,7 +185,7 @@ def test_what_does_not_fit_labels_is_refused(tiny_config):
             build(tiny_config(setting))
     with pytest.raises(ConfigError, match="one floating number per sample"):
         build(tiny_config(), own=CustomObjects(loss=torch.nn.CrossEntropyLoss()))
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="give only one of the two"):
         build(tiny_config("local.loss=cross-entropy"), own=CustomObjects(loss=logcosh))
     for name in ("loss", "accuracy", "two words", ""):
         with pytest.raises(ConfigError, match="cannot be the name of a metric"):

@@ -186,6 +186,6 @@ def test_two_runs_of_a_project_do_not_share_a_stream(tiny_config, tmp_path):
     """Or the second's rounds would be accounted as the first's next epochs."""
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=50.0, delta=1e-4)
     federation.run(build(tiny_config(*BINS)), tmp_path / "one", project=project)
-    with pytest.raises(RunError, match=r"another run\.seed"):
+    with pytest.raises(RunError, match=r"different run\.seed"):
         federation.run(build(tiny_config(*BINS)), tmp_path / "two", project=project)
     federation.run(build(tiny_config(*BINS, "run.seed=1")), tmp_path / "three", project=project)

@@ -131,7 +131,7 @@ def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_pa
         stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
         assert outcome.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
         assert outcome.summary["adjacency"] == "add-remove"
-        assert any("from its id alone" in note for note in outcome.summary["notes"])
+        assert any("only on its id" in note for note in outcome.summary["notes"])
         found = {one.name: one for one in audit_run(tmp_path / "run").checks}
         assert not [one for one in found.values() if one.passed is False]
         assert found["members follow the sampler"].passed

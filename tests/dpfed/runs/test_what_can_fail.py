@@ -312,7 +312,7 @@ def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
     assert federation.run(experiment, folder, resume=True, project=project).summary["rounds"] == 3
     with pytest.raises(RunError, match="interrupted"):
         federation.run(experiment, tmp_path / "alone", stop=iter([False, True]).__next__)
-    with pytest.raises(RunError, match=r"does not draw from a project.*leave out --ledger"):
+    with pytest.raises(RunError, match=r"is not charged to a project.*leave out --ledger"):
         federation.run(experiment, tmp_path / "alone", resume=True, project=project)
 
 

@@ -56,7 +56,7 @@ def test_a_wrong_file_is_refused(experiment_file, old, new, words):
     [
         ("FedAwg,,test_accuracy,1,p", ["line 2", "there is no row 'FedAwg'", "Did you mean 'FedAvg'?"]),
         ("DP-FedAvg,7,test_accuracy,1,p", ["no run has privacy.noise_multiplier=7", "values are 1, 2"]),
-        ("FedAvg,,seconds,1,p", ["'seconds' is not shown"]),
+        ("FedAvg,,seconds,1,p", ["'seconds' is no quantity here"]),
         ("FedAvg,,epsilon,about 1,p", ["must be a number"]),
         ("FedAvg,,epsilon,1,p, 9", ["5 columns", "quotes"]),
         ("FedAvg,,epsilon,1", ["5 columns"]),
