@@ -226,9 +226,9 @@ def test_own_samples_and_own_modules_run(tmp_path: Path, method: str) -> None:
 def test_names_that_are_taken_are_refused() -> None:
     first, second = (data.from_samples(Points(n), Points(9), classes=4) for n in (8, 10))
     for name in ("digits", "mnist", "file.safetensors"):
-        with pytest.raises(ConfigError, match="is (the name of an existing|a name of a file)"):
+        with pytest.raises(ConfigError, match=r"is (the name of an existing|a name of a file)"):
             data.register(name, first)
-    with pytest.raises(ConfigError, match="is (the name of an existing|a name of a file)"):
+    with pytest.raises(ConfigError, match=r"is (the name of an existing|a name of a file)"):
         models.register("mlp", network)
     data.register("again", first)
     with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_data\.py, line"):
@@ -355,7 +355,7 @@ def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
         return build(parse({**RUN, "model": model, "method": method, "data": table}, source="run.toml"))
 
     for known in (tmp_path / "mine.safetensors", tmp_path / "other" / ".." / "mine.safetensors"):
-        with pytest.raises(ConfigError, match="(samples belong to|are samples of) clients"):
+        with pytest.raises(ConfigError, match=r"(samples belong to|are samples of) clients"):
             built(known)
     with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
         built(tmp_path / "half.safetensors")
