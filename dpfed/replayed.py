@@ -127,7 +127,8 @@ def mechanism(
     Outside a replay audit the result behaves as `f`. In an audit, the first argument may change by the sensitivity for
     each client changed by the audit, and the noise must not depend on the argument. The second run continues with the
     first run's output. Noise from the global generators of numpy, torch or Python, or from the operating system, is
-    made repeatable. Units: sensitivity in units of the first argument.
+    made repeatable.
+    Units: sensitivity in units of the first argument.
 
     >>> import dpfed.audit
     >>> dpfed.audit.mechanism(lambda total: total + 0.25, sensitivity=1.0)(2.0)

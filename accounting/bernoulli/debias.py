@@ -28,8 +28,9 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
     """Return g(theta) = E clip(theta + N(0, sigma^2), c, 1-c), elementwise.
 
     With a = (c - theta)/sigma, b = (1 - c - theta)/sigma: g = c Phi(a) + theta (Phi(b) - Phi(a)) - sigma (phi(b) -
-    phi(a)) + (1-c) (1 - Phi(b)) Domain: theta in [c, 1-c], 0 < c < 1/2, noise_std >= 0 (0: g is the identity). A scalar
-    gives a scalar. The error is at most 1e-15 for every sigma. g(1 - theta) = 1 - g(theta), and g is increasing.
+    phi(a)) + (1-c) (1 - Phi(b))
+    Domain: theta in [c, 1-c], 0 < c < 1/2, noise_std >= 0 (0: g is the identity). A scalar gives a scalar. The error is
+    at most 1e-15 for every sigma. g(1 - theta) = 1 - g(theta), and g is increasing.
 
     >>> from accounting import debias
     >>> float(debias.clipped_mean(0.2, c=0.2, noise_std=0.5)).__round__(4)

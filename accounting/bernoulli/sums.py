@@ -68,8 +68,8 @@ def aggregate_bound(
     With noise_std the samples have probabilities clip(theta + N(0, sigma^2), c, 1-c). Their means g(theta) are in
     [g(c), g(1-c)] and move by at most g'(1/2) times the move of theta, so the bound is that without noise for this
     floor and these sensitivities.
-    Source: docs/theory-bernoulli.md, Theorem 6. Conditions: K is fixed and public, each of the K clients sends samples,
-    and the cohort size reveals nothing.
+    Source: docs/theory-bernoulli.md, Theorem 6.
+    Conditions: K is fixed and public, each of the K clients sends samples, and the cohort size reveals nothing.
     Shapes: `orders` [k] or a scalar; the bounds [k].
     Units: those of theta.
     Adjacency: the one of the sensitivities.

@@ -60,8 +60,8 @@ class Certificate:
 
     failure: failure probability of all verifications together (`description` has that of one); tries: number of
     verifications; bounds: upper bounds on both hockey-stick divergences at epsilon, without the failure; seed: hash of
-    the `description` of the successful verification; deterministic: epsilon that holds without sampling
-    """
+    the `description` of the successful verification
+    deterministic: epsilon that holds without sampling"""
 
     epsilon: float
     delta: float

@@ -97,8 +97,9 @@ class Plan:
     There `sampling`, `mechanism` and `noise` are strings, by default "poisson", "gaussian" and "independent". Leave out
     the number that is solved for (epsilon, noise_multiplier or rounds).
 
-    delta: default: the smaller of clients^-1.1 and 1e-4 adjacency: default: replace-one for fixed-size sampling; else
-    add-remove, or zero-out if an added client would add an upload or a noise share, or may change the turns of others
+    delta: default: the smaller of clients^-1.1 and 1e-4
+    adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out if an added client would add
+    an upload or a noise share, or may change the turns of others
     before: earlier releases on the same clients: every epsilon covers these releases and the plan. The plan's schedule
     is drawn independently of theirs, under another `stream` name
 

@@ -179,8 +179,7 @@ def schedule_distributions(
     Claim: with s = shift their composition dominates the rounds of the blocks.
     Adjacency: zero-out, add-remove.
     Direction of error: upper bound. They are on a grid of spacing `interval`. They are not yet composed, so that the
-    caller can tilt them first.
-    """
+    caller can tilt them first."""
     distributions_of_blocks: list[tuple[tuple[LossDistribution, ...], int]] = [
         (_block_distributions(block, shift, interval), count) for block, count in blocks.repeated
     ]

@@ -162,11 +162,10 @@ def distribution(
 ) -> LossDistributions:
     """Return the privacy loss distributions that dominate `mechanism`, on a grid of `interval`.
 
-    held_for: a delta for which the distributions are tilted, so that rounding errors near it are small. tilt: the tilt
-    itself, for composition with other distributions of this tilt. Distributions are tilted before they are composed,
-    because later tilting would increase the rounding errors of the transform.
-    Errors: UnsupportedMechanism for a mechanism without a PLD.
-    """
+    held_for: a delta for which the distributions are tilted, so that rounding errors near it are small.
+    tilt: the tilt itself, for composition with other distributions of this tilt. Distributions are tilted before they
+    are composed, because later tilting would increase the rounding errors of the transform.
+    Errors: UnsupportedMechanism for a mechanism without a PLD."""
     parts = [one for part, count in parts_of(mechanism) for one in _part_distributions(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
     columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]

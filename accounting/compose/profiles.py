@@ -60,14 +60,15 @@ def profile(
     Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S, P(S) <= e^epsilon Q(S) +
     delta(epsilon), epsilon any real number.
     Direction of error: upper bound (for unsampled Gaussians exact up to rounding, because their composition is
-    Gaussian). pld: from the composed privacy loss distribution, interpolated between knots by chords in e^epsilon, in
-    which delta is convex. rdp: the minimum over orders a of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne,
-    Kamath, Steinke 2020, Prop. 12, solved for delta); it need not be the profile of a pair. best: the minimum of the
-    applicable accounts. Discrete Gaussians within e^±c of Gaussians have e^c delta_Gaussian(epsilon - 2c)
-    (`integers.discrete_gaussian`). delta: the delta for which the adaptive account makes its grid; every grid gives a
-    bound. The probability that a cohort exceeds the fixed number of uploads is added to delta.
-    Errors: UnsupportedMechanism if the accountant has no bound.
-    """
+    Gaussian).
+    pld: from the composed privacy loss distribution, interpolated between knots by chords in e^epsilon, in which delta
+    is convex.
+    rdp: the minimum over orders a of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
+    Prop. 12, solved for delta); it need not be the profile of a pair. best: the minimum of the applicable accounts.
+    Discrete Gaussians within e^±c of Gaussians have e^c delta_Gaussian(epsilon - 2c) (`integers.discrete_gaussian`).
+    delta: the delta for which the adaptive account makes its grid; every grid gives a bound. The probability that a
+    cohort exceeds the fixed number of uploads is added to delta.
+    Errors: UnsupportedMechanism if the accountant has no bound."""
     makers: dict[str, Callable[[Mechanism], Curve]] = {
         "analytic-gaussian": _analytic_curve,
         "pld": _pld_curve,
@@ -97,8 +98,8 @@ def profile_of_pair(epsilon: float, delta: float) -> Profile:
 
     delta(x) = delta + (1 - delta) (e^epsilon - e^x)_+ / (e^epsilon + 1)
 
-    It is attained by randomised response that fails with probability delta (Kairouz, Oh, Viswanath 2015). Direction of
-    error: upper bound for every mechanism that is (epsilon, delta)-DP.
+    It is attained by randomised response that fails with probability delta (Kairouz, Oh, Viswanath 2015).
+    Direction of error: upper bound for every mechanism that is (epsilon, delta)-DP.
     """
 
     def above_zero(eps: Floats) -> Floats:

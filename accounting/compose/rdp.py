@@ -89,8 +89,8 @@ def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
     """Return mechanisms whose curves are valid for `mechanism`, each with the part of delta that this needs.
 
     With a cap they are the mechanism itself, and the mechanism without caps. The latter needs zeta p of delta in every
-    round, the probability that the round is full and the client takes part (h' <= p in `gaussian.capped`). Direction of
-    error: upper bound.
+    round, the probability that the round is full and the client takes part (h' <= p in `gaussian.capped`).
+    Direction of error: upper bound.
     """
     parts = parts_of(mechanism)
     lost = math.fsum(count * _full_participation_probability(part) for part, count in parts)

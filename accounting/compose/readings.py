@@ -202,8 +202,7 @@ def group_profile(profile: Profile, size: int) -> Profile:
     """Return the profile for neighbours that differ in `size` clients.
 
     By a chain of k neighbours it is delta_k(epsilon) = delta(epsilon / k) (e^epsilon - 1) / (e^(epsilon / k) - 1).
-    Direction of error: upper bound, loose for large k (for Gaussians the exact profile has k times the shift).
-    """
+    Direction of error: upper bound, loose for large k (for Gaussians the exact profile has k times the shift)."""
     k = require.count(size=size)
 
     def above_zero(epsilon: Floats) -> Floats:

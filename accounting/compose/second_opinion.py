@@ -46,9 +46,8 @@ class SecondOpinion:
     """Epsilon of a mechanism at `delta` by dp-accounting, or the reason why it has no result.
 
     epsilon: upper bound by the library's discretisation or Renyi bound, often looser than the epsilon of this package
-    accountant: "pld" or "rdp", of dp-accounting `version` note: kind of the bound; the reason if epsilon and accountant
-    are None
-    """
+    accountant: "pld" or "rdp", of dp-accounting `version`
+    note: kind of the bound; the reason if epsilon and accountant are None"""
 
     epsilon: float | None
     delta: float

@@ -95,11 +95,11 @@ def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
     for any second order b rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a -
     1), and with K Poisson of mean m e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')), delta' that of one
     run at log(1 + 1/(a - 1)). Their Theorem 6 omits e^-m, the probability of no release, so that bound is below 0 for m
-    < 1. b is the best of `orders`. Conditions: the runs are independent and identically distributed (a candidate is
-    drawn for each), the score that compares them is part of their release, and K is drawn independently. Adjacency:
-    that of the curve, both orders of the neighbours.
-    Direction of error: upper bound.
-    """
+    < 1. b is the best of `orders`.
+    Conditions: the runs are independent and identically distributed (a candidate is drawn for each), the score that
+    compares them is part of their release, and K is drawn independently.
+    Adjacency: that of the curve, both orders of the neighbours.
+    Direction of error: upper bound."""
     is_finite = np.isfinite(curve)
     if runs.law == "poisson":
         losses = np.log1p(1 / (orders - 1))

@@ -28,8 +28,8 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
 
     Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), in both orders of the
     neighbours.
-    Source: Balle, Wang 2018, Theorem 8. Domain: mu > 0; any real epsilon, also negative (the hockey-stick divergence of
-    order e^epsilon).
+    Source: Balle, Wang 2018, Theorem 8.
+    Domain: mu > 0; any real epsilon, also negative (the hockey-stick divergence of order e^epsilon).
     Shape: that of `epsilon`.
     Adjacency: the one whose sensitivity is in mu.
     Direction of error: either, by rounding: epsilon shifts by about 1e-16 (1 + log 1/delta).

@@ -134,8 +134,8 @@ class Aborted:
 
     This is sound if the abort depends neither on the data nor on the drawn clients: too many of a fixed number of
     clients dropped out (`dpfed.methods.aborts` rejects all other settings). reason: public text without counts, clients
-    or steps. nonce: revokes the release with this nonce. The project was never charged for that release, so it was not
-    made.
+    or steps.
+    nonce: revokes the release with this nonce. The project was never charged for that release, so it was not made.
 
     >>> from accounting import Aborted
     >>> Aborted(round=3, reason="too few uploads").to_dict()

@@ -26,10 +26,11 @@ FIXED = "true if number and kind of the releases were fixed before the first res
 class Planned:
     """Plan of a run: the largest set of releases, or a budget.
 
-    rounds: planned rounds; None if only a budget was fixed most: composition of all planned rounds, each at its largest
-    charge. Unit "record": one composition for each size of client. Empty: every round equals the first release epsilon,
-    delta: budget that the run must not exceed; None without a budget skips: True if the caller may skip rounds by
-    choice, so that a missing release counts as an early stop
+    rounds: planned rounds; None if only a budget was fixed
+    most: composition of all planned rounds, each at its largest charge. Unit "record": one composition for each size of
+    client. Empty: every round equals the first release
+    epsilon, delta: budget that the run must not exceed; None without a budget
+    skips: True if the caller may skip rounds by choice, so that a missing release counts as an early stop
 
     Claim: the plan's epsilon, and the budget's, hold for any stopping rule.
     Direction of error: upwards.

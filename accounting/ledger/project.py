@@ -232,10 +232,10 @@ class ProjectLedger:
         this run and round already covers the release: a simulated round that was interrupted and is repeated with the
         same noise is one release.
         worst: the release with the largest charge, if the charge depends on the noise that arrives; it is charged for
-        any outcome. first: called under the lock after the budget check, before the line is written; it writes the line
-        of the run's ledger, or raises an error.
-        Errors: LedgerError for clients other than the project's.
-        """
+        any outcome.
+        first: called under the lock after the budget check, before the line is written; it writes the line of the run's
+        ledger, or raises an error.
+        Errors: LedgerError for clients other than the project's."""
         population_field = {} if population is None else {"population": population}
         charge_field = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
         line = replace(release, detail={**release.detail, "run": run, **population_field, **charge_field})

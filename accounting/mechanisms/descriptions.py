@@ -136,9 +136,9 @@ class Composed:
     """Adaptive composition of releases: `parts` are pairs (release, count).
 
     order: (index in `parts`, length) for each run of equal consecutive releases. () if the parts ran one after the
-    other as listed; None if the order is unknown. All accounts except the adaptive one hold for every order. Errors:
-    InvalidParameter for an empty or malformed list; UnsupportedMechanism for parts with different adjacencies, or two
-    parts of one schedule.
+    other as listed; None if the order is unknown. All accounts except the adaptive one hold for every order.
+    Errors: InvalidParameter for an empty or malformed list; UnsupportedMechanism for parts with different adjacencies,
+    or two parts of one schedule.
 
     >>> from accounting import Composed, Gaussian
     >>> noise = Gaussian(noise_multiplier=1.4, adjacency="add-remove")

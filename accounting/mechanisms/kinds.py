@@ -34,15 +34,16 @@ class Account:
 
     renyi: (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
     sampled: (orders, release, sampling) -> Renyi divergences of a sampled round; infinite at orders without a bound
-    orders: (unsampled orders, sampled orders) to compute, if each order needs a search; else None twin: (release,
-    count) -> (Gaussian, closeness): each of `count` releases has distributions within e^±closeness of post-processings
-    of the Gaussian. So the privacy loss distribution of the Gaussian bounds the release; its lower bound does not hold
+    orders: (unsampled orders, sampled orders) to compute, if each order needs a search; else None
+    twin: (release, count) -> (Gaussian, closeness): each of `count` releases has distributions within e^±closeness of
+    post-processings of the Gaussian. So the privacy loss distribution of the Gaussian bounds the release; its lower
+    bound does not hold
     above: (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
     apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`; None if no
     such mu is known. Accounts that compare three vectors at once do not apply remark: (release, closeness) -> note on
-    the twin for a guarantee, `closeness` that of the whole run exact: (release, rounds, delta) -> epsilon by the exact
-    distribution; `exact_fits`: (release, rounds) -> True if it can be computed
-    """
+    the twin for a guarantee, `closeness` that of the whole run
+    exact: (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if it
+    can be computed"""
 
     renyi: Callable[[Floats, Any], Floats]
     sampled: Callable[[Floats, Any, Any], Floats] | None = None

@@ -23,10 +23,10 @@ class BallsAndBins:
     of other epochs.
 
     lanes: a client has a public lane 0 .. lanes - 1, a function of its id alone. Its round of an epoch is uniform among
-    the rounds t of its lane, t mod lanes, t counted from the start of the run. `lanes` divides `bins`. coefficients:
-    first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At most `lanes`
-    of them, so that no two columns of a lane overlap. (1.0,): independent noise. secret_lanes: the lane of each client
-    is drawn once for a run, uniformly, secretly and independently.
+    the rounds t of its lane, t mod lanes, t counted from the start of the run. `lanes` divides `bins`.
+    coefficients: first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At
+    most `lanes` of them, so that no two columns of a lane overlap. (1.0,): independent noise.
+    secret_lanes: the lane of each client is drawn once for a run, uniformly, secretly and independently.
     Claim: T rounds are dominated by ceil(T / lanes) rounds with bins / lanes bins and independent noise z / |c|, c the
     coefficients. An epoch of B bins is dominated by the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1
     / noise multiplier.

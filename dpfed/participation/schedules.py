@@ -115,8 +115,10 @@ class AllocationCohorts:
 class MinSeparationCohorts:
     """Minimum separation: after a participation a client skips `separation` - 1 rounds, then each round is random.
 
-    Cohorts are stationary. Claim: they have the distribution of `accounting.mechanisms.MinSeparation`.
-    Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove.
+    Cohorts are stationary.
+    Claim: they have the distribution of `accounting.mechanisms.MinSeparation`.
+    Source: docs/theory-participation.md, Theorem 3.
+    Adjacency: zero-out or add-remove.
 
     >>> MinSeparationCohorts(clients=600, cohort=10, separation=20, stream="").expected
     10.0

@@ -27,9 +27,8 @@ def number_to_solve(
 ) -> Solved:
     """Return the name of the number to solve for: epsilon, noise multiplier or rounds.
 
-    Two of the three are given; for Bernoulli samples only one, rounds or epsilon. targets: targets that replace
-    epsilon, by name. ConfigError unless exactly one number is missing.
-    """
+    Two of the three are given; for Bernoulli samples only one, rounds or epsilon.
+    targets: targets that replace epsilon, by name. ConfigError unless exactly one number is missing."""
     if targets:
         refuse_options("--epsilon: a budget has one target", **(targets if epsilon is not None else {}))
         epsilon = 0.0

@@ -220,9 +220,8 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
     """Check the noise of released counts by three tests, at alpha / 3 each.
 
     They test the mean square (chi-square, two-sided), the smallest magnitude (0 for a count without noise), and the
-    distance of the two nearest values (0 for repeated noise). Claim: noise as charged fails with probability at most
-    alpha.
-    """
+    distance of the two nearest values (0 for repeated noise).
+    Claim: noise as charged fails with probability at most alpha."""
     table = files.config.privacy.adaptive if files.config.privacy is not None else None
     if table is None:
         return True, "the clip norm is fixed: no count is released."

@@ -147,9 +147,8 @@ class FunctionCaller(Protocol):
 class CallTrials:
     """Calls in both worlds in a random order, so that changes from call to call do not separate the worlds.
 
-    seeds: generator of orders and seeds. raised: messages of exceptions so far. calls_per_chunk: number of calls of
-    each chunk.
-    """
+    seeds: generator of orders and seeds.
+    raised: messages of exceptions so far. calls_per_chunk: number of calls of each chunk."""
 
     calls: FunctionCaller
     seeds: np.random.Generator

@@ -23,9 +23,10 @@ class FunctionProcess:
     """Process that calls one function. Context manager: the process is killed on exit.
 
     arrays: "torch" or "numpy", the type of arrays in inputs. batched: True if f(inputs [t, ...], seeds [t]) returns t
-    outputs. time_limit: seconds for all requests together. Errors: RunError if the time limit is exceeded or the
-    process has ended, ConfigError if the function cannot be loaded or called.
-    """
+    outputs.
+    time_limit: seconds for all requests together.
+    Errors: RunError if the time limit is exceeded or the process has ended, ConfigError if the function cannot be
+    loaded or called."""
 
     def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
         if arrays not in ("torch", "numpy"):

@@ -42,9 +42,9 @@ _NEXT_TO_NOTHING = 1e-12
 class FlowerCase:
     """One way of using a strategy or mod, and its claim.
 
-    make: function that returns the round under audit. true_where: adjacency and sampler for which the claim is true.
-    sound: True if the claim is true in this use, according to Flower's code.
-    """
+    make: function that returns the round under audit.
+    true_where: adjacency and sampler for which the claim is true. sound: True if the claim is true in this use,
+    according to Flower's code."""
 
     name: str
     make: Callable[[], StrategyRound]

@@ -121,12 +121,11 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
 def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     """Check that no move exceeds the clip in any coordinate, and that padding has the public probabilities.
 
-    Returns None if the account relies on neither.
-    Rows of every client are checked, exactly except for float32 rounding. Padding is tested by the sum of squared
-    standard scores of all counts of a round without uploads, against a chi-squared distribution (false-alarm
-    probability nearly 1e-6); it is not tested if noise is added to the probabilities. Canaries are not part of the
-    fixed number of uploads: independent Bernoulli samples that are added to a sum are a post-processing of it, for any
-    probabilities.
+    Returns None if the account relies on neither. Rows of every client are checked, exactly except for float32
+    rounding. Padding is tested by the sum of squared standard scores of all counts of a round without uploads, against
+    a chi-squared distribution (false-alarm probability nearly 1e-6); it is not tested if noise is added to the
+    probabilities. Canaries are not part of the fixed number of uploads: independent Bernoulli samples that are added to
+    a sum are a post-processing of it, for any probabilities.
     """
     stage, coins = one.method.stages.find(PrivateCoins), claim.coins
     if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":

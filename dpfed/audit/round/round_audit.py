@@ -104,8 +104,7 @@ def audit_round(
     progress:   function that is called with a description of each step
 
     Claim: a round that satisfies its ledger's claim is failed with probability at most 1 - confidence + 2e-5. A "pass"
-    is no proof: its `power` states which faults these trials would have found.
-    """
+    is no proof: its `power` states which faults these trials would have found."""
     began = time.monotonic()
     number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
     claim = claim_of_round(one, delta)

@@ -59,8 +59,8 @@ def reject_claim(
 
     Claim: a true claim is rejected with probability at most alpha, for any mechanism. The maximum over epsilon needs no
     correction (the profile is one hypothesis). A claim that is not rejected is NOT proven: the trials may have been too
-    few. Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1].
-    """
+    few.
+    Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1]."""
     level = require.open_probability(alpha=alpha)
     counts = ErrorCounts.from_scores(
         checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values

@@ -37,8 +37,8 @@ class ScoreDistribution(Protocol):
 class NormalMixture:
     """Mixture of normal distributions N(m, 1) in each world, in units of the claimed noise's standard deviation.
 
-    weights, means: probability and mean m of each component. own: part of each mean that the client under test adds.
-    """
+    weights, means: probability and mean m of each component.
+    own: part of each mean that the client under test adds."""
 
     weights: tuple[Floats, Floats]
     means: tuple[Floats, Floats]

@@ -86,9 +86,8 @@ class WholeScores:
         """Return the moments for scores that are inner products with a sum: present clients raise their mean by f
         `shift`.
 
-        This holds for noise of any distribution. Units: the claimed noise's standard deviation. Only the power, not the
-        bound, assumes noise of that size.
-        """
+        This holds for noise of any distribution.
+        Units: the claimed noise's standard deviation. Only the power, not the bound, assumes noise of that size."""
         moved = require.positive(shift=shift)
         return cls(
             weigh=lambda scores: scores,
@@ -102,8 +101,8 @@ class WholeScores:
         claimed.
 
         absent, present: scores of world 0 and world 1, in the units of the distribution. Returns 0 without evidence,
-        and with fewer than `LEAST` scores in a world. shared: upper bound on the variance of a mean as a multiple of
-        that of independent scores.
+        and with fewer than `LEAST` scores in a world.
+        shared: upper bound on the variance of a mean as a multiple of that of independent scores.
 
         Preconditions: scores are independent, with the given distribution for some f, and fair coin flips chose the
         worlds.
