@@ -244,7 +244,7 @@ def test_the_deterministic_account_is_that_of_public_lanes_and_has_no_lower_boun
     stated = guarantee(secretly, delta=1e-4)
     assert stated.epsilon == pytest.approx(accountant.epsilon(publicly, delta=1e-4), rel=1e-9)
     assert stated.lower_bound is None
-    assert not any("follows from its id" in note for note in stated.notes)
+    assert not any("only on its id" in note for note in stated.notes)
     assert lower_bound.epsilon(secretly, delta=1e-4) == 0
     with_others = Composed(parts=(*secretly.parts, *of(BallsAndBins(bins=4, stream="b"), 4, 2.0).parts))
     alone = lower_bound.epsilon(of(BallsAndBins(bins=4, stream="b"), 4, 2.0), delta=1e-4)

@@ -68,7 +68,7 @@ def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_p
     )
     assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
     assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
-    assert not any("follows from its id" in note for note in whole.summary["notes"])
+    assert not any("only on its id" in note for note in whole.summary["notes"])
     with pytest.raises(Killed):
         federation.run(build(config), tmp_path / "broken", on_round=killed_after(7))
     federation.run(build(config), tmp_path / "broken", resume=True)
