@@ -86,7 +86,7 @@ def process_of(job: RunJob) -> JobResult:
     ("name", "content", "words"),
     [
         ("nowhere.py", None, "nowhere.py is not an existing Python file"),
-        ("net.txt", NETWORK, "net.txt is no Python file that is there"),
+        ("net.txt", NETWORK, "net.txt is not an existing Python file"),
         ("broken.py", "1 / 0", "broken.py fails: ZeroDivisionError"),
         ("taken.py", NETWORK.replace("five-wide", "mlp"), "is the name of an existing model"),
     ],
