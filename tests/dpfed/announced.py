@@ -16,9 +16,9 @@ from dpfed.stages.stage import Round, Tally
 def a_round(reference, *, number=0, clip_norm=1.0, uploads=0):
     """A round in which everything is sent, whose reference point is given."""
     state = ServerState(round=number, broadcast=reference, clip_norm=clip_norm)
-    nobody = np.zeros(0, dtype=np.int64)
+    no_clients = np.zeros(0, dtype=np.int64)
     return Round(
-        task=Task(state=state, cohort=nobody, participants=nobody),
+        task=Task(state=state, cohort=no_clients, participants=no_clients),
         projection=Identity(size=len(reference)),
         reference=reference,
         uploads=uploads,
@@ -29,8 +29,8 @@ def announced(experiment, *, number=0, clip_norm=None, uploads=0):
     """A round of the experiment, with its own map."""
     state = replace(experiment.start, round=number)
     state = state if clip_norm is None else replace(state, clip_norm=clip_norm)
-    nobody = np.zeros(0, dtype=np.int64)
-    now = experiment.method.announce(Task(state=state, cohort=nobody, participants=nobody), experiment.seeds)
+    no_clients = np.zeros(0, dtype=np.int64)
+    now = experiment.method.announce(Task(state=state, cohort=no_clients, participants=no_clients), experiment.seeds)
     return replace(now, uploads=uploads)
 
 

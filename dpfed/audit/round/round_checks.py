@@ -104,8 +104,8 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
         return None
     book = LedgerInMemory()
     no_clients = np.zeros(0, dtype=np.int64)
-    nobody = UpdatesByClient(moves=torch.zeros(0, one.method.clients.course.size))
-    facts = run_round(one.state, one.method, nobody, seeds=one.seeds, ledger=book, cohort=no_clients).record
+    no_updates = UpdatesByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    facts = run_round(one.state, one.method, no_updates, seeds=one.seeds, ledger=book, cohort=no_clients).record
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(
