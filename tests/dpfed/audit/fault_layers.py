@@ -160,14 +160,14 @@ def two_rounds(trials):
         claim = claim_of_round(case.one, DELTA)
         profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
         size = case.one.method.clients.course.size
-        loud, no_updates = torch.full((size,), 10.0), torch.zeros(size)
+        loud, zeros = torch.full((size,), 10.0), torch.zeros(size)
         scores = [[], []]
         for trial in range(trials):
             one = case.drawing_from(Simulated(seeds=Seeds(root=trials * seed + trial)))
             rounds = [WholeRounds(one=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
-            updates = (loud if trial % 2 else no_updates, no_updates)
+            updates = (loud if trial % 2 else zeros, zeros)
             first, second = (
-                one.released_sum(one.run(one.moves(update, no_updates), one.smallest_cohort()))
+                one.released_sum(one.run(one.moves(update, zeros), one.smallest_cohort()))
                 for one, update in zip(rounds, updates, strict=True)
             )
             scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
