@@ -256,7 +256,7 @@ REFUSED = {
     ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "the noise by a share",
     ("privacy.noise=skellam", "privacy.adaptive.quantile=0.5"): "is for gaussian",
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
-    ("privacy.noise=skellam", "method.name=fedpm"): "coins",
+    ("privacy.noise=skellam", "method.name=fedpm"): "Bernoulli samples",
     ("privacy.slots=20", "federation.sampling=fixed"): "federation.cohort_cap=20.*only 'poisson' draws",
     ("privacy.slots=20", "federation.cohort_cap=21"): "privacy.slots is the old name",
 }

@@ -63,7 +63,7 @@ def test_all_pairs_of_every_preset_pass(name):
 OTHER_DATA = [
     one for one in presets.preset_names() if not one.endswith("-digits") and "privacy" in presets.preset_tables(one)
 ]
-IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 800}
+IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 2000}
 
 
 @pytest.mark.slow
