@@ -179,4 +179,4 @@ def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
     for module in (coin_rounds, bernoulli_sum):
         monkeypatch.setattr(module, "LARGEST_COHORT", 50)
     (note,) = set(budget.solve(plan, rounds=2).notes) - set(before)
-    assert note == "of 60 uploads in a sum 50 are counted, an upper bound"
+    assert note == "the account uses 50 of the 60 uploads in a sum, which is an upper bound"

@@ -262,7 +262,7 @@ def test_an_installed_package_makes_its_schemes_known(tmp_path, monkeypatch, cap
     ("package", "code", "name", "words"),
     [
         ("broken_package", "1 / 0", "any", "broken_package fails: ZeroDivisionError"),
-        ("empty_package", "", "any", "registers no scheme of that name"),
+        ("empty_package", "", "any", "registers no scheme of this name"),
     ],
 )
 def test_a_package_that_fails_is_one_error(tmp_path, monkeypatch, capsys, package, code, name, words):

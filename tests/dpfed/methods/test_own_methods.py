@@ -109,10 +109,10 @@ def test_a_scheme_with_the_name_of_a_method_is_refused():
     ("makes", "words"),
     [
         (lambda s: None, "gives NoneType; must be"),
-        (lambda s: s.nothing, "its function fails: AttributeError"),
+        (lambda s: s.nothing, "its function raises AttributeError"),
         (lambda s: Stages(s.encode(stages.SendAll(size=s.size))), "must begin with Project"),
         (lambda s: Stages(Project(choice=stages.SendAll(size=s.size))), "0 stages have a wire"),
-        (lambda s: Stages(Project(choice=stages.SendAll(size=s.size)), object()), "object has not both halves"),
+        (lambda s: Stages(Project(choice=stages.SendAll(size=s.size)), object()), "object must have both halves, client and server"),
     ],
 )
 def test_a_function_that_gives_no_chain_is_one_error(honest, makes, words):
@@ -171,7 +171,7 @@ def no_clip(s):
     [
         (clip_before_the_code, PRIVATE, "Clip has bounded, right before it"),
         (code_behind_the_noise, PRIVATE, "Encode changes rows after they were bounded"),
-        (clip_after_the_code, UPLOADS, "is behind Encode, whose bytes have left them"),
+        (clip_after_the_code, UPLOADS, "is after Encode, by which their bytes are already sent"),
         (no_clip, PRIVATE, "Clip has bounded, right before it"),
     ],
 )
