@@ -81,7 +81,7 @@ _HOMES["bernoulli_sum"] = "accounting.bernoulli.sums"
 
 
 def __getattr__(name: str) -> object:
-    return lazy.found(__name__, name, _HOMES)
+    return lazy.load_exported(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

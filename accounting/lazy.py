@@ -16,7 +16,7 @@ def names(module: str, *offered: str) -> dict[str, str]:
     return dict.fromkeys(offered, f"{module}:")
 
 
-def found(package: str, name: str, homes: Mapping[str, str]) -> object:
+def load_exported(package: str, name: str, homes: Mapping[str, str]) -> object:
     """Import and return the exported module or object of this name. Errors: AttributeError if the package exports no
     such name.
     """

@@ -81,7 +81,7 @@ def ours(kind: type[ProtocolSum] | type[MaskedSum], setting: Setting, rows: np.n
         running.add(group, rows[: len(group)])
     result = running.close()
     spent = time.perf_counter() - began[0], time.process_time() - began[1]
-    times = np.bincount(result.included % GROUP, minlength=GROUP).astype(np.uint64)
+    times = np.bincount(result.included_clients % GROUP, minlength=GROUP).astype(np.uint64)
     assert (result.total == (times @ rows) % (1 << BITS)).all()
     return spent
 

@@ -33,7 +33,7 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    return lazy.found(__name__, name, _HOMES)
+    return lazy.load_exported(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

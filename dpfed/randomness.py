@@ -132,7 +132,7 @@ def uniform_threshold(probability: float) -> float:
 
     Claim: a draw of `uniform` lies below it with exactly this probability, never more than the probability charged.
 
-    >>> threshold(0.25), threshold(1e-17)
+    >>> uniform_threshold(0.25), uniform_threshold(1e-17)
     (0.25, 0.0)
     """
     return math.ldexp(math.floor(math.ldexp(probability, 53)), -53)

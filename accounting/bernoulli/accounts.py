@@ -37,7 +37,7 @@ class _FloorAndClips:
 
 
 def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: float, lost: float) -> float | None:
-    """Return mu of a Gaussian pair that dominates one release, as `mechanisms.kinds.Account.above` requires.
+    """Return mu of a Gaussian pair that dominates one release, as `mechanisms.kinds.Account.dominating_mu` requires.
 
     in_clips: distance of neighbours' probabilities over the clip of one client: 1, or 2 if one client replaces another.
     Units: none.
@@ -51,7 +51,7 @@ def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: floa
     coordinates = Coordinates(
         coins=min(release.cohort, LARGEST_COHORT) if isinstance(release, BernoulliAggregate) else 1,
         floor=bounds.floor,
-        reach=_largest_distance(release, bounds),
+        largest_distance=_largest_distance(release, bounds),
         move=in_clips * bounds.linf,
         fisher=release.clip_metric == "fisher",
         reference=None if release.reference is None or release.noise_std else release.reference,
@@ -135,10 +135,10 @@ def aggregate_sampled(orders: Floats, release: BernoulliAggregate, sampling: Sam
     """
     base = replace(release, adjacency=lemma_adjacency(release.adjacency, sampling))
 
-    def between(at_orders: Floats) -> Floats:
+    def chord_curve(at_orders: Floats) -> Floats:
         return np.interp(at_orders, COIN_ORDERS, (COIN_ORDERS - 1) * _divergence_at_orders(base)) / (at_orders - 1)
 
-    return amplified_curve(orders, between, release.adjacency, sampling, largest=COIN_ORDERS[-1])
+    return amplified_curve(orders, chord_curve, release.adjacency, sampling, largest=COIN_ORDERS[-1])
 
 
 @lru_cache(maxsize=64)
@@ -151,11 +151,11 @@ CHANNEL = Account(
     orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS),
     exact=pairs.exact_epsilon,
     exact_fits=pairs.fits_exact_account,
-    above=dominating_mu,
+    dominating_mu=dominating_mu,
 )
 AGGREGATE = Account(
     renyi=aggregate_renyi,
     sampled=aggregate_sampled,
     orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS),
-    above=dominating_mu,
+    dominating_mu=dominating_mu,
 )

@@ -41,8 +41,8 @@ def majorant_bound(
 
 def sample_steps(step: float, farthest: float, count: int) -> Floats:
     """Return increasing moves up to `farthest`, denser towards 0, that contain sqrt(step)."""
-    middle_index = min(math.sqrt(step), farthest)
-    return np.unique(np.concatenate([np.geomspace(middle_index / 30, farthest, count)[:-1], [middle_index, farthest]]))
+    middle_move = min(math.sqrt(step), farthest)
+    return np.unique(np.concatenate([np.geomspace(middle_move / 30, farthest, count)[:-1], [middle_move, farthest]]))
 
 
 def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:

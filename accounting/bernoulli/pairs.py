@@ -88,7 +88,7 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     last = int(
         np.flatnonzero(mass - other <= target)[-1]
     )  # divergence at epsilon equal to each loss; at the largest loss it is 0
-    if mass[last] <= target:  # by rounding the divergence is 0 at this loss and slightly below it
+    if mass[last] <= target:  # by rounding the divergence is at most the target at this loss and slightly below it
         return float(losses[last])
     return float(min(steps * loss, losses[last] + math.log((mass[last] - target) / other[last])))
 

@@ -35,15 +35,15 @@ class Coordinates:
 
     coins:  number of Bernoulli samples, including the moving one
     floor:  c; every probability is in [c, 1 - c]
-    reach:  largest distance of any probability of the sum from the public probability, in the metric; None: unbounded
+    largest_distance: of any probability of the sum from the public probability, in the metric; None: unbounded
     move:   largest distance of the two neighbours' probabilities of the moving sample, in the metric
-    reference: the public probability if it is known; None: any number in [c, 1 - c]
+    reference: the public probability, if it is one number for all coordinates and rounds; None: any in [c, 1 - c]
     fisher: True for the metric |p - theta| / sqrt(theta (1 - theta)), theta the public probability; else |p - theta|
     """
 
     coins: int
     floor: float
-    reach: float | None
+    largest_distance: float | None
     move: float
     fisher: bool = False
     reference: float | None = None
@@ -56,16 +56,19 @@ class Coordinates:
 def windows(coordinates: Coordinates) -> list[Window]:
     """Return windows that contain every configuration of a coordinate, up to exchanging ones and zeros.
 
-    With `reach` the public probability theta in [c, 1/2] is covered by cells [a, b]; the window of a cell is [max(c, a
-    - r), min(1 - c, b + r)]. Reach r and stretch are those at b, where both are largest.
+    With `largest_distance` the public probability theta in [c, 1/2] is covered by cells [a, b]; the window of a cell is
+    [max(c, a - r), min(1 - c, b + r)]. Distance r and stretch are those at b, where both are largest.
     """
     c = coordinates.floor * (1 - 1e-12) - ROUNDED if coordinates.floor > 2 * ROUNDED else coordinates.floor / 2
-    if coordinates.reach is None:
+    if coordinates.largest_distance is None:
         return [Window(low=c, high=1 - c, stretch=0.5 if coordinates.fisher else 1.0, mirrored=True)]
     if coordinates.reference is not None:
         theta = min(coordinates.reference, 1 - coordinates.reference)
         return [_window_of_cell(coordinates, c, theta, theta)]
-    worst = max(_information_in_cell(coordinates, c, theta, theta) for theta in _probability_grid(c, coordinates.reach))
+    worst = max(
+        _information_in_cell(coordinates, c, theta, theta)
+        for theta in _probability_grid(c, coordinates.largest_distance)
+    )
     for tolerance in _NEAR_WORST:
         found = _covering_windows(coordinates, c, tolerance * worst)
         if len(found) <= _MOST_WINDOWS:
@@ -88,9 +91,9 @@ def _probability_grid(c: float, reach: float) -> list[float]:
 
 
 def _window_of_cell(coordinates: Coordinates, c: float, a: float, b: float) -> Window:
-    assert coordinates.reach is not None
+    assert coordinates.largest_distance is not None
     stretch = math.sqrt(b * (1 - b)) * (1 + 1e-12) if coordinates.fisher else 1.0
-    reach = coordinates.reach * stretch + ROUNDED
+    reach = coordinates.largest_distance * stretch + ROUNDED
     return Window(low=max(c, a - reach), high=min(1 - c, b + reach), stretch=stretch)
 
 
@@ -106,8 +109,8 @@ def _cell_end(coordinates: Coordinates, c: float, a: float, largest_information:
     """Return the far end of a cell that begins at a. The cell is as wide as its weight allows, but narrow relative
     to its probabilities.
     """
-    assert coordinates.reach is not None
-    narrow, wide = min(0.5, a + _SMALLEST_STEP * a), min(0.5, a + max(coordinates.reach * 0.5, a / 2))
+    assert coordinates.largest_distance is not None
+    narrow, wide = min(0.5, a + _SMALLEST_STEP * a), min(0.5, a + max(coordinates.largest_distance * 0.5, a / 2))
     if _information_in_cell(coordinates, c, a, wide) <= largest_information:
         return wide
     for _ in range(20):

@@ -207,14 +207,16 @@ class _Solver:
             return self.reading(plan.run(noise_multiplier, count), plan.delta, target)
 
         @cache
-        def nearly(count: int) -> float:
+        def approximate_reading(count: int) -> float:
             found = self.quick_epsilon(plan.run(noise_multiplier, count), plan.delta, target)
             return reading(count) if found is None else found
 
         if self.quick_epsilon(plan.run(noise_multiplier, 1), plan.delta, target) is None:
             count = calibrate.largest_count(reading, target.largest_reading, name="rounds")
         else:
-            count = calibrate.certified_largest_count(reading, nearly, target.largest_reading, name="rounds")
+            count = calibrate.certified_largest_count(
+                reading, approximate_reading, target.largest_reading, name="rounds"
+            )
         if count == 0 and target.epsilon is None:
             raise CalibrationError(
                 f"{target}: not even one round fits; after one round the {target.name} may be {upwards(reading(1))}. "
@@ -245,13 +247,15 @@ def smallest_multiplier(
         return solver.reading(run(z), delta, target)
 
     @cache
-    def nearly(z: float) -> float:
+    def approximate_reading(z: float) -> float:
         found = solver.quick_epsilon(run(z), delta, target)
         return reading(z) if found is None else found
 
     if solver.quick_epsilon(run(start), delta, target) is None:
         return calibrate.smallest(reading, target.largest_reading, name="noise multiplier", start=start)
-    return calibrate.certified_smallest(reading, nearly, target.largest_reading, name="noise multiplier", start=start)
+    return calibrate.certified_smallest(
+        reading, approximate_reading, target.largest_reading, name="noise multiplier", start=start
+    )
 
 
 def multiplier_for(

@@ -318,7 +318,7 @@ def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts
     weights = [weights_at(chunk, epsilon) for chunk in chunks]
     sums = Sums(
         count=len(weights) * CHUNK,
-        first=(float(sum(one.sum() for one, _ in weights)), float(sum(one.sum() for _, one in weights))),
+        totals=(float(sum(one.sum() for one, _ in weights)), float(sum(one.sum() for _, one in weights))),
         squares=(float(sum(one @ one for one, _ in weights)), float(sum(one @ one for _, one in weights))),
     )
     bounds = sums.bounds(run.largest_weights(epsilon, tilts), FAILURE, samples)

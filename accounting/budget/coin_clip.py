@@ -50,8 +50,9 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
 
 
 def widest_clip(edge: float, dimension: int, metric: str) -> float:
-    """Return the largest L2 distance between two vectors of probabilities in [edge, 1 - edge]: no larger clip has an
-    effect.
+    """Return an upper bound, in the clip's metric, on the distance of two vectors of probabilities in [edge, 1 - edge].
+
+    No larger clip has an effect.
     """
     found = (1 - 2 * edge) * math.sqrt(dimension)
     return found / math.sqrt(edge * (1 - edge)) if metric == "fisher" else found

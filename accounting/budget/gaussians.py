@@ -124,7 +124,7 @@ class GaussianNoise(Noise):
             )
         run, remaining, z = setting.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
         schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
-        for factor, rounds in (*schedule.parts, (schedule.least, remaining)):
+        for factor, rounds in (*schedule.parts, (schedule.smallest_factor, remaining)):
             if remaining > 0:
                 run = repeated(self.round(setting, z * factor, of), min(rounds, remaining), before=run)
             remaining -= rounds

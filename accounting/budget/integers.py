@@ -208,7 +208,7 @@ class IntegerNoise(Noise):
                 f"clients that are not drawn send {filler} to fill a sum of {uploads:,} uploads; if more clients are "
                 "drawn, a random part is left out, as accounted"
             )
-        remark = account_of(noise).remark
+        remark = account_of(noise).note
         if remark is not None:
             lines.append(remark(noise, continuous(run).closeness))
         return tuple(lines)

@@ -47,11 +47,11 @@ class NoiseSchedule:
 
         A round beyond `rounds` has the smallest factor, so that its charge is an upper bound."""
         if not 0 <= number < self.rounds:
-            return self.least
+            return self.smallest_factor
         return self.factors[number * len(self.factors) // self.rounds]
 
     @property
-    def least(self) -> float:
+    def smallest_factor(self) -> float:
         """Smallest factor: that of the rounds with the largest epsilon."""
         return min(self.factors)
 

@@ -294,7 +294,7 @@ class Plan:
         steps = self.sampling.steps if isinstance(self.sampling, RecordBatches) else 1
         return self.mechanism.run(self, self._given_or_planned_multiplier(noise_multiplier), count * steps)
 
-    def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
+    def first_rounds(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """Return the mechanism of the first `count` rounds of a run of `of` rounds with a noise schedule.
 
         Earlier releases on the same clients are included.

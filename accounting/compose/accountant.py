@@ -17,7 +17,7 @@ from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.rdp import Conversion
 from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
-from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
+from accounting.compose.twins import Continuous, delta_without_overflow, nearly_gaussian, plain_shift
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import poisson, smallest_epsilon
 from accounting.html_table import html_table
@@ -429,7 +429,7 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 def _rdp_bound(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
     for part, _ in parts_of(mechanism):
         account_of(unsampled(part))  # raises UnsupportedMechanism for an unknown kind
-    target = without_overflow(mechanism, delta)
+    target = delta_without_overflow(mechanism, delta)
     found = []
     for one, lost in rdp.valid_mechanisms(mechanism):
         if lost < target:

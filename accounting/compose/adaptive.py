@@ -101,14 +101,14 @@ def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float =
     if game is None or grid is None:
         return None
     kernels = kernels_of(game.kinds[0], rounds, delta, game.symmetric, STANDARD, grid)
-    return _epsilons_over_rounds(Values.before(grid, upper=True), kernels, delta, lost)
+    return _epsilons_over_rounds(Values.for_no_rounds(grid, upper=True), kernels, delta, lost)
 
 
 def _epsilons_over_rounds(
     found: Values, kernels: tuple[Kernels, Kernels | None], delta: float, lost: float
 ) -> Iterator[float]:
     for count in itertools.count(1):
-        found = found.after(*kernels)
+        found = found.with_another_round(*kernels)
         target = delta - count * lost
         yield found.worse_epsilon(target) if target > 0 else math.inf
 
@@ -151,7 +151,7 @@ class Adding:
         self._runs: list[tuple[RoundKind, int]] = []
         self._kinds: set[RoundKind] = set()
         self._others: LossDistributions | None = None
-        self._values = None if self._grid is None else Values.before(self._grid, upper=True)
+        self._values = None if self._grid is None else Values.for_no_rounds(self._grid, upper=True)
         for release, count in self._added if self._grid is not None else ():
             self._add_to_grid(release, count)
 
@@ -171,7 +171,7 @@ class Adding:
         """Return True if losses of this kind of round beyond the grid need a larger part of delta than allowed."""
         assert self._grid is not None
         largest = kind.largest_loss(_LARGE_LOSS_FACTOR * STANDARD.tail * self._delta / self._rounds)
-        return largest > self._grid.reach * self._grid.spacing
+        return largest > self._grid.largest_step * self._grid.spacing
 
     def _add_to_grid(self, release: SingleRelease, count: int) -> None:
         kind = RoundKind.of(release)
@@ -186,8 +186,8 @@ class Adding:
     def epsilon(
         self, delta: float, further_release: SingleRelease | None = None, *, scheduled: Mechanism | None = None
     ) -> float:
-        """Return epsilon of all releases, of `also` after them, and of `scheduled` rounds; infinite if the account
-        does not apply.
+        """Return epsilon of all releases, of `further_release` after them, and of `scheduled` rounds; infinite if the
+        account does not apply.
         """
         if self._grid is None:
             return math.inf
@@ -195,7 +195,7 @@ class Adding:
         if (
             found is not None
             and scheduled is None
-            and max(found.forth[-1], found.back[-1]) > _SHARE_AT_LAST_STATE * delta
+            and max(found.forward[-1], found.reverse[-1]) > _SHARE_AT_LAST_STATE * delta
         ):
             self._make_grid(further_release or self._added[-1][0])  # the states end before delta is small enough
             found = None if self._grid is None else self._composed_values(further_release, scheduled)
@@ -222,7 +222,7 @@ class Adding:
             return self._values
         if self._grid is None or sum(count for _, count in self._runs) > MOST_AGAIN:
             return None
-        found: Values | None = Values.before(self._grid, upper=True)
+        found: Values | None = Values.for_no_rounds(self._grid, upper=True)
         for kind, count in reversed((*self._runs, *last)):
             found = self._after_rounds(found, kind, count)
         return found
@@ -234,7 +234,7 @@ class Adding:
         if kind not in self._kernels:
             self._kernels[kind] = kernels_of(kind, self._rounds, self._delta, self._symmetric, STANDARD, self._grid)
         for _ in range(count):
-            found = found.after(*self._kernels[kind])
+            found = found.with_another_round(*self._kernels[kind])
         return found
 
     def _with_other(self, release: SingleRelease, count: int) -> LossDistributions | None:
@@ -251,11 +251,11 @@ def _values(game: Game, delta: float, fineness: Fineness) -> Values | None:
     if grid is None:
         return None
     rounds = {kind: kernels_of(kind, game.rounds, delta, game.symmetric, fineness, grid) for kind in game.kinds}
-    found = Values.before(grid, upper=True)
+    found = Values.for_no_rounds(grid, upper=True)
     for kind, count in reversed(game.runs):
         for _ in range(count):
-            found = found.after(*rounds[kind])
-    if game.others is not None:
-        distributions = pld.distribution(game.others, grid.spacing).orders
+            found = found.with_another_round(*rounds[kind])
+    if game.without_choice is not None:
+        distributions = pld.distribution(game.without_choice, grid.spacing).orders
         found = found.with_losses(distributions[0], distributions[-1])
     return found

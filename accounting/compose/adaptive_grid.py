@@ -45,8 +45,8 @@ class Game:
 
     runs: tuple[tuple[RoundKind, int], ...]
     fixed: Composed
-    others: Composed | None
-    whole: Mechanism
+    without_choice: Composed | None
+    mechanism: Mechanism
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> "Game | None":
@@ -69,8 +69,8 @@ class Game:
         return cls(
             runs=tuple(runs),
             fixed=Composed(parts=tuple((part, count) for part, count in parts if RoundKind.of(part))),
-            others=Composed(parts=others) if others else None,
-            whole=mechanism,
+            without_choice=Composed(parts=others) if others else None,
+            mechanism=mechanism,
         )
 
     @property
@@ -84,14 +84,14 @@ class Game:
     @property
     def symmetric(self) -> bool:
         """True if both orders of the neighbours have equal profiles."""
-        return self.whole.adjacency is Adjacency.REPLACE_ONE
+        return self.mechanism.adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fineness:
     """Tolerances of the adaptive account, and limits of its work.
 
-    cover:      largest excess of the cover, relative to epsilon
+    cover_excess: largest excess of the cover, relative to epsilon
     most_cells: largest number of cells of the cover
     per_spread: grid points per standard deviation of one round's loss; fewer if the work would exceed `work`
     points: smallest number of grid points, for losses with a wide spread
@@ -102,7 +102,7 @@ class Fineness:
     work:       largest product of rounds and length of the transforms
     """
 
-    cover: float
+    cover_excess: float
     most_cells: int
     per_spread: float
     points: int
@@ -120,11 +120,19 @@ class Fineness:
 
 
 STANDARD = Fineness(
-    cover=4.3e-4, most_cells=150, per_spread=11.0, points=3000, growth=0.06, widest=0.025, arcs=2.0, tail=1e-4, work=4e6
+    cover_excess=4.3e-4,
+    most_cells=150,
+    per_spread=11.0,
+    points=3000,
+    growth=0.06,
+    widest=0.025,
+    arcs=2.0,
+    tail=1e-4,
+    work=4e6,
 )
 """Tolerances of the default account, for an error within 0.3%."""
 FINE = Fineness(
-    cover=1.5e-5,
+    cover_excess=1.5e-5,
     most_cells=1000,
     per_spread=60.0,
     points=3000,
@@ -136,17 +144,33 @@ FINE = Fineness(
 )
 """Tolerances of a precise account, for an error within 0.05%; it may take minutes."""
 QUICK = Fineness(
-    cover=math.inf, most_cells=0, per_spread=8.0, points=0, growth=0.06, widest=0.025, arcs=1.0, tail=1e-4, work=2e6
+    cover_excess=math.inf,
+    most_cells=0,
+    per_spread=8.0,
+    points=0,
+    growth=0.06,
+    widest=0.025,
+    arcs=1.0,
+    tail=1e-4,
+    work=2e6,
 )
 """Tolerances for attained pairs alone. The result is not a bound, but nearly exact; solvers use it before one
 certified evaluation.
 """
 ROUGH = Fineness(
-    cover=math.inf, most_cells=0, per_spread=4.0, points=0, growth=0.1, widest=0.06, arcs=1.0, tail=1e-3, work=1e6
+    cover_excess=math.inf,
+    most_cells=0,
+    per_spread=4.0,
+    points=0,
+    growth=0.1,
+    widest=0.06,
+    arcs=1.0,
+    tail=1e-3,
+    work=1e6,
 )
 """Tolerances of the grid on which covers are chosen."""
 BELOW = Fineness(
-    cover=math.inf,
+    cover_excess=math.inf,
     most_cells=0,
     per_spread=56.0,
     points=12000,
@@ -166,7 +190,7 @@ _COARSEST = 1.0
 """Largest spacing of the grid, in standard deviations."""
 _LONGEST = 200_000
 _FEW = 90
-"""Number of rounds below which the grid has up to four times more points."""
+"""Number of rounds below which the grid has more points, up to four times as many."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
@@ -181,7 +205,7 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
     reach = max(kind.largest_loss(fineness.tail * delta / rounds) for kind in game.kinds)
     if reach > LARGEST_LOSS:
         return None
-    distributions = pld.distribution(game.whole, loss_grid.interval(game.whole))
+    distributions = pld.distribution(game.mechanism, loss_grid.interval(game.mechanism))
     states = distributions.smallest_epsilon(_DELTA_AT_LAST_STATE * delta)
     if not states + reach <= LARGEST_LOSS:
         return None
@@ -195,7 +219,10 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
         return None
     near = math.ceil(_NEAR * spread / spacing)
     return StateGrid(
-        spacing=spacing, states=math.ceil(states / spacing) + 1, reach=math.ceil(reach / spacing), near=near
+        spacing=spacing,
+        states=math.ceil(states / spacing) + 1,
+        largest_step=math.ceil(reach / spacing),
+        profiled_steps=near,
     )
 
 
@@ -205,7 +232,9 @@ def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
     """
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))
-    while place < grid.reach:
-        place = min(grid.reach, place + min(widest, max(1, int((place - grid.near) * fineness.growth))))
+    while place < grid.largest_step:
+        place = min(
+            grid.largest_step, place + min(widest, max(1, int((place - grid.profiled_steps) * fineness.growth)))
+        )
         found.append(place)
     return np.array(found)

@@ -48,9 +48,9 @@ class RecordedRounds:
     """
 
     grid: StateGrid
-    before: tuple[Values, ...]
+    values_before: tuple[Values, ...]
     spectra: tuple[Floats, ...]
-    after: Floats
+    values_after: Floats
     weights: Floats
     slope: float
     epsilon: float
@@ -61,20 +61,21 @@ class RecordedRounds:
         """
         kernels = Kernels.of([kernel], self.grid)
         found = [
-            values.all_choices(kernels, spectrum)[0] for values, spectrum in zip(self.before, self.spectra, strict=True)
+            values.all_choices(kernels, spectrum)[0]
+            for values, spectrum in zip(self.values_before, self.spectra, strict=True)
         ]
-        return np.asarray(np.array(found) - self.after, dtype=np.float32)
+        return np.asarray(np.array(found) - self.values_after, dtype=np.float32)
 
 
 def recorded_program(
     grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds: int, delta: float
 ) -> RecordedRounds:
     """Run the program of the attained pairs for `rounds` rounds, and record some of the rounds."""
-    values, passed, chosen = Values.before(grid, upper=True), [], []
+    values, passed, chosen = Values.for_no_rounds(grid, upper=True), [], []
     for _ in range(rounds):
         passed.append(values)
         chosen.append(values.all_choices(attained, values.spectrum()).argmax(axis=0).astype(np.int8))
-        values = values.after(attained, back)
+        values = values.with_another_round(attained, back)
     epsilon = min(values.epsilon(delta), grid.states * grid.spacing)
     place = min(max(math.floor(epsilon / grid.spacing), 1), grid.states - 1)
     weights = np.zeros(grid.states + 1)
@@ -89,9 +90,9 @@ def recorded_program(
     before = tuple(passed[number] for number in recorded)
     spectra = tuple(one.spectrum() for one in before)
     after = [one.all_choices(attained, spectrum).max(axis=0) for one, spectrum in zip(before, spectra, strict=True)]
-    slope = (values.forth[place - 1] - values.forth[place + 1]) / (2 * grid.spacing)
+    slope = (values.forward[place - 1] - values.forward[place + 1]) / (2 * grid.spacing)
     return RecordedRounds(
-        grid=grid, before=before, spectra=spectra, after=np.array(after), weights=np.array(share),
+        grid=grid, values_before=before, spectra=spectra, values_after=np.array(after), weights=np.array(share),
         slope=float(slope), epsilon=epsilon,
     )  # fmt: skip
 
@@ -108,9 +109,9 @@ def _weights_after(weights: Floats, chosen: Floats, attained: Kernels, grid: Sta
         spectrum = fft.rfft(np.concatenate([weights_of_pair, np.zeros(grid.size - len(weights_of_pair))]))
         # A loss of l steps moves state i to i - l, so the masses are mirrored.
         flow = fft.irfft(spectrum * attained.spectra[number].conj(), grid.size)
-        flow = np.roll(flow, grid.reach)
+        flow = np.roll(flow, grid.largest_step)
         moved += flow[: grid.states + 1]
-        left = min(grid.reach, grid.states)
+        left = min(grid.largest_step, grid.states)
         moved[1 : left + 1] += flow[: -left - 1 : -1] * grid.shrink[::-1][:left]
     return np.maximum(moved, 0.0)
 
@@ -255,7 +256,7 @@ def _covers_of_orders(
             cells,
             recording,
             lambda some: kernel_of(some, sampled_round, nodes, grid),
-            tolerance=fineness.cover,
+            tolerance=fineness.cover_excess,
             most=fineness.most_cells,
         )
 

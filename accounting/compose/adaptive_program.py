@@ -35,8 +35,8 @@ class StateGrid:
 
     spacing: float
     states: int
-    reach: int
-    near: int = 0
+    largest_step: int
+    profiled_steps: int = 0
 
     @property
     def gammas(self) -> Floats:
@@ -52,12 +52,12 @@ class StateGrid:
         """Length of the transforms, for which no wrap-around reaches a state."""
         from scipy import fft
 
-        return int(fft.next_fast_len(self.states + 1 + 2 * self.reach, real=True))
+        return int(fft.next_fast_len(self.states + 1 + 2 * self.largest_step, real=True))
 
     @cached_property
     def shrink(self) -> Floats:
         """Values of gamma left of 1, e^(-i spacing), i = reach..1."""
-        return np.asarray(np.exp(-self.spacing * np.arange(self.reach, 0, -1)))
+        return np.asarray(np.exp(-self.spacing * np.arange(self.largest_step, 0, -1)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,42 +98,42 @@ class Values:
     """
 
     grid: StateGrid
-    forth: Floats
-    back: Floats
+    forward: Floats
+    reverse: Floats
     upper: bool
 
     @classmethod
-    def before(cls, grid: StateGrid, *, upper: bool) -> "Values":
+    def for_no_rounds(cls, grid: StateGrid, *, upper: bool) -> "Values":
         """Return the values for no rounds."""
         zeros = np.zeros(grid.states + 1)
-        return cls(grid=grid, forth=zeros, back=zeros, upper=upper)
+        return cls(grid=grid, forward=zeros, reverse=zeros, upper=upper)
 
-    def after(self, forth: Kernels, back: Kernels | None) -> "Values":
+    def with_another_round(self, forth: Kernels, back: Kernels | None) -> "Values":
         """Return the values with one more round before all others.
 
         back: kernels of the exchanged neighbours; None if they are equal to `forth`."""
-        one = self._value_before_round(self.forth, self.back, forth)
-        two = one if back is None else self._value_before_round(self.back, self.forth, back)
-        return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
+        one = self._value_before_round(self.forward, self.reverse, forth)
+        two = one if back is None else self._value_before_round(self.reverse, self.forward, back)
+        return Values(grid=self.grid, forward=one, reverse=two, upper=self.upper)
 
     def exchanged(self) -> "Values":
         """Return the values of the exchanged neighbours."""
-        return Values(grid=self.grid, forth=self.back, back=self.forth, upper=self.upper)
+        return Values(grid=self.grid, forward=self.reverse, reverse=self.forward, upper=self.upper)
 
     def extended(self) -> Floats:
         """Return G at steps -reach..states+reach: V for gamma >= 1, and gamma V'(1/gamma) for gamma < 1."""
-        reach, states = self.grid.reach, self.grid.states
-        left = np.full(reach, self.back[-1] if self.upper else 0.0)
+        reach, states = self.grid.largest_step, self.grid.states
+        left = np.full(reach, self.reverse[-1] if self.upper else 0.0)
         known_states = min(reach, states)
-        left[reach - known_states :] = self.back[known_states:0:-1]
-        right = np.full(reach, self.forth[-1] if self.upper else 0.0)
-        return np.concatenate([left * self.grid.shrink, self.forth, right])
+        left[reach - known_states :] = self.reverse[known_states:0:-1]
+        right = np.full(reach, self.forward[-1] if self.upper else 0.0)
+        return np.concatenate([left * self.grid.shrink, self.forward, right])
 
     def all_choices(self, kernels: Kernels, spectrum: Floats) -> Floats:
         """Return E_P V(gamma dQ/dP) for every kernel at every state, without the charge for rounding errors."""
         from scipy import fft
 
-        start = 2 * self.grid.reach
+        start = 2 * self.grid.largest_step
         found = fft.irfft(kernels.spectra * spectrum, self.grid.size, axis=1)[:, start : start + self.grid.states + 1]
         return np.asarray(found + kernels.profiles)
 
@@ -149,7 +149,7 @@ class Values:
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
     def _value_before_round(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
-        values_after = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
+        values_after = Values(grid=self.grid, forward=forth, reverse=back, upper=self.upper)
         best = values_after.all_choices(kernels, values_after.spectrum()).max(axis=0)
         best += values_after.charge() if self.upper else -values_after.charge()
         best = np.clip(best, 0.0, 1.0)
@@ -159,7 +159,7 @@ class Values:
     def with_losses(self, forth: LossDistribution, back: LossDistribution) -> "Values":
         """Return the values with more rounds before all others, in which the adversary has no choice."""
         one = self._with_distribution(forth)
-        return Values(grid=self.grid, forth=one, back=self.exchanged()._with_distribution(back), upper=True)
+        return Values(grid=self.grid, forward=one, reverse=self.exchanged()._with_distribution(back), upper=True)
 
     def _with_distribution(self, distribution: LossDistribution) -> Floats:
         from scipy import signal
@@ -176,9 +176,9 @@ class Values:
     def _value_at_states(self, states: Ints) -> Floats:
         """Return V at any integer states, rounded upwards."""
         last = self.grid.states
-        right = self.forth[np.clip(states, 0, last)]
+        right = self.forward[np.clip(states, 0, last)]
         gamma = np.exp(-self.grid.spacing * np.maximum(-states, 0).astype(float))
-        left = 1 - gamma + gamma * self.back[np.clip(-states, 0, last)]
+        left = 1 - gamma + gamma * self.reverse[np.clip(-states, 0, last)]
         return np.asarray(np.where(states >= 0, right, left))
 
     def worse_epsilon(self, delta: float) -> float:
@@ -187,12 +187,12 @@ class Values:
 
     def approximate_crossing(self, delta: float) -> float:
         """Return approximately the loss at which V is `delta`, interpolated between states. It is not a bound."""
-        over = np.flatnonzero(self.forth > delta)
+        over = np.flatnonzero(self.forward > delta)
         if not over.size:
             return 0.0
         last = int(over[-1])
-        after = self.forth[min(last + 1, self.grid.states)]
-        logs = math.log(self.forth[last] / delta), math.log(self.forth[last] / after) if after > 0 else math.inf
+        after = self.forward[min(last + 1, self.grid.states)]
+        logs = math.log(self.forward[last] / delta), math.log(self.forward[last] / after) if after > 0 else math.inf
         return self.grid.spacing * (last + (logs[0] / logs[1] if logs[1] > 0 else 0.0))
 
     def epsilon(self, delta: float) -> float:
@@ -202,15 +202,15 @@ class Values:
         lower bounds it is the last state with V above `delta`.
         """
         if not self.upper:
-            over = np.flatnonzero(self.forth > delta)
+            over = np.flatnonzero(self.forward > delta)
             return float(over[-1]) * self.grid.spacing if over.size else 0.0
-        under = np.flatnonzero(self.forth <= delta)
+        under = np.flatnonzero(self.forward <= delta)
         if not under.size:
             return math.inf
         first = int(under[0])
         if first == 0:
             return 0.0
-        high, low = float(self.forth[first - 1]), float(self.forth[first])
+        high, low = float(self.forward[first - 1]), float(self.forward[first])
         share = (high - delta) / (high - low)
         start = (first - 1) * self.grid.spacing
         return (start + math.log1p(math.expm1(self.grid.spacing) * share)) * (1 + 1e-13)
@@ -229,10 +229,10 @@ def dominating_kernel(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid)
     gammas = np.exp(nodes * grid.spacing)
     widths = gammas[:-1] * np.expm1(np.diff(nodes) * grid.spacing)
     rising = np.append(np.diff(forth) / widths, 0.0), np.append(np.diff(back) / widths, 0.0)
-    masses = np.zeros(2 * grid.reach + 1)
-    masses[grid.reach + nodes[1:]] = np.maximum(gammas[1:] * np.diff(rising[0]), 0.0)
-    masses[grid.reach - nodes[1:]] = np.maximum(np.diff(rising[1]), 0.0)
-    masses[grid.reach] = max(1.0 - float(forth[-1]) - float(masses.sum()), 0.0)
+    masses = np.zeros(2 * grid.largest_step + 1)
+    masses[grid.largest_step + nodes[1:]] = np.maximum(gammas[1:] * np.diff(rising[0]), 0.0)
+    masses[grid.largest_step - nodes[1:]] = np.maximum(np.diff(rising[1]), 0.0)
+    masses[grid.largest_step] = max(1.0 - float(forth[-1]) - float(masses.sum()), 0.0)
     states = np.interp(grid.gammas, gammas, forth)
     return Kernel(masses=masses, profile=states)
 

@@ -142,8 +142,8 @@ class LossDistribution:
         anchor_loss = losses[
             min(int(np.searchsorted(above, delta)), len(losses) - 1)
         ]  # the result is not above this loss, since delta(epsilon) <= above
-        exponents = losses > max(anchor_loss - 600.0, 0.0)  # so that exponents do not overflow
-        losses, above = losses[exponents], above[exponents]
+        representable = losses > max(anchor_loss - 600.0, 0.0)  # so that exponents do not overflow
+        losses, above = losses[representable], above[representable]
         if not len(losses):
             return 0.0
         discounted = _running_sums(masses[: len(losses)] * np.exp(anchor_loss - losses))
@@ -161,7 +161,7 @@ class LossDistribution:
         return max(0.0, float(anchor_loss) + math.log((above[k] - delta) / discounted[k]))
 
 
-def certain(steps: int, *, spacing: float) -> LossDistribution:
+def certain_loss(steps: int, *, spacing: float) -> LossDistribution:
     """Return the distribution of a certain loss of `steps` steps; steps=0 is the neutral element of composition."""
     return LossDistribution(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
 

@@ -72,7 +72,7 @@ def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     """Return (number of releases, mean, variance) of the sum of losses; mean and variance are the larger of both
     orders.
     """
-    if plain := plain_gaussian(part) or public_order(part):  # composes in closed form to one release
+    if plain := plain_gaussian(part) or gaussian_in_public_order(part):  # composes in closed form to one release
         schedule = schedule_of(part)
         times = count if schedule is None else squared_sensitivity(schedule, count)
         return 1, times * plain.mu**2 / 2, times * plain.mu**2
@@ -86,7 +86,7 @@ def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
 
-def public_order(part: SingleRelease) -> Gaussian | None:
+def gaussian_in_public_order(part: SingleRelease) -> Gaussian | None:
     """Return the Gaussian noise of a schedule with a public order, in which a participation is an unsampled release;
     else None.
 
@@ -102,7 +102,7 @@ def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
     releases.
     """
     schedule, noise = schedule_of(part), gaussian_of(part)
-    if schedule is None or noise is None or public_order(part) is not None:
+    if schedule is None or noise is None or gaussian_in_public_order(part) is not None:
         return None
     shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
     return dominating_blocks(schedule, count), shift

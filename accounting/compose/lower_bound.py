@@ -81,7 +81,7 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
         if noise is None
         and gaussian_of(part) is not None
         and sampling_of(part).probability > 0
-        and loss_grid.public_order(part) is None
+        and loss_grid.gaussian_in_public_order(part) is None
     ]
     plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
@@ -120,7 +120,7 @@ def in_secret_lanes(part: SingleRelease) -> bool:
 
 def _public_shift_squared(part: SingleRelease, count: int) -> float:
     """Return mu^2 of the client with the largest shift if the order of participation is public."""
-    schedule, noise = schedule_of(part), loss_grid.public_order(part)
+    schedule, noise = schedule_of(part), loss_grid.gaussian_in_public_order(part)
     return 0.0 if schedule is None or noise is None else squared_sensitivity(schedule, count) * noise.mu**2
 
 
@@ -185,8 +185,8 @@ def _tilted_epsilon(distribution: LossDistribution, steps: int, delta: float, sl
     anchor = losses[min(int(np.searchsorted(np.maximum.accumulate(above), delta)), len(losses) - 1)]
     with np.errstate(over="ignore", invalid="ignore"):  # far below the anchor the result is not used
         discounted = np.cumsum(masses * np.exp(np.minimum(anchor - losses, 700.0)))
-        adaptive_bound = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
-    over = np.flatnonzero((adaptive_bound > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
+        deltas = above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted
+    over = np.flatnonzero((deltas > delta * (1 + LITTLE)) & (logs + math.log(slack / (LITTLE * delta)) < 0))
     return max(0.0, float(losses[over[0]]) + steps * distribution.spacing) if over.size else 0.0
 
 
@@ -202,8 +202,8 @@ def _epsilon_of_distribution(distribution: LossDistribution, delta: float) -> fl
     above = distribution.infinite + np.cumsum(masses)
     most = np.maximum.accumulate(above)
     anchor = losses[min(int(np.searchsorted(most, delta)), len(losses) - 1)]
-    approximate_epsilon = losses > max(anchor - 600.0, 0.0)  # so that exponents do not overflow
-    losses, above = losses[approximate_epsilon], above[approximate_epsilon]
+    representable = losses > max(anchor - 600.0, 0.0)  # so that exponents do not overflow
+    losses, above = losses[representable], above[representable]
     discounted = np.cumsum(masses[: len(losses)] * np.exp(anchor - losses))
     within = np.flatnonzero(above - np.exp(np.minimum(losses - anchor, 0.0)) * discounted <= delta)
     if not len(losses) or not within.size:
@@ -231,9 +231,9 @@ def adaptive_lower_bound(mechanism: Mechanism, *, delta: float) -> float:
     game = Game.of(mechanism)
     if game is None:
         return 0.0
-    game = replace(game, whole=game.fixed, others=None)
+    game = replace(game, mechanism=game.fixed, without_choice=None)
     grid = grid_of(game, delta, BELOW)
-    if grid is None or grid.reach == 0:
+    if grid is None or grid.largest_step == 0:
         return 0.0
     try:
         found = _adaptive_values(game, grid)
@@ -250,10 +250,10 @@ def adaptive_lower_bound(mechanism: Mechanism, *, delta: float) -> float:
 def _adaptive_values(game: Game, grid: StateGrid) -> Values:
     rounds = {}
     for kind in game.kinds:
-        nodes = np.arange(grid.reach + 1) if game.symmetric else nodes_of(kind, grid, BELOW)
+        nodes = np.arange(grid.largest_step + 1) if game.symmetric else nodes_of(kind, grid, BELOW)
         rounds[kind] = attained(kind, game.symmetric, nodes, grid, below=True)
-    found = Values.before(grid, upper=False)
+    found = Values.for_no_rounds(grid, upper=False)
     for kind, count in reversed(game.runs):
         for _ in range(count):
-            found = found.after(*rounds[kind])
+            found = found.with_another_round(*rounds[kind])
     return found

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.compose import loss_grid
-from accounting.compose.loss_distribution import LossDistribution, certain, composed, tilted_for
+from accounting.compose.loss_distribution import LossDistribution, certain_loss, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
@@ -187,8 +187,8 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
-        return [(LossDistributions(orders=(certain(0, spacing=interval),)), 1)]
-    if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
+        return [(LossDistributions(orders=(certain_loss(0, spacing=interval),)), 1)]
+    if (schedule := schedule_of(part)) and (public := loss_grid.gaussian_in_public_order(part)):
         return [(_unsampled_losses(public.mu * math.sqrt(squared_sensitivity(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
         return [

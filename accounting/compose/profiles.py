@@ -146,7 +146,7 @@ def _adaptive_curve(mechanism: Mechanism, delta: float) -> Curve:
     if found is None:
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: no adaptive account is implemented.")
     knots = found.grid.losses(np.arange(found.grid.states + 1))
-    values = np.maximum(found.forth, found.back)
+    values = np.maximum(found.forward, found.reverse)
     exact = Profile(above_zero=lambda eps: _interpolated_by_chords(eps, knots, values), method="adaptive")
     return _near_profile(exact, near.closeness, overflow(mechanism))
 

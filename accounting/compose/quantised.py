@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_distribution import CUT, LossDistribution, certain
+from accounting.compose.loss_distribution import CUT, LossDistribution, certain_loss
 from accounting.compose.pld import composition_slack
 from accounting.gaussian.attacks import AttackPair, Mixture, log_density
 
@@ -88,7 +88,7 @@ def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float
     Cells that are not given are dropped, as if their loss were below all others.
     """
     if not len(p):  # without cells the bound is 0
-        return certain(0, spacing=interval), 0.0
+        return certain_loss(0, spacing=interval), 0.0
     steps = (p - q - rounding) / interval
     mass = np.exp(p)
     offset = _best_offset(steps, mass)

@@ -96,8 +96,8 @@ def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
     lost = math.fsum(count * _full_participation_probability(part) for part, count in parts)
     if not lost:
         return [(mechanism, 0.0)]
-    uncapped_curve = tuple((uncapped(part), count) for part, count in parts)
-    return [(mechanism, 0.0), (Composed(parts=uncapped_curve, order=None), lost)]
+    uncapped_parts = tuple((uncapped(part), count) for part, count in parts)
+    return [(mechanism, 0.0), (Composed(parts=uncapped_parts, order=None), lost)]
 
 
 def uncapped(part: SingleRelease) -> SingleRelease:

@@ -213,12 +213,14 @@ def group_profile(profile: Profile, size: int) -> Profile:
                 np.expm1(np.minimum(k * epsilon_per_client, 700)) / np.expm1(np.maximum(epsilon_per_client, 1e-300)),
                 k,
             )
-        given_profile = np.where(k * epsilon_per_client <= 700, profile(epsilon_per_client) * np.maximum(steps, k), 1.0)
+        finite_profile = np.where(
+            k * epsilon_per_client <= 700, profile(epsilon_per_client) * np.maximum(steps, k), 1.0
+        )
         return np.asarray(
             np.where(
                 np.isinf(epsilon_per_client),
                 np.minimum(profile(epsilon_per_client), 1.0) if k == 1 else 1.0,
-                given_profile,
+                finite_profile,
             )
         )
 
@@ -231,7 +233,7 @@ def epsilon_at(profile: Profile, delta: float) -> float:
     """
     target = require.open_probability(delta=delta)
 
-    def enough(epsilon: float) -> bool:
+    def is_enough(epsilon: float) -> bool:
         return float(profile(epsilon)) <= target
 
-    return 0.0 if enough(0.0) else crossing_bracket(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]
+    return 0.0 if is_enough(0.0) else crossing_bracket(is_enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]

@@ -65,7 +65,7 @@ class Sums:
     """Number, sums and sums of squares of the weights in both orders."""
 
     count: int
-    first: Pair
+    totals: Pair
     squares: Pair
 
     def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
@@ -76,7 +76,7 @@ class Sums:
         """
         n, log = count or self.count, math.log(4 / failure)
         found = []
-        for total, square, largest_weight in zip(self.first, self.squares, largest, strict=True):
+        for total, square, largest_weight in zip(self.totals, self.squares, largest, strict=True):
             mean, mean_square = total / self.count, square / self.count
             slack = math.sqrt(2 * mean_square * log / n) + 2 * largest_weight * log / n
             found.append(mean + slack + ROUNDING * largest_weight)
@@ -91,7 +91,7 @@ def sampled_sums(run: SampledRun, generator: np.random.Generator, count: int, ep
         weights = weights_at(chunk, epsilon)
         first += [one.sum() for one in weights]
         squares += [float(one @ one) for one in weights]
-    return Sums(count=number_of_samples, first=(first[0], first[1]), squares=(squares[0], squares[1]))
+    return Sums(count=number_of_samples, totals=(first[0], first[1]), squares=(squares[0], squares[1]))
 
 
 def weights_at(chunk: Chunk, epsilon: float) -> tuple[Floats, Floats]:

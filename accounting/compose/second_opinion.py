@@ -60,7 +60,7 @@ class SecondOpinion:
         return asdict(self)
 
     @property
-    def by(self) -> str:
+    def source_text(self) -> str:
         """Text that names library, version and accountant."""
         note = f", {self.note}" if self.note else ""
         return f"dp-accounting {self.version}, {self.accountant}{note}"
@@ -73,7 +73,7 @@ class SecondOpinion:
         """
         if self.epsilon is None:
             return (f"no second opinion: {self.note}",)
-        stated = f"second opinion {upwards(self.epsilon)} by {self.by}"
+        stated = f"second opinion {upwards(self.epsilon)} by {self.source_text}"
         if lower_bound is not None and self.epsilon < lower_bound * (1 - _GRID_DIFFERENCE):
             return (f"wrong {stated}: no account can state less than {downwards(lower_bound)}, which is proven",)
         if abs(self.epsilon - epsilon) <= _LARGE_DIFFERENCE * epsilon + _GRID_DIFFERENCE:

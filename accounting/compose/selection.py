@@ -92,10 +92,16 @@ def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
     """Return the Renyi divergence of the best of K runs at `orders`; `curve` has the divergences of one run.
 
     Claim (Papernot, Steinke 2022, Theorems 2 and 6): with K negative binomial of eta and gamma, at every order a and
-    for any second order b rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a -
-    1), and with K Poisson of mean m e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')), delta' that of one
-    run at log(1 + 1/(a - 1)). Their Theorem 6 omits e^-m, the probability of no release, so that bound is below 0 for m
-    < 1. b is the best of `orders`.
+    for any second order b,
+
+        rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a - 1),
+
+    and with K Poisson of mean m,
+
+        e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')),
+
+    delta' that of one run at log(1 + 1/(a - 1)). Their Theorem 6 omits e^-m, the probability of no release, so that
+    bound is below 0 for m < 1. b is the best of `orders`.
     Conditions: the runs are independent and identically distributed (a candidate is drawn for each), the score that
     compares them is part of their release, and K is drawn independently.
     Adjacency: that of the curve, both orders of the neighbours.

@@ -5,9 +5,9 @@ takes part. An observer of the rounds x_t computes the sum of phi(x_t). phi is t
 at some probability, rounded down to a grid. At the client's participation probability p this is nearly the loss if
 rounds reveal little. At a much smaller probability phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client
 that takes part in one uniform round. Every probability gives a bound, and the largest is used (`TILTS`). The sum
-depends only on the number K of participations, not on their rounds. Given K, its distribution is a convolution of K
-distributions of phi(x) with x ~ N(s, 1), and the rest with x ~ N(0, 1). The sum is post-processing, so its two
-distributions form a pair of smaller divergence.
+depends only on the number K of participations, not on their rounds. Given K, phi(x) has the distribution of
+x ~ N(s, 1) in K rounds and of x ~ N(0, 1) in all others, and the sum is their convolution. The sum is post-processing:
+the divergence of its two distributions is at most that of all rounds.
 """
 
 import math

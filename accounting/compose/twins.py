@@ -69,10 +69,10 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
     """Return `mechanism` with each release replaced by a Gaussian that nearly equals or dominates it, if one is known.
 
     Releases with a twin (discrete Gaussians), sampled or unsampled, are replaced by the twin. If `lost`, the part of
-    delta of each release, is given, releases with a dominating Gaussian (`Account.above`) are replaced by it. Other
-    parts are unchanged.
-    Claim: that of each kind's twin, or of `Account.above`. Every sampler is a mixture over cohorts, which keeps the
-    log-ratio. For a composition, closeness and parts of delta add up (docs/theory-bernoulli.md, Theorem 7).
+    delta of each release, is given, releases with a dominating Gaussian (`Account.dominating_mu`) are replaced by it.
+    Other parts are unchanged.
+    Claim: that of each kind's twin, or of `Account.dominating_mu`. Every sampler is a mixture over cohorts, which keeps
+    the log-ratio. For a composition, closeness and parts of delta add up (docs/theory-bernoulli.md, Theorem 7).
     Direction of error: upper bound.
     Errors: UnsupportedMechanism for a twin with infinite closeness.
     """
@@ -96,7 +96,7 @@ def _replacement(part: SingleRelease, count: int, lost: float | None) -> Continu
     if account.twin is not None:
         twin, closeness = _twin_release(part, count)
         return Continuous(mechanism=twin, closeness=closeness)
-    if account.above is not None and lost is not None:
+    if account.dominating_mu is not None and lost is not None:
         above = _dominating_gaussian(part, lost)
         if above is not None:
             return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
@@ -131,7 +131,7 @@ def _dominating_multiplier(noise: Any, in_clips: float, lost: float) -> float | 
     """Return the noise multiplier of the Gaussian that dominates `noise` for neighbours `in_clips` clips apart; None
     if none is known.
     """
-    above = account_of(noise).above
+    above = account_of(noise).dominating_mu
     assert above is not None  # the caller has checked
     mu = above(noise, in_clips, lost)
     if mu is None or not require.SMALLEST_NOISE < in_clips / mu < require.LARGEST_NOISE:
@@ -157,11 +157,9 @@ def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, flo
     """
     for part, _ in parts_of(mechanism):
         account_of(unsampled(part))  # raises UnsupportedMechanism for an unknown kind
-    delta_without_overflow = without_overflow(mechanism, delta)
-    replacement = continuous(
-        mechanism, lost=allowed_loss(delta_without_overflow, sum(count for _, count in parts_of(mechanism)))
-    )
-    target = (delta_without_overflow - replacement.lost) * math.exp(-replacement.closeness)
+    left = delta_without_overflow(mechanism, delta)
+    replacement = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
+    target = (left - replacement.lost) * math.exp(-replacement.closeness)
     if target < 1e-300:
         raise UnsupportedMechanism(
             f"discrete noise is within e^{replacement.closeness:.3g} of a Gaussian, which is too far for any delta. "
@@ -189,7 +187,7 @@ def overflow(mechanism: Mechanism) -> float:
     return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
 
 
-def without_overflow(mechanism: Mechanism, delta: float) -> float:
+def delta_without_overflow(mechanism: Mechanism, delta: float) -> float:
     """Return delta minus `overflow`. Errors: UnsupportedMechanism if nothing is left."""
     target = delta - overflow(mechanism)
     if target <= 0:
@@ -213,5 +211,5 @@ def _squared_shift(part: SingleRelease, count: int) -> float | None:
     """Return mu^2 of `count` such releases; None if participation is secret."""
     if (plain := plain_gaussian(part)) is not None:
         return count * plain.mu**2
-    schedule, public = schedule_of(part), loss_grid.public_order(part)
+    schedule, public = schedule_of(part), loss_grid.gaussian_in_public_order(part)
     return None if schedule is None or public is None else squared_sensitivity(schedule, count) * public.mu**2

@@ -38,8 +38,8 @@ from accounting.mechanisms import (
 from accounting.roots import smallest_passing
 
 SMALLEST_DELTA = 1e-8
-"""Smallest delta for purchases. Below it the slack of a purchase is not large against rounding errors, and only
-units can be charged.
+"""Smallest delta for purchases. Below it rounding errors could exceed the slack of a purchase, so that only units
+can be charged.
 """
 MOST_UNITS = 10**6
 _PLANNED = 1000
@@ -256,14 +256,14 @@ class _PairCurrency:
         def fits_budget(count: int) -> bool:
             closeness = count * self.one.closeness + (declared_part.closeness if declared_part else 0.0)
             lost = count * self.one.lost + (declared_part.lost if declared_part else 0.0)
-            remaining_units = (delta - lost) * math.exp(-closeness) - reserve
+            remaining_delta = (delta - lost) * math.exp(-closeness) - reserve
             distributions = (
                 self._composed_units(count)
                 if declared_part is None
                 else self._with_units(declared_part.distributions, count)
             )
             found = LossDistributions(orders=tuple(distributions)).charged_epsilon(
-                remaining_units, 2 * pld.composition_slack(count)
+                remaining_delta, 2 * pld.composition_slack(count)
             )
             return found + 2 * closeness <= epsilon
 
@@ -405,12 +405,12 @@ class _FixedSizeCurrency:
         rounds = pairs.units + pairs.units // 4 + 10
         game = Game.of(Composed(parts=tuple((part, rounds * count) for part, count in unit.parts)))
         grid = None if game is None or len(game.kinds) != 1 else grid_of(game, target, adaptive_grid.STANDARD)
-        if game is None or grid is None or game.others is not None:
+        if game is None or grid is None or game.without_choice is not None:
             return None
         kernels = kernels_of(game.kinds[0], rounds, target, game.symmetric, adaptive_grid.STANDARD, grid)
-        values = [Values.before(grid, upper=True)]
+        values = [Values.for_no_rounds(grid, upper=True)]
         while len(values) <= rounds:
-            after = values[-1].after(*kernels)
+            after = values[-1].with_another_round(*kernels)
             if after.worse_epsilon(target) > epsilon:
                 break
             values.append(after)
@@ -435,8 +435,8 @@ class _FixedSizeCurrency:
         after = self._values[remaining_units - units].with_losses(
             replacement.distributions.orders[0], replacement.distributions.orders[-1]
         )
-        declared_part = self._values[remaining_units]
-        gap = max(float((after.forth - declared_part.forth).max()), float((after.back - declared_part.back).max()))
+        before = self._values[remaining_units]
+        gap = max(float((after.forward - before.forward).max()), float((after.reverse - before.reverse).max()))
         return (
             Price(units=units, reserve=replacement.failures + slack)
             if gap <= slack - _comparison_error(remaining_units)

@@ -44,7 +44,7 @@ class _Loss:
         unit_vector = np.zeros(rounds)
         unit_vector[0] = 1.0
         d = lfilter([1.0], c, unit_vector)
-        column, times = self.workload.column(d), self.workload.times
+        column, times = self.workload.column(d), self.workload.squared_weights
         squared_error = float(times @ column**2)
         gradient_of_inverse = self.workload.transposed_column(2 * times * column)
         returned = fftconvolve(d, d)[:rounds]  # the change of d is -(d * d * change of c)

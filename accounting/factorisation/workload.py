@@ -52,7 +52,7 @@ class Workload:
         return np.asarray(lfilter([1.0], [1.0, -self.momentum], weighted_sums[::-1])[::-1])
 
     @property
-    def times(self) -> Floats:
+    def squared_weights(self) -> Floats:
         """Weight of each squared entry of the first column in |A C^-1|_F^2, summed over all columns that contain the
         entry.
         """
@@ -66,4 +66,4 @@ def error(coefficients: ArrayLike, workload: Workload) -> float:
     Direction of error: none except rounding.
     """
     column = workload.column(inverse(coefficients, rounds=workload.rounds))
-    return math.sqrt(float(workload.times @ column**2) / workload.rounds)
+    return math.sqrt(float(workload.squared_weights @ column**2) / workload.rounds)

@@ -51,7 +51,9 @@ def _mean_profiles(
     plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
     restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}
     displacing, zeroing = dict(restoring), fixed_size.zeroing_profile
-    if isinstance(sampling, PairwiseCappedSampling):  # only pairs are dominated: p H_g(2 clips), by joint convexity
+    if isinstance(
+        sampling, PairwiseCappedSampling
+    ):  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
         displacing["noise_multiplier"], zeroing = sampling.full_noise_multiplier, fixed_size.replacement_profile
     if adjacency is Adjacency.REPLACE_ONE:
         free = poisson.replacement_profile(losses, **plain)

@@ -21,8 +21,8 @@ _ROUNDING, _TAIL = 1e-9, 1e-16
 """Error margins of every value: relative for quadrature, absolute for its truncated ends."""
 
 _WIDEST = 0.97 * math.pi
-"""Largest angle that is computed. A wider angle is replaced by this one, which gives an upper bound, because quadrature
-gets inaccurate near pi.
+"""Largest angle that is computed. A wider angle is replaced by this one, because quadrature gets inaccurate near pi.
+That gives an upper bound, because the profile decreases in the angle.
 """
 _FAR = 60.0
 _END = 8.5

@@ -115,10 +115,10 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     def amplified_at(order: int) -> float:
         j = np.arange(3.0, order + 1)
         terms = j * np.log(q) + _log_binomial(order, j) + np.log(2) + (j - 1) * base[3 : order + 1]
-        amplified_curve = float(
+        amplified_value = float(
             scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1)
         )
-        return min(amplified_curve, float(base[order]))  # sampling never increases the divergence (quasi-convexity)
+        return min(amplified_value, float(base[order]))  # sampling never increases the divergence (quasi-convexity)
 
     return np.array([amplified_at(int(order)) for order in whole])
 

@@ -59,9 +59,12 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
     """Return the Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
     With D the sensitivity, V the variance, tau of `shares_distortion`, and n = min(dimension, D^2) the largest number
-    of coordinates in which neighbours differ: min{ a/2 (D / sqrt V + 2 tau sqrt n)^2, a D^2 / 2V + n tau (2a - 1)/(a -
-    1) } Adjacency: the mechanism's, both orders of the neighbours. Source for one share (tau = 0): Canonne, Kamath,
-    Steinke 2020.
+    of coordinates in which neighbours differ:
+
+        min{ a/2 (D / sqrt V + 2 tau sqrt n)^2,  a D^2 / 2V + n tau (2a - 1)/(a - 1) }
+
+    Adjacency: the mechanism's, both orders of the neighbours.
+    Source for one share (tau = 0): Canonne, Kamath, Steinke 2020.
     Direction of error: upper bound.
     Errors: UnsupportedMechanism for infinite tau.
     """
@@ -124,4 +127,4 @@ def _require_finite(distortion: float, noise: DiscreteGaussian) -> float:
     return distortion
 
 
-ACCOUNT = Account(renyi=renyi, twin=twin, remark=twin_remark)
+ACCOUNT = Account(renyi=renyi, twin=twin, note=twin_remark)

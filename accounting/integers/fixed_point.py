@@ -129,13 +129,13 @@ def sum_bits(
     clip, variance = _integer_clip(scaled_clip), require.nonnegative(noise_variance=noise_variance)
     allowed = math.log(require.open_probability(wrap_probability=wrap_probability)) - math.log(2 * size)
 
-    def fits(bits: int) -> bool:
+    def is_wide_enough(bits: int) -> bool:
         half = math.ldexp(1.0, bits - 1)
         without_rotation = _log_tail(law, half - count * (clip + 1), 0.0, variance)
         spread = (count * clip) ** 2 / size
         return min(without_rotation, _log_tail(law, half - count, spread, variance) if rotate else 0.0) <= allowed
 
-    return next(bits for bits in range(1, 1024) if fits(bits))
+    return next(bits for bits in range(1, 1024) if is_wide_enough(bits))
 
 
 def _integer_clip(scaled_clip: float) -> float:

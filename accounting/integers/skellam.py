@@ -25,9 +25,12 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     """Return the Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
     At integer orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the largest L1 norm of an
-    integer vector of L2 norm D: a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2, 3 D1 / 2V } (Agarwal, Kairouz, Liu
-    2021, Thm 3.5) Between integer orders the bound is given by chords of (a - 1) times the divergence, which is convex
-    and 0 at a = 1.
+    integer vector of L2 norm D:
+
+        a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2,  3 D1 / 2V }        (Agarwal, Kairouz, Liu 2021, Thm 3.5)
+
+    Between integer orders it is given by chords of (a - 1) times this bound; (a - 1) times the divergence is convex and
+    0 at a = 1.
     Adjacency: the mechanism's, both orders of the neighbours, because the distribution is symmetric.
     Direction of error: upper bound.
     """
@@ -37,8 +40,8 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     l1 = rounded_l1(l2, mechanism.dimension)
 
     def cumulant(whole: Floats) -> Floats:
-        number_of_masses = np.minimum(((2 * whole - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
-        return (whole - 1) * (whole * l2**2 / (2 * variance) + number_of_masses)
+        correction = np.minimum(((2 * whole - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+        return (whole - 1) * (whole * l2**2 / (2 * variance) + correction)
 
     share = a - below
     return np.asarray(((1 - share) * cumulant(below) + share * cumulant(below + 1)) / (a - 1))
@@ -63,7 +66,7 @@ def dominating_mu(noise: Skellam, in_clips: float, lost: float) -> float | None:
     return mu_of_shift(noise.variance, in_clips * noise.l2_bound, lost)
 
 
-ACCOUNT = Account(renyi=renyi, sampled=sampled, above=dominating_mu)
+ACCOUNT = Account(renyi=renyi, sampled=sampled, dominating_mu=dominating_mu)
 
 
 _ROUNDING = 1 + 1e-12

@@ -19,7 +19,7 @@ _HOMES = lazy.names("accounting.ledger.file", *__all__) | lazy.names("accounting
 
 
 def __getattr__(name: str) -> object:
-    return lazy.found(__name__, name, _HOMES)
+    return lazy.load_exported(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -78,7 +78,7 @@ class Ledger:
         self._heads = bytearray.fromhex(chain)
 
     @property
-    def standing(self) -> list[Entry]:
+    def entries_in_force(self) -> list[Entry]:
         """Entries in order, without revoked charges and the lines that revoke them."""
         void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
         if not void:
@@ -88,7 +88,7 @@ class Ledger:
     @property
     def releases(self) -> list[Release | LocalRelease]:
         """Releases in order."""
-        return [entry for entry in self.standing if isinstance(entry, Release | LocalRelease)]
+        return [entry for entry in self.entries_in_force if isinstance(entry, Release | LocalRelease)]
 
     @property
     def shared_releases(self) -> list[Release]:
@@ -191,7 +191,7 @@ class Ledger:
             self._cut_unfinished_line()
         return self.entries[before:]
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the complete lines that other processes have written since the last read, without a lock. Errors:
         LedgerError.
         """
@@ -310,7 +310,7 @@ class Ledger:
             lines,
             budget_of_project(self.header.about) or self.header.plan,
             [one.round for one in released],
-            aborted=[one.round for one in self.standing if isinstance(one, Aborted)],
+            aborted=[one.round for one in self.entries_in_force if isinstance(one, Aborted)],
             first=next((one.mechanism for one in released if isinstance(one, Release)), None),
             accountant=accountant,
             units=units if record_level else self.header.clients,

@@ -27,10 +27,10 @@ class Planned:
     """Plan of a run: the largest set of releases, or a budget.
 
     rounds: planned rounds; None if only a budget was fixed
-    most: composition of all planned rounds, each at its largest charge. Unit "record": one composition for each size of
-    client. Empty: every round equals the first release
+    largest_charges: composition of all planned rounds, each at its largest charge. Unit "record": one composition for
+    each size of client. Empty: every round equals the first release
     epsilon, delta: budget that the run must not exceed; None without a budget
-    skips: True if the caller may skip rounds by choice, so that a missing release counts as an early stop
+    may_skip_rounds: True if the caller may skip rounds by choice, so that a missing release counts as an early stop
 
     Claim: the plan's epsilon, and the budget's, hold for any stopping rule.
     Direction of error: upwards.
@@ -41,17 +41,17 @@ class Planned:
     """
 
     rounds: int | None = None
-    most: tuple[Composed, ...] = ()
+    largest_charges: tuple[Composed, ...] = ()
     epsilon: float | None = None
     delta: float | None = None
-    skips: bool = False
+    may_skip_rounds: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **({} if self.rounds is None else {"rounds": self.rounds}),
-            **({} if not self.most else {"most": [one.to_dict() for one in self.most]}),
+            **({} if not self.largest_charges else {"most": [one.to_dict() for one in self.largest_charges]}),
             **({} if self.epsilon is None else {"epsilon": self.epsilon, "delta": self.delta}),
-            **({"skips": True} if self.skips else {}),
+            **({"skips": True} if self.may_skip_rounds else {}),
         }
 
     def budget_at(self, delta: float) -> float | None:
@@ -68,10 +68,10 @@ def planned_from(record: Mapping[str, Any]) -> Planned:
     budget = "epsilon" in record
     return Planned(
         rounds=require.count(**{"plan.rounds": record["rounds"]}) if "rounds" in record else None,
-        most=tuple(one if isinstance(one, Composed) else Composed(parts=((one, 1),)) for one in read),
+        largest_charges=tuple(one if isinstance(one, Composed) else Composed(parts=((one, 1),)) for one in read),
         epsilon=require.positive(**{"plan.epsilon": record["epsilon"]}) if budget else None,
         delta=require.open_probability(**{"plan.delta": record.get("delta")}) if budget else None,
-        skips=record.get("skips") is True,
+        may_skip_rounds=record.get("skips") is True,
     )
 
 
@@ -100,14 +100,14 @@ def statement(
     first:  the first release of all clients, which describes every planned round if the plan has no composition
     units:  number of clients or records, for notes on a large epsilon
 
-    If exactly the planned rounds were released, the result is `lines`. If fewer were released, it has the smaller of
-    the plan's and the budget's epsilon. If more were released, it has the budget's epsilon. Direction of error:
-    upwards, and never below `lines`.
+    If exactly the planned rounds were released or ended without a result, the result is `lines`. If fewer were
+    released, it has the smaller of the plan's and the budget's epsilon. If more were released, it has the budget's
+    epsilon. Direction of error: upwards, and never below `lines`.
     """
     if plan is None:
         return _with_note(lines, f"epsilon is that of the releases in the ledger, which has no plan: {FIXED}")
     exceeds_plan = plan.rounds is not None and max(rounds) >= plan.rounds
-    rounds_without_result = set() if plan.skips else set(aborted) - set(rounds)
+    rounds_without_result = set() if plan.may_skip_rounds else set(aborted) - set(rounds)
     repeated_charges = len(rounds) - len(set(rounds))
     if not exceeds_plan and len(set(rounds)) + len(rounds_without_result) == plan.rounds:
         return _complete_run(
@@ -144,9 +144,9 @@ def _planned_guarantee(
     """
     try:
         most = (
-            plan.most[:1]
-            if len(plan.most) < 2
-            else (worst_composition(plan.most, delta=lines.delta, accountant=accountant),)
+            plan.largest_charges[:1]
+            if len(plan.largest_charges) < 2
+            else (worst_composition(plan.largest_charges, delta=lines.delta, accountant=accountant),)
         )
         if not most and plan.rounds is not None and first is not None:
             most = (Composed(parts=((first, plan.rounds),)),)
@@ -156,14 +156,17 @@ def _planned_guarantee(
             most[0], delta=lines.delta, accountant=accountant, unit=lines.unit, units=units, with_lower_bound=False
         )
         return (
-            planned_guarantee if len(plan.most) < 2 else replace(planned_guarantee, mechanism=None)
+            planned_guarantee if len(plan.largest_charges) < 2 else replace(planned_guarantee, mechanism=None)
         )  # at other deltas another client may have the largest epsilon
     except UnsupportedMechanism:
         return None
 
 
 def _complete_run(lines: Guarantee, plan: Planned, *, repeated_charges: int, rounds_without_result: int) -> Guarantee:
-    """Return the guarantee of a run that released exactly the planned rounds, with notes on its conditions."""
+    """Return the guarantee of a run whose planned rounds were all released or ended without a result.
+
+    Its notes state the conditions.
+    """
     if repeated_charges:
         lines = _with_note(lines, _CHARGED_AGAIN.format(repeated_charges))
     if rounds_without_result:

@@ -145,10 +145,10 @@ class ProjectLedger:
                 population_key.write(path, key)
             return key
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the charges that other processes have written, without a lock. Errors: LedgerError."""
         stored_head = kept_head.read(self.ledger.path)
-        self.ledger.look()
+        self.ledger.refresh()
         self._check_head(stored_head)
 
     def require_population(self, population: str | None) -> None:
@@ -254,7 +254,7 @@ class ProjectLedger:
 
         If releases were chosen by looking at results, only the budget may be stated.
         """
-        self.ledger.look()
+        self.ledger.refresh()
         return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
     @property
@@ -262,7 +262,7 @@ class ProjectLedger:
         """Condition under which the project's epsilon holds; None if it holds for any choice of releases by looking at
         results.
         """
-        self.ledger.look()
+        self.ledger.refresh()
         self._apply_new_lines()
         return CONDITION if self._by_composition else None
 

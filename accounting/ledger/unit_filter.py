@@ -47,7 +47,8 @@ class _StateChange:
 class UnitFilter:
     """State of a project after its lines, and the releases that it allows next.
 
-    - A round equal to the unit, or with more noise (`is_quieter`, `Currency.covers`), is charged one unit.
+    - A round equal to the unit, or with more noise, a smaller sampling probability or a smaller profile
+      (`is_quieter`, `Currency.covers`), is charged one unit.
     - An epoch of balls-and-bins or of a public order, if that is the unit, is charged one unit at its first round.
     - A release that was bought or declared, but not yet made, is charged nothing, for any run. Such releases are used
       before units; those of a schedule belong to its stream.
@@ -202,8 +203,9 @@ class UnitFilter:
                 + (
                     ": its privacy loss is too large. Raise the noise, or plan fewer rounds."
                     if self.currency.has_prices
-                    else ". Only rounds equal to the unit can be charged, because the reserve is 0, delta is below "
-                    "1e-8, or the unit has no privacy loss distribution."
+                    else ". Only rounds with at least the unit's noise and at most its sampling probability can be "
+                    "charged, because the reserve is 0, delta is below 1e-8, or the unit has no privacy loss "
+                    "distribution."
                 )
             )
 
@@ -230,13 +232,14 @@ class UnitFilter:
         anything.
 
         Rounds that are outstanding or units need no purchase. A run that has begun buys nothing; it ends when a round
-        is not covered. If rounds have more noise than the unit, `pay` requests the price of all rounds together.
+        is not covered. If rounds may be charged as units but differ from the unit (more noise, smaller sampling
+        probability), `pay` requests the price of all rounds together.
         Errors: RefusedRelease for a price above `pay`.
         """
-        remaining_units, others = Counter(self.outstanding), list[SingleRelease]()
+        remaining_releases, others = Counter(self.outstanding), list[SingleRelease]()
         for release in rounds:
-            if remaining_units[release] > 0:
-                remaining_units[release] -= 1
+            if remaining_releases[release] > 0:
+                remaining_releases[release] -= 1
             else:
                 others.append(release)
         if not others or (pay is None and run in self.runs):

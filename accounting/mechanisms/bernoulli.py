@@ -75,8 +75,8 @@ class _BernoulliUploads:
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliChannel(_BernoulliUploads):
-    """Individually visible Bernoulli upload of one client: samples of clip(theta + N(0, noise_std^2), floor, 1 -
-    floor).
+    """Individually visible Bernoulli upload of one client: samples of clip(p + N(0, noise_std^2), floor, 1 - floor),
+    p the client's probability.
 
     Claim: its Renyi divergence is at most `bernoulli.channel_bound`; sampling does not amplify it.
     Source: docs/theory-bernoulli.md, Theorem 5.

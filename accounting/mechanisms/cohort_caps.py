@@ -52,7 +52,7 @@ def _smallest_cap(cohort: int, clients: int, suffices: Callable[[int, float], bo
     """
     from scipy.special import bdtrc
 
-    def enough(cap: int) -> bool:
+    def is_enough(cap: int) -> bool:
         return suffices(cap, float(bdtrc(cap, clients, cohort / clients)))
 
-    return cohort + bisect_left(range(cohort, clients), True, key=enough)
+    return cohort + bisect_left(range(cohort, clients), True, key=is_enough)

@@ -38,10 +38,10 @@ class Account:
     twin: (release, count) -> (Gaussian, closeness): each of `count` releases has distributions within e^±closeness of
     post-processings of the Gaussian. So the privacy loss distribution of the Gaussian bounds the release; its lower
     bound does not hold
-    above: (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
-    apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`; None if no
-    such mu is known. Accounts that compare three vectors at once do not apply remark: (release, closeness) -> note on
-    the twin for a guarantee, `closeness` that of the whole run
+    dominating_mu: (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips`
+    clips apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`; None if
+    no such mu is known. Accounts that compare three vectors at once do not use it
+    note: (release, closeness) -> note on the twin for a guarantee, `closeness` that of the whole run
     exact: (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if it
     can be computed"""
 
@@ -49,8 +49,8 @@ class Account:
     sampled: Callable[[Floats, Any, Any], Floats] | None = None
     orders: tuple[Floats, Floats] | None = None
     twin: Callable[[Any, int], tuple[Any, float]] | None = None
-    above: Callable[[Any, float, float], float | None] | None = None
-    remark: Callable[[Any, float], str] | None = None
+    dominating_mu: Callable[[Any, float, float], float | None] | None = None
+    note: Callable[[Any, float], str] | None = None
     exact: Callable[[Any, int, float], float] | None = None
     exact_fits: Callable[[Any, int], bool] = lambda release, rounds: False
 

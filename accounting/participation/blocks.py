@@ -144,8 +144,8 @@ def _complete_and_incomplete_blocks(
 
 
 def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
-    """Return an exact first block, complete or incomplete, followed by blocks of free clients. The better of the two
-    choices is returned.
+    """Return an exact first block, complete or incomplete, followed by blocks of free clients. Of the two
+    choices that with the smaller sum of squared weights is returned.
     """
     waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
     weights = tuple((float(weight), 1) for weight in waiting if weight > 0)

@@ -144,7 +144,7 @@ def _likelihood_ratio(x: Floats | float, shift: float) -> Floats:
 def _sum_distribution(
     weights: Sequence[tuple[float, int]], constant_part: float, shift: float, threshold: float
 ) -> _SumDistribution:
-    """Return the distribution of `kept` + the sum of weighted values below the threshold."""
+    """Return the distribution of `constant_part` + the sum of weighted values below the threshold."""
     rounds = sum(count for _, count in weights)
     squares = sum(weight * weight * count for weight, count in weights)
     spacing = _FINENESS * math.sqrt(squares / rounds * min(math.expm1(min(shift * shift, 600.0)), 1.0))

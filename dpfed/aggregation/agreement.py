@@ -28,7 +28,7 @@ class Agreement:
     bits:      b of the ring Z_{2^b}, 1 to 32
     threshold: fraction in (1/2, 1] of a client and its neighbours that must answer to recover the client's secrets; the
                same fraction of all clients must be in the sum
-    least:     number of rows that the sum must contain, whatever the threshold; noise shares are sized for this number
+    fewest_rows: number of rows that the sum must contain, whatever the threshold; noise shares are for this number
     session:   16 public bytes that no other round has
     """
 
@@ -36,7 +36,7 @@ class Agreement:
     size: int
     bits: int
     threshold: float
-    least: int = FEWEST
+    fewest_rows: int = FEWEST
     session: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
     def shares_needed(self, client: int) -> int:
@@ -45,9 +45,9 @@ class Agreement:
 
     def require_all(self, step: ProtocolStep, alive: Collection[int]) -> None:
         """Raise SecureSumAborted if too few clients are alive after the step. Needed are the threshold's fraction
-        and, up to the upload step, `least`; the replies of the last step do not change the sum."""
+        and, up to the upload step, `fewest_rows`; the replies of the last step do not change the sum."""
         total, came = len(self.graph.circle), len(alive)
-        needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.least)
+        needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.fewest_rows)
         if came < needed:
             _abort(step, f"{came} of {total} clients answered, {needed} are needed")
 
@@ -95,7 +95,7 @@ def agree_on_terms(
             "could be sent different messages and give up both secrets of one client."
         )
     graph = complete_graph(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
-    return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
+    return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, fewest_rows=max(least, FEWEST))
 
 
 def _abort(step: ProtocolStep, why: str) -> None:
@@ -144,7 +144,7 @@ class StepPlan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModularTotal:
-    """`total`: uint32 [d], the sum modulo 2^b of the rows of the clients `included`, sorted int64."""
+    """`total`: uint32 [d], the sum modulo 2^b of the rows of the clients `included_clients`, sorted int64."""
 
     total: NDArray[np.uint32]
-    included: NDArray[np.int64]
+    included_clients: NDArray[np.int64]

@@ -79,7 +79,7 @@ class Client:
     def share(self, message: bytes) -> bytes:
         """Step 1: from the neighbours' keys, return for each neighbour an encrypted share of both of this client's
         secrets."""
-        self._advance_step("share", "hold")
+        self._advance_step("share", "store_shares")
         self._keys = {near: bytes(keys) for near, keys in self._read_from_neighbours(message, MessageKind.KEYS).items()}
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
@@ -97,7 +97,7 @@ class Client:
 
     def store_shares(self, message: bytes) -> None:
         """Start of step 2: store the shares of the neighbours that remain. All other clients are out of this round."""
-        self._advance_step("hold", "upload")
+        self._advance_step("store_shares", "upload")
         for near, sealed in self._read_from_neighbours(message, MessageKind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")

@@ -17,15 +17,15 @@ from dpfed.seeds import Seeds
 
 @dataclass(frozen=True)
 class Graph:
-    """Clients in a circle; the neighbours of a client are the `reach` clients before it and the `reach` after it.
+    """Clients in a circle; `neighbours_per_side` clients before a client and as many after it are its neighbours.
 
     `random_circle` places every client at random, which gives the k-regular graph of Bell, Bonawitz, Gascon, Lepoint,
-    Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020. If the reach covers the circle,
+    Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020. If they cover the circle,
     all clients are neighbours: Bonawitz et al. 2017.
     """
 
     circle: tuple[int, ...]
-    reach: int
+    neighbours_per_side: int
 
     def neighbours(self, client: int) -> tuple[int, ...]:
         """Return the client's neighbours, sorted, without the client itself."""
@@ -39,17 +39,17 @@ class Graph:
         """Return True if masks connect all survivors into one sum; otherwise the sums of separate parts would be
         visible.
 
-        A circle with missing clients is disconnected exactly if `reach` clients in a row are missing at two or more
-        places.
+        A circle with missing clients is disconnected exactly if `neighbours_per_side` clients in a row are missing at
+        two or more places.
         """
         places = np.flatnonzero(np.isin(np.array(self.circle), np.array(list(survivors))))
         gaps = np.diff(places, append=places[:1] + len(self.circle))
-        return int((gaps > self.reach).sum()) <= 1
+        return int((gaps > self.neighbours_per_side).sum()) <= 1
 
     @cached_property
     def _all_neighbours(self) -> dict[int, tuple[int, ...]]:
         count = len(self.circle)
-        steps = [step for step in range(-self.reach, self.reach + 1) if step]
+        steps = [step for step in range(-self.neighbours_per_side, self.neighbours_per_side + 1) if step]
         return {
             client: tuple(sorted({self.circle[(place + step) % count] for step in steps} - {client}))
             for place, client in enumerate(self.circle)

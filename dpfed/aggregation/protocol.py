@@ -140,7 +140,7 @@ class MaskedSum:
                 masks.append(SeededMask(self._pair_seed(near, gone), **_mask_sign(near, gone, 0, taken_out=True)))
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
-        return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included=included)
+        return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included_clients=included)
 
     def _masks(self, clients: list[int]) -> list[SeededMask]:
         """Return the masks of these clients' rows: the own mask of each client, and one for every pair with a client

@@ -77,8 +77,10 @@ class SecureSum:
         """Return at once: the protocol runs in one process; a run on several ranks is refused when it is built."""
 
     def close(self) -> SumResult:
-        """Return the total. Raise SecureSumAborted, before unmasking, if more uploads are missing than is tolerated."""
+        """Return the total. Raise SecureSumAborted if more uploads are missing than is tolerated, which is checked
+        before anything is unmasked, or if fewer clients remain than the protocol's threshold.
+        """
         require_enough_uploads(len(self.arriving), len(self._task.participants), self._tolerance)
         summed = self._running.close()
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._task.state.broadcast.device)
-        return SumResult(total=total, included=summed.included)
+        return SumResult(total=total, included_clients=summed.included_clients)

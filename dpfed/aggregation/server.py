@@ -76,7 +76,7 @@ class Server:
         masks = [mask for owner in self._mask_owners() for mask in self._masks_to_remove(owner)]
         apply_masks(self._total[None], masks)
         included = np.array(sorted(self._survivors), dtype=np.int64)
-        return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included=included)
+        return ModularTotal(total=reduce_modulo(self._total, self._agreement.bits), included_clients=included)
 
     def _receive_keys(self, sender: int, message: bytes) -> None:
         rows = self._read_rows(message, MessageKind.ADVERTISE, most=1)

@@ -35,8 +35,8 @@ class ProtocolStep(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropouts:
-    """Simulated dropouts: each client with `probability`, at step `at` or a uniform step, or `lost` clients at each
-    step.
+    """Simulated dropouts: each client with `probability`, before `before_step` or a uniform step, or `lost` clients
+    before each step.
 
     population: number of ids that may take part, canaries included; a secret value is drawn for every id
     lost:       number of clients that drop out before each step: those with the smallest values, earliest step first
@@ -50,7 +50,7 @@ class Dropouts:
     randomness: Randomness
     population: int
     probability: float = 0.0
-    at: ProtocolStep | None = None
+    before_step: ProtocolStep | None = None
     lost: Mapping[ProtocolStep, int] = field(default_factory=dict)
 
     def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
@@ -60,7 +60,7 @@ class Dropouts:
             steps = [step for step in ProtocolStep for _ in range(self.lost.get(step, 0))]
             unlucky = participants[np.argsort(values, kind="stable")]
             return {int(client): step for client, step in zip(unlucky, steps, strict=False)}
-        choices = list(ProtocolStep) if self.at is None else [self.at]
+        choices = list(ProtocolStep) if self.before_step is None else [self.before_step]
         gone = values < self.probability
         which = np.minimum(values[gone] / self.probability * len(choices), len(choices) - 1).astype(np.int64)
         return {int(client): choices[step] for client, step in zip(participants[gone], which, strict=True)}

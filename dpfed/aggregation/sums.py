@@ -22,7 +22,7 @@ class SumResult:
     """The total [size], and the clients whose rows are in it, sorted."""
 
     total: Tensor
-    included: NDArray[np.int64]
+    included_clients: NDArray[np.int64]
 
 
 class Turnout(Protocol):
@@ -143,4 +143,4 @@ class PlainSum:
         """Return the total [size] of arrived rows. Raise SecureSumAborted if more are missing than is tolerated."""
         if self._tolerance is not None:
             require_enough_uploads(len(self.arriving), len(self._participants), self._tolerance)
-        return SumResult(total=self._total, included=self.arriving)
+        return SumResult(total=self._total, included_clients=self.arriving)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -29,6 +29,8 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.records.summary import Summary
 from dpfed.report.figures.figure import import_pandas
+from dpfed.report.figures.run import plot_run
+from dpfed.report.finished_run import read_finished
 from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
@@ -40,6 +42,10 @@ from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import naming_missing_code, with_delta_of_run
 from dpfed.runs.summary import number_of_records
 from dpfed.runs.training import CustomObjects, model_maker, model_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LOG = logging.getLogger("dpfed")
 Engine = Literal["in-process", "flower"]
@@ -82,6 +88,14 @@ class Finished:
     def to_pandas(self) -> Any:
         """Return the lines of metrics.jsonl as a pandas DataFrame, one row per round. ConfigError without pandas."""
         return import_pandas().DataFrame(self.metrics).set_index("round")
+
+    def plot(self, path: Path | None = None, *, ax: Sequence[Axes] | None = None) -> Figure:
+        """Return the figure of the run, new or drawn on the caller's axes `ax`, and write it to `path` if given.
+
+        It has two panels, accuracy over rounds and over uplink, and for a private run a third, epsilon over rounds.
+        """
+        found = read_finished(self.folder)
+        return plot_run(found.summary.method, found.metrics, path, ax=ax)
 
     def _repr_html_(self) -> str:
         """Return the run's privacy card as a table for notebooks."""

@@ -39,7 +39,7 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    return lazy.found(__name__, name, _HOMES)
+    return lazy.load_exported(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

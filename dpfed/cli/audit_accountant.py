@@ -21,7 +21,7 @@ def accountant(
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     json: Flag = False,
 ) -> int:
-    """Test an accountant in several hundred settings with proven bounds: edge cases, samplers, adjacencies, integers.
+    """Test an accountant in about a hundred settings with proven bounds: edge cases, samplers, adjacencies, integers.
 
     A stated epsilon below a proven lower bound is refuted, and a pair of neighbours shows why: exit status 1.
 
@@ -63,7 +63,7 @@ def accountant(
             table.add_row(
                 one.accountant,
                 str(one.setting),
-                "–" if one.stated is None else upwards(one.stated),
+                "–" if one.stated_epsilon is None else upwards(one.stated_epsilon),
                 downwards(one.proven.at_least),
                 upwards(one.proven.at_most),
                 one.verdict,

@@ -112,8 +112,8 @@ def _show_replay(found: ReplayAudit, kept: Path | None) -> None:
     for heading in ("values", "rows", "used", "seconds"):
         table.add_column(heading, justify="right")
     for one in found.pairs:
-        seen = one.seen
-        used = "–" if not seen.used else f"{seen.used:.0%}"
+        seen = one.findings
+        used = "–" if not seen.largest_used_part else f"{seen.largest_used_part:.0%}"
         table.add_row(one.pair.words, one.outcome, f"{seen.values:,}", f"{seen.rows:,}", used, f"{seen.seconds:.1f}")
     out.print(table)
     out.print(found.as_text())

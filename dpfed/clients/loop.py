@@ -91,17 +91,17 @@ class _BatchStep(Protocol):
 class _PlainStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
-        self._module = task.model.bind(walk.room[0])
+        self._module = task.model.bind(walk.weights[0])
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
         self._parameters = [one for one in self._module.parameters() if one.requires_grad]
-        self._room = walk.room.new_empty(task.model.size)
+        self._room = walk.weights.new_empty(task.model.size)
         self._held = ModuleState(task.start, task.model, self._module, task.loss)
         self._views = [one.data for one in self._parameters]
 
     def start_client(self, walk: Walk) -> None:
         self._walk = walk
         self._held.restore()
-        self._task.model.rebind(self._module, walk.room[0])
+        self._task.model.rebind(self._module, walk.weights[0])
         self._views = [one.data for one in self._parameters]
 
     def take_step(self, client: int, number: int, batch: Tensor) -> None:
@@ -133,7 +133,7 @@ class _PlainStep:
 class _PrivateStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
-        self._room = walk.room[0].clone()
+        self._room = walk.weights[0].clone()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -172,7 +172,7 @@ class _PrivateStep:
         """
         task = self._task
         self._held.restore()  # so that no record affects later ones through a state of the network
-        self._room.copy_(self._walk.room[0])
+        self._room.copy_(self._walk.weights[0])
         task.model.rebind(self._module, self._room)
         drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
         try:

@@ -93,9 +93,9 @@ class MaskedNoiseWalk(Walk):
         device = broadcast.device
         self._course, self._start, self._rate = course, broadcast, learning_rate_of_round(course, number)
         self._frozen = broadcast[course.masked]
-        self.room = broadcast.repeat(len(clients), 1)
+        self.weights = broadcast.repeat(len(clients), 1)
         self._updates = torch.zeros(len(clients), len(course.masked), device=device)
-        self._velocity = torch.zeros_like(self.room) if course.momentum else None
+        self._velocity = torch.zeros_like(self.weights) if course.momentum else None
         words = noise_seeds(seeds, number, clients, shared=course.shared_noise)
         noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
         self._noise = noise.expand_as(self._updates)
@@ -104,21 +104,21 @@ class MaskedNoiseWalk(Walk):
 
     def place_weights(self, active: int, step: int) -> None:
         if self._course.train_masked:
-            self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._masked_update(active, step))
+            self.weights[:active].index_copy_(1, self._course.masked, self._frozen + self._masked_update(active, step))
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         direction = slope
         if self._velocity is not None:
             direction = self._velocity[:active].mul_(self._course.momentum).add_(slope)
         self._updates[:active].sub_(direction.index_select(1, self._course.masked), alpha=self._rate)
-        self.room[:active].sub_(direction, alpha=self._rate)
+        self.weights[:active].sub_(direction, alpha=self._rate)
 
     def finish(self) -> Tensor:
         updates = self._updates
         if not self._course.stochastic:
             certain = self._mask_factors(_sign_masks(updates, self._noise)).mul_(self._noise)
             updates = torch.where(updates.isfinite() & (self._steps > 0)[:, None], certain, updates)
-        return self.room.sub_(self._start).index_copy_(1, self._course.masked, updates)
+        return self.weights.sub_(self._start).index_copy_(1, self._course.masked, updates)
 
     def _masked_update(self, active: int, step: int) -> Tensor:
         """Return u_hat [active, m], the update that the network uses in this batch.

@@ -77,12 +77,12 @@ class MaskWalk(Walk):
         self._velocity = torch.zeros_like(self._scores) if course.momentum and course.optimizer == "sgd" else None
         self._moments = Moments(self._scores) if course.optimizer == "adam" else None
         self._idle = torch.from_numpy(start.steps == 0).to(device)
-        self.room = torch.empty(len(clients), course.network.model.size, device=device)
+        self.weights = torch.empty(len(clients), course.network.model.size, device=device)
 
     def place_weights(self, active: int, step: int) -> None:
         probabilities = self._probabilities[:active]
         torch.sigmoid(self._scores[:active], out=probabilities)
-        self._course.network.weights(self._draw_mask(probabilities), out=self.room[:active])
+        self._course.network.weights(self._draw_mask(probabilities), out=self.weights[:active])
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
         """Return ds, the gradient of the scores."""

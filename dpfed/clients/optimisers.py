@@ -97,21 +97,21 @@ class SgdWalk(Walk):
     """Clients in training: their weights, and their velocities if there is momentum."""
 
     def __init__(self, course: Sgd, start: RoundStart) -> None:
-        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self.weights = start.broadcast.repeat(len(start.clients), 1)
         self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
-        self._velocity = torch.zeros_like(self.room) if course.momentum else None
+        self._velocity = torch.zeros_like(self.weights) if course.momentum else None
         self.rate = None if course.momentum or course.weight_decay else self._rate
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         course, direction = self._course, slope
         if course.weight_decay:
-            add_weight_decay(slope, self.room[:active], course.weight_decay, course.decayed)
+            add_weight_decay(slope, self.weights[:active], course.weight_decay, course.decayed)
         if self._velocity is not None:
             direction = self._velocity[:active].mul_(course.momentum).add_(slope)
-        self.room[:active].sub_(direction, alpha=self._rate)
+        self.weights[:active].sub_(direction, alpha=self._rate)
 
     def finish(self) -> Tensor:
-        return self.room.sub_(self._start)
+        return self.weights.sub_(self._start)
 
 
 _BETAS = (0.9, 0.999)
@@ -167,25 +167,25 @@ class AdamWalk(Walk):
     """Clients in training: their weights and moments."""
 
     def __init__(self, course: Adam, start: RoundStart) -> None:
-        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self.weights = start.broadcast.repeat(len(start.clients), 1)
         self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
-        self._moments = Moments(self.room)
+        self._moments = Moments(self.weights)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
-        course, room = self._course, self.room[:active]
+        course, weights = self._course, self.weights[:active]
         if course.weight_decay and course.decoupled:
-            room[:, : course.decayed].mul_(1 - self._rate * course.weight_decay)
+            weights[:, : course.decayed].mul_(1 - self._rate * course.weight_decay)
         elif course.weight_decay:
-            add_weight_decay(slope, room, course.weight_decay, course.decayed)
-        room.sub_(self._moments.direction(slope, step), alpha=self._rate)
+            add_weight_decay(slope, weights, course.weight_decay, course.decayed)
+        weights.sub_(self._moments.direction(slope, step), alpha=self._rate)
 
     def finish(self) -> Tensor:
-        return self.room.sub_(self._start)
+        return self.weights.sub_(self._start)
 
 
-def add_weight_decay(slope: Tensor, room: Tensor, weight_decay: float, decayed: int | None) -> None:
+def add_weight_decay(slope: Tensor, weights: Tensor, weight_decay: float, decayed: int | None) -> None:
     """Add to slope [active, n] the gradient of weight_decay |w|^2 / 2 over the first `decayed` entries."""
-    slope[:, :decayed].add_(room[:, :decayed], alpha=weight_decay)
+    slope[:, :decayed].add_(weights[:, :decayed], alpha=weight_decay)
 
 
 def check_weight_decay(weight_decay: float) -> None:

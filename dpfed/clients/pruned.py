@@ -54,17 +54,17 @@ class PrunedWalk(Walk):
 
     def __init__(self, course: PrunedSgd, walk: Walk, start: RoundStart) -> None:
         self._course, self._walk, self._start = course, walk, start
-        self.room, self.rate = walk.room, walk.rate
+        self.weights, self.rate = walk.weights, walk.rate
         self._purged = course.prunable[start.broadcast[course.prunable] == 0]
 
     def place_weights(self, active: int, step: int) -> None:
-        self.room[:active].index_fill_(1, self._purged, 0.0)
+        self.weights[:active].index_fill_(1, self._purged, 0.0)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         self._walk.step(active, step, slope)
 
     def finish(self) -> Tensor:
-        course, models = self._course, self.room
+        course, models = self._course, self.weights
         models.index_fill_(1, self._purged, 0.0)
         if course.sparsity is not None:
             purge(models, course.prunable, course.sparsity(self._start.number + 1))

@@ -58,7 +58,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     task.restore_shared_state()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
-    shares = torch.from_numpy(_sample_weights(group.real)).to(walk.room.device)
+    shares = torch.from_numpy(_sample_weights(group.real)).to(walk.weights.device)
     widths = group.real.sum(axis=2)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
@@ -66,7 +66,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
         walk.place_weights(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
         with task.own_randomness(places[:active], step):
-            gradient = gradients_of_clients(task, walk.room[:active], batch, real)
+            gradient = gradients_of_clients(task, walk.weights[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 

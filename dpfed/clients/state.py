@@ -34,13 +34,13 @@ class StateChanges:
     names:      paths of the objects that differed
     objects:    ids of the objects that differed, to find the ones which several modules share
     generators: paths of random generators that were drawn from; a generator is not restored
-    escaped:    paths of tensors of torch.vmap that outlived the call
+    escaped_tensors: paths of tensors of torch.vmap that outlived the call
     """
 
     names: dict[str, None] = field(default_factory=dict)
     objects: set[int] = field(default_factory=set)
     generators: dict[str, None] = field(default_factory=dict)
-    escaped: dict[str, None] = field(default_factory=dict)
+    escaped_tensors: dict[str, None] = field(default_factory=dict)
 
 
 class State:
@@ -70,12 +70,12 @@ class State:
     def restore(self, moved: StateChanges | None = None) -> None:
         """Restore changed contents, and record the differences in `moved`."""
         for kept in self._kept:
-            if kept.kind.is_same(kept.thing, kept.saved):
+            if kept.kind.is_same(kept.content, kept.saved):
                 continue
             if moved is not None:
                 _record_change(moved, kept)
-            if kept.kind.write is not None and not kept.outside:
-                kept.kind.write(kept.thing, kept.saved)
+            if kept.kind.write is not None and not kept.is_outside:
+                kept.kind.write(kept.content, kept.saved)
 
     def _collect_contents(self, waiting: deque[tuple[str, object]], *, outside: bool) -> None:
         while waiting:
@@ -102,10 +102,10 @@ class _ContentKind:
 @dataclass(frozen=True)
 class _SavedContent:
     name: str
-    thing: Any
+    content: Any
     kind: _ContentKind
     saved: Any
-    outside: bool
+    is_outside: bool
 
 
 _ATOMS = (type(None), str, bytes, int, float, complex, ModuleType, CodeType, torch.dtype, torch.device, torch.Size)
@@ -206,18 +206,18 @@ def _entry_path(name: str, key: object) -> str:
 
 
 def _record_change(moved: StateChanges, kept: _SavedContent) -> None:
-    if isinstance(kept.thing, tuple(_GENERATORS)):
-        moved.generators[f"{kept.name} ({type(kept.thing).__name__})"] = None
+    if isinstance(kept.content, tuple(_GENERATORS)):
+        moved.generators[f"{kept.name} ({type(kept.content).__name__})"] = None
         return
-    moved.objects.add(id(kept.thing))
-    changed = {kept.name: kept.kind.read(kept.thing)}
+    moved.objects.add(id(kept.content))
+    changed = {kept.name: kept.kind.read(kept.content)}
     if isinstance(kept.saved, dict):
         saved, current = kept.saved, changed.pop(kept.name)
         keys = [key for key in saved | current if saved.get(key, _EMPTY) is not current.get(key, _EMPTY)]
         named = _entry_path if kept.kind is _DICTIONARY else "{}.{}".format
         changed = {named(kept.name, key): current.get(key) for key in keys}
     moved.names |= dict.fromkeys(changed)
-    moved.escaped |= dict.fromkeys(name for name, value in changed.items() if _is_escaped_tensor(value))
+    moved.escaped_tensors |= dict.fromkeys(name for name, value in changed.items() if _is_escaped_tensor(value))
 
 
 def _is_escaped_tensor(value: object) -> bool:

@@ -98,18 +98,18 @@ class ClientUniforms:
 class Walk(Protocol):
     """Clients in training in a round; clients are the first tensor dimension.
 
-    Before each batch `place_weights` writes into `room` the weights at which the gradient is computed, for the first
+    Before each batch `place_weights` writes into `weights` the weights at which the gradient is computed, for the first
     `active` clients. After the batch `slope` computes the gradient of the trained numbers from the gradient of the
-    batch's mean loss, and `step` follows it. Running statistics in `room` are updated in between and have gradient 0:
-    `place_weights` does not change them. By default the trained numbers are the weights in `room`, and the slope is
-    their gradient.
+    batch's mean loss, and `step` follows it. Running statistics in `weights` are updated in between and have gradient
+    0: `place_weights` does not change them. By default the trained numbers are the weights in `weights`, and the slope
+    is their gradient.
 
-    room: weights of the network [c, d], always the same memory
-    rate: the learning rate if `slope` and `step` only compute room -= rate * gradient, so that they need not be called;
-          None otherwise
+    weights: weights of the network [c, d], always the same memory
+    rate: the learning rate if `slope` and `step` only compute weights -= rate * gradient, so that they need not be
+          called; None otherwise
     """
 
-    room: Tensor
+    weights: Tensor
     rate: float | None = None
 
     def place_weights(self, active: int, step: int) -> None:

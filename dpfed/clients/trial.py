@@ -37,7 +37,7 @@ _SEEDS = Seeds(root=0)
 _ROUNDING = 1e-4
 """Relative difference allowed between equal updates on a GPU, where sums are taken in varying order."""
 _PADDING = 1e-2
-"""Relative difference, above rounding, by which padding changes an update if samples of a batch are mixed."""
+"""Relative change of an update under other padding above which samples of a batch count as mixed; rounding is below."""
 
 _Generator = Literal["torch", "numpy", "random"]
 _NAMES: dict[_Generator, str] = {
@@ -196,8 +196,8 @@ class _Trial:
         if not self._same_bits(alone, drawn):
             self._drawn |= {one: None for one in _NAMES if not self._same_bits(alone, self._train(variant, [b], {one}))}
             return f"an update depends on a global random generator. {_OWN_DRAWS}"
-        if moved.escaped:
-            return f"training keeps {_first_names(moved.escaped)} from one step to the next"
+        if moved.escaped_tensors:
+            return f"training keeps {_first_names(moved.escaped_tensors)} from one step to the next"
         return None
 
     def _updates_after_calls(self, variant: LocalTraining, b: int) -> list[Tensor]:

@@ -312,8 +312,9 @@ def _directions(row: Tensor) -> Tensor:
 
 
 def _default_updates() -> Tensor:
-    """Return five rows: normal, heavy-tailed, a few large entries, all entries equal, one entry twenty times the
-    others."""
+    """Return five rows: normal, heavy-tailed, a few large entries, all entries equal, and one twenty times as long as a
+    normal one.
+    """
     draws = torch.Generator().manual_seed(2)
     x = torch.randn(_CLIENTS, DIMENSION, generator=draws)
     x[1] = x[1] ** 3

@@ -118,9 +118,9 @@ class Floats:
 class SymbolField:
     """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
 
-    The symbols are packed, with 8 bits, 5 trits or 4 symbols of 2 bits in a byte, or ceil(log2 alphabet) bits each. Or
-    they are entropy-coded with their counts as the model, several at once (`SymbolGroups`). The smaller form is used,
-    and the first byte marks it.
+    The symbols are packed, as many to a byte as fit (8 bits, 5 trits, 4 symbols of 2 bits, ...), or in
+    ceil(log2 alphabet) bits each. Or they are entropy-coded with their counts as the model, several at once
+    (`SymbolGroups`). The smaller form is used, and the first byte marks it.
     """
 
     alphabet: int
@@ -213,7 +213,7 @@ class SymbolField:
     def _encode(self, values: Values, counts: NDArray[np.int64]) -> bytes:
         groups = SymbolGroups.of(counts)
         joined = groups.join_symbols(values, fill=int(counts.argmax()))
-        words = encode_symbols(joined, group_weights(counts[groups.symbol_range], groups.together))
+        words = encode_symbols(joined, group_weights(counts[groups.symbol_range], groups.per_number))
         table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
         return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
@@ -228,8 +228,8 @@ class SymbolField:
         length = reader.integer(4, f"the length of {what}")
         words = np.frombuffer(reader.take_bytes(4 * length, what), dtype="<u4").astype(np.uint32)
         groups = SymbolGroups.of(model)
-        weights = group_weights(model[groups.symbol_range], groups.together)
-        joined = decode_symbols(words, weights, -(-self.count // groups.together))
+        weights = group_weights(model[groups.symbol_range], groups.per_number)
+        joined = decode_symbols(words, weights, -(-self.count // groups.per_number))
         values = groups.split_numbers(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
         if not np.array_equal(symbol_counts(values, self.alphabet), model):
             raise WireError(f"{what}: the symbols do not occur as often as their counts state; the message is forged.")

@@ -161,7 +161,7 @@ class Qsgd(Scheme):
         return lengths.to(x.dtype).maximum(largest)
 
     def _spread_buckets(self, norms: Tensor, dimension: int) -> Tensor:
-        """Return [c, d] with the number of each coordinate's bucket."""
+        """Return [c, d] with the norm of each coordinate's bucket."""
         return norms.repeat_interleave(self._bucket(dimension), dim=1)[:, :dimension]
 
 

@@ -2,11 +2,10 @@
 
     @compress.register("three-levels")
     class ThreeLevels:
-                levels: int = 1                      # options: bool, int, float, str; non-default values are sent
-                unbiased = True                      # claims, without annotation: unbiased, linear, sends_seed (all
-                False)
+        levels: int = 1                      # options: bool, int, float, str; non-default values are sent
+        unbiased = True                      # claims without annotation: unbiased, linear, sends_seed; default False
 
-                def bits(self, dimension):           # fields of a payload, computed from public things only
+        def bits(self, dimension):           # fields of a payload, computed from public things only
             return {"scale": Floats(count=1, signed=False), "trits": SymbolField(alphabet=3, count=dimension)}
 
         def encode(self, x, seeds):          # x: float32 [c, d], finite; seeds: int64 [c], for `dpfed.compress.counter`

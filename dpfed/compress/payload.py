@@ -4,8 +4,8 @@ A scheme is a frozen keyword-only dataclass whose fields are its options:
 
     @dataclass(frozen=True, kw_only=True)
     class Ternary(Scheme):
-            name: ClassVar[str] = "ternary"                  # name in messages and in `get`; ASCII, short
-            linear: ClassVar[bool] = False                   # True if a sum of payloads' fields decodes to the sum
+        name: ClassVar[str] = "ternary"                     # name in messages and in `get`; ASCII, short
+        linear: ClassVar[bool] = False                      # True if a sum of payloads' fields decodes to the sum
 
         clip: float | None = None                           # options: bool, int, float, str, None; check their ranges
                                                             # in __post_init__ (ConfigError); `get` checks the types

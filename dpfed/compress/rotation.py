@@ -11,7 +11,7 @@ divides the bias by about √n / 3. The worst relative bias of one bit found, at
 
     n                64     128    256    1024   4096   65536
     two rounds       .147   .102   .070   .034   .018   .004
-    as used here   .003   .001   .002   .003   .001   .004  (6, 5, 4, 3, 3, 2 rounds; see `rounds_for_size`)
+    as used here     .003   .001   .002   .003   .001   .004   (6, 5, 4, 3, 3, 2 rounds; see `rounds_for_size`)
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _RADIX = 16  # four levels of butterflies computed as one product with a small m
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedBlock:
-    """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; padded only in the last block.
+    """`length` coordinates from `start` on, which become `size` = 2^k rotated ones; padded only in the last block.
 
     count: number of adjacent blocks of `size`, of which `number` is the first; if there are several, all are full
     """
 
     number: int
-    first: int
+    start: int
     length: int
     size: int
     count: int = 1
 
     @property
     def inputs(self) -> slice:
-        return slice(self.first, self.first + self.length)
+        return slice(self.start, self.start + self.length)
 
     @property
     def outputs(self) -> slice:
-        return slice(self.first, self.first + self.count * self.size)
+        return slice(self.start, self.start + self.count * self.size)
 
     @property
     def blocks(self) -> slice:
@@ -88,10 +88,10 @@ def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[RotatedBl
     whole, rest = block_sizes(dimension, largest)
     for number in range(0, whole, at_once):
         count = min(at_once, whole - number)
-        yield RotatedBlock(number=number, first=number * largest, length=count * largest, size=largest, count=count)
+        yield RotatedBlock(number=number, start=number * largest, length=count * largest, size=largest, count=count)
     first = whole * largest
     for number, size in enumerate(rest, whole):
-        yield RotatedBlock(number=number, first=first, length=min(size, dimension - first), size=size)
+        yield RotatedBlock(number=number, start=first, length=min(size, dimension - first), size=size)
         first += size
 
 
@@ -176,4 +176,4 @@ def _hadamards(rows: Tensor, block: RotatedBlock) -> Tensor:
 
 
 def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, number: int) -> Tensor:
-    return counter.multiply_by_signs(rows, seeds, f"rotation.{number}", start=block.first)
+    return counter.multiply_by_signs(rows, seeds, f"rotation.{number}", start=block.start)

@@ -86,9 +86,9 @@ _MOST_TOGETHER = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolGroups:
-    """`together` symbols of low .. low + span - 1 as one number in base `span`, the first symbol the lowest digit.
+    """`per_number` symbols of low .. low + span - 1 as one number in base `span`, the first symbol the lowest digit.
 
-    `together` is eight for span 2 or 3, four up to 9, two up to 81, else one.
+    `per_number` is eight for span 2 or 3, four up to 9, two up to 81, else one.
     """
 
     low: int
@@ -106,7 +106,7 @@ class SymbolGroups:
         return slice(self.low, self.low + self.span)
 
     @property
-    def together(self) -> int:
+    def per_number(self) -> int:
         together = 1
         while together < _MOST_TOGETHER and self.span ** (2 * together) <= _MOST_NUMBERS:
             together *= 2
@@ -114,12 +114,12 @@ class SymbolGroups:
 
     def join_symbols(self, symbols: Values, *, fill: int) -> Values:
         """Return numbers [n / together], rounded up, of symbols [n]; missing symbols are `fill`."""
-        missing = np.full(-len(symbols) % self.together, fill, dtype=symbols.dtype)
+        missing = np.full(-len(symbols) % self.per_number, fill, dtype=symbols.dtype)
         numbers: Values = np.concatenate([symbols, missing]) - symbols.dtype.type(self.low)
         if self.span == 2:
             return np.packbits(numbers, bitorder="little")
         bits, base = 8, self.span
-        while bits < 8 * self.together:  # join two neighbours: first + 2^bits second
+        while bits < 8 * self.per_number:  # join two neighbours: first + 2^bits second
             words = np.ascontiguousarray(numbers, dtype=f"<u{bits // 8}").view(f"<u{bits // 4}")
             numbers = words - (words >> bits) * ((1 << bits) - base)
             bits, base = 2 * bits, base * base
@@ -127,11 +127,11 @@ class SymbolGroups:
 
     def split_numbers(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
         """Return the `count` symbols of `join_symbols`; raise WireError unless all further symbols are `fill`."""
-        symbols: NDArray[np.uint16] = np.take(_digits_of(self.low, self.span, self.together), numbers, axis=0).reshape(
-            -1
-        )
+        symbols: NDArray[np.uint16] = np.take(
+            _digits_of(self.low, self.span, self.per_number), numbers, axis=0
+        ).reshape(-1)
         if (symbols[count:] != fill).any():
-            raise WireError(f"{count} symbols: the padding of the last group of {self.together} is wrong.")
+            raise WireError(f"{count} symbols: the padding of the last group of {self.per_number} is wrong.")
         return symbols[:count]
 
 

@@ -94,7 +94,7 @@ class GaussianPrivacy(NoiseMultiplierTable):
     """Number of rounds over which a round's noise is subtracted again, so that it cancels in the model.
 
     Requires federation.sampling 'cyclic' or 'min-separation', or 'balls-and-bins' with at least this number of
-    federation.lanes (its default there). noise_multiplier then describes the fresh noise of a round.
+    federation.lanes (default there: the number of lanes). noise_multiplier then describes the fresh noise of a round.
     """
 
     buffers: Annotated[int, Field(ge=1, le=20)] | None = None

@@ -97,8 +97,8 @@ class _CommonLocal(Table):
     """Number of clients that train in one vectorised pass; default: the number that fits into local.memory."""
 
     memory: Count | None = None
-    """Megabytes of memory for clients that train in one vectorised pass; default: a quarter of main memory, or half of
-    the free memory of a GPU."""
+    """Megabytes of memory for clients that train in one vectorised pass; default: a quarter of main memory, or of a
+    GPU's memory."""
 
     precision: Literal["float32", "bf16", "tf32"] = "float32"
     """Precision in which gradients are computed; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and

@@ -39,7 +39,9 @@ def _population_content(dataset: Dataset, holdings: Holdings) -> Iterator[bytes 
             yield from _array_content("indices", holdings.indices)
             yield from _array_content("offsets", holdings.offsets)
         case Resampled():  # a rule instead of lists, for millions of clients
-            yield _json_line("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
+            yield _json_line(
+                "resampled", holdings.samples, holdings.clients, holdings.samples_per_client, holdings.seeds.root
+            )
         case _:
             for client in range(holdings.clients):
                 yield from _array_content(f"client {client}", holdings.of(client))

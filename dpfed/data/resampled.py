@@ -15,7 +15,7 @@ _PURPOSE = "partition.resampled"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resampled:
-    """Population in which every client has `each` rows of a pool of `samples`, drawn uniformly with replacement.
+    """Population in which every client has `samples_per_client` of `samples` rows, drawn uniformly with replacement.
 
     Claim: a client's rows are a function of (seeds, its id) alone, and none is stored. Memory does not grow with
     `clients`, so that a population of 10^6 can be simulated on 60,000 samples. Several clients may have one row, and a
@@ -24,23 +24,23 @@ class Resampled:
 
     samples: int
     clients: int
-    each: int
+    samples_per_client: int
     seeds: Seeds
 
     def __post_init__(self) -> None:
-        for name in ("samples", "clients", "each"):
+        for name in ("samples", "clients", "samples_per_client"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} of a resampled partition: must be at least 1.")
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of samples of each client, int64 [clients]; one number in memory, read-only."""
-        return np.broadcast_to(np.int64(self.each), self.clients)
+        return np.broadcast_to(np.int64(self.samples_per_client), self.clients)
 
     @property
     def total(self) -> int:
         """Number of samples of all clients together."""
-        return self.clients * self.each
+        return self.clients * self.samples_per_client
 
     @property
     def largest_row(self) -> int:
@@ -69,6 +69,6 @@ class Resampled:
         return counts
 
     def _rows(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return rows [c, each]; a row's probability is 1 / samples to a relative error of samples / 2^64."""
-        keys = self.seeds.keys(_PURPOSE, 0, clients, (self.each,))
+        """Return rows [c, samples_per_client]; each has probability 1 / samples, up to a relative samples / 2^64."""
+        keys = self.seeds.keys(_PURPOSE, 0, clients, (self.samples_per_client,))
         return (keys % np.uint64(self.samples)).astype(np.int64)

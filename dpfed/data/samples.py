@@ -161,7 +161,7 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
                     "account adds up their releases of it. Use [privacy], whose unit is the client, or another "
                     "data.partition."
                 )
-            return Resampled(samples=len(labels), clients=clients, each=table.samples, seeds=seeds)
+            return Resampled(samples=len(labels), clients=clients, samples_per_client=table.samples, seeds=seeds)
     match table.partition:
         case "iid":
             return data.iid(len(labels), clients, generator)
@@ -216,7 +216,7 @@ _OF_LETTERS = "char-lstm"
 
 
 def check_letters(model: str, dataset: Dataset) -> None:
-    """Raise ConfigError for inputs of the letter network that are not numbers of letters.
+    """Raise DataError for inputs of the letter network that are not numbers of letters.
 
     The check is before any round: a run that stopped at such a sample would reveal that it was drawn.
     """

@@ -17,14 +17,14 @@ class Correlated:
 
     Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds in memory. Buffered: w_t
     = z_t - sum over i of weights_i s_i, then s_i = decays_i s_i + w_t. Memory: one vector per band or buffer, for any
-    number of rounds. Time: one pass over them. The noise is not stored on disk. If the next round is not asked for
-    (in a resumed run or an audit), earlier fresh noise is drawn again from its streams. So a run resumes at any round
-    with the same noise; this requires seeded randomness.
+    number of rounds. Time: one pass over them. The noise is not stored on disk. If a round other than the next one is
+    asked for (in a resumed run or an audit), earlier fresh noise is drawn again from its streams. So a run resumes at
+    any round with the same noise; this requires seeded randomness.
     Claim: the released sums are C^-1 (C x + z), the stream that `law` charges. Source: Denisov, McMahan, Rush, Smith,
     Thakurta 2022; McMahan, Xu, Zhang 2024 (buffers). Adjacency: that of the Gaussian noise z.
 
-    kept:   noise of earlier rounds, [bands - 1 or buffers, k]
-    number: number of the next round
+    past_noise: noise of earlier rounds, [bands - 1 or buffers, k]
+    number:     number of the next round
 
     >>> import torch
     >>> from accounting.mechanisms import CorrelatedRounds
@@ -36,15 +36,15 @@ class Correlated:
 
     law: CorrelatedRounds
     number: int = 0
-    past: Tensor | None = None
+    past_noise: Tensor | None = None
 
     def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
         """Return w of round `number` from its fresh noise; `drawn_in` draws the fresh noise of an earlier round
         again."""
-        past = self.past
+        past = self.past_noise
         if past is None or self.number != number or past.shape[1:] != fresh.shape:
             height = len(self.law.weights) or len(self.law.coefficients) - 1
-            self.past = past = fresh.new_zeros(height, len(fresh))
+            self.past_noise = past = fresh.new_zeros(height, len(fresh))
             self.number = 0
             for earlier in range(number):
                 self._next_noise(drawn_in(earlier), past)

@@ -235,7 +235,7 @@ class GaussianNoise(Private):
 
     @cached_property
     def _whole_release(self) -> SingleRelease:
-        return self._release_with(1.0 if self.schedule is None else self.schedule.least)
+        return self._release_with(1.0 if self.schedule is None else self.schedule.smallest_factor)
 
     def _release_with(self, noise: float) -> SingleRelease:
         """Return the release of one round with the fraction `noise` of the noise."""

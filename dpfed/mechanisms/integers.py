@@ -236,7 +236,7 @@ class IntegerNoise(Private):
         padded = padded_dimension(sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
-        def sized(z: float, missing: float) -> DiscreteGaussian | Skellam:
+        def noise_of_size(z: float, missing: float) -> DiscreteGaussian | Skellam:
             noise = sized_noise(
                 table.noise,
                 z,
@@ -253,7 +253,7 @@ class IntegerNoise(Private):
             assert table.epsilon is not None
             missing = sums.dropout if charged else tolerance
             z = budget.multiplier_for(
-                lambda z: Composed(parts=((subsample(sized(z, missing), law), rounds),)),
+                lambda z: Composed(parts=((subsample(noise_of_size(z, missing), law), rounds),)),
                 epsilon=table.epsilon,
                 delta=delta,
                 rounds=rounds,
@@ -262,7 +262,7 @@ class IntegerNoise(Private):
                 accountant=table.accountant,
             )
             z /= math.sqrt(1 - sums.dropout) if charged else 1.0
-        noise = sized(z, 0.0 if charged else tolerance)
+        noise = noise_of_size(z, 0.0 if charged else tolerance)
         rows = canaries + (int(who.expected) if known else slots or who.clients)
         assert table.clip_norm is not None
         integers = Integers.with_fitting_ring(

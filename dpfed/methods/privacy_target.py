@@ -118,7 +118,9 @@ class PrivacyTarget:
     def planned_releases(self, rounds: int) -> Planned:
         """Return the plan of a run of `rounds` rounds, which is written into the header of its ledger."""
         delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, most=(self.mechanism_of_run(rounds),), epsilon=self.budget, delta=delta)
+        return Planned(
+            rounds=rounds, largest_charges=(self.mechanism_of_run(rounds),), epsilon=self.budget, delta=delta
+        )
 
     def require_consistent_bounds(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run

@@ -65,7 +65,7 @@ class RecordTarget:
             for size in sizes[sizes > 0]
         ]
         delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
+        return Planned(rounds=rounds, largest_charges=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
 
 
 AnyTarget = PrivacyTarget | RecordTarget

@@ -22,7 +22,7 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
     if not config.run.release:
         return
     reasons, checked = list(_refusal_reasons(config, specification)), config
-    if reasons:  # errors of `problems` about secure randomness would repeat these reasons
+    if reasons:  # messages about secure randomness would repeat these reasons
         checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
     reasons += refusal_messages(checked, specification)
     if reasons:

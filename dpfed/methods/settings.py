@@ -241,7 +241,7 @@ class Settings:
         assert privacy_target is not None  # refused before
         return Canaries(
             count=config.audit.canaries,
-            first=config.federation.clients,
+            first_id=config.federation.clients,
             rounds=config.federation.rounds,
             size=self.size,
             seeds=self.seeds,

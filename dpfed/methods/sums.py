@@ -56,7 +56,7 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
         randomness=randomness,
         population=config.federation.clients + config.audit.canaries,
         probability=table.dropout,
-        at=None if table.dropout_at == "any" else ProtocolStep(table.dropout_at),
+        before_step=None if table.dropout_at == "any" else ProtocolStep(table.dropout_at),
         lost={ProtocolStep(name): count for name, count in table.lost.items()},
     )
 
@@ -70,7 +70,7 @@ def _clients_of_secure_sum(config: Config, privacy_target: PrivacyTarget | None)
 
 
 def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
-    """Raise ConfigError for an aggregation.neighbours that is too small for the number of clients of a round."""
+    """Raise ConfigError for an aggregation.neighbours that is odd, or too small for the clients of a round."""
     federation = config.federation
     usual = (
         federation.clients

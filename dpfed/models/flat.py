@@ -136,7 +136,7 @@ class FlatModel:
         """Return outputs [c, b, ...] in training mode, and the statistics [c, d - parameters_size] after the batch.
 
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
-        random: True if the module draws random numbers
+        random: True if the module draws random numbers; if False it must not
         """
         one = torch.vmap(self._train_client, randomness="different" if random else "error")
         outputs, statistics = one(weights, inputs, shares)
@@ -170,7 +170,7 @@ class FlatModel:
     def shared_objects(self, device: torch.device) -> list[object]:
         """Modules and fixed tensors that all clients share."""
         modules: list[object] = [self._module, self._training]
-        return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
+        return modules if device.type == "cpu" else [*modules, self._fixed_tensors(device)]
 
     def trained_tensors(self, module: nn.Module) -> list[Tensor]:
         """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""
@@ -195,9 +195,9 @@ class FlatModel:
     def _state(self, weights: Tensor) -> dict[str, Tensor]:
         parts = torch.split(weights, self._lengths)
         trained = {block.name: part.view(block.shape) for block, part in zip(self.layout, parts, strict=True)}
-        return trained if weights.device.type == "cpu" else self._fixed_on(weights.device) | trained
+        return trained if weights.device.type == "cpu" else self._fixed_tensors(weights.device) | trained
 
-    def _fixed_on(self, device: torch.device) -> dict[str, Tensor]:
+    def _fixed_tensors(self, device: torch.device) -> dict[str, Tensor]:
         if device not in self._elsewhere:
             self._elsewhere[device] = {
                 name: tensor.to(device) for name, tensor in (*self.fixed.items(), *self.constants.items())

@@ -25,7 +25,7 @@ class Canaries:
     """`count` canaries with the ids first, first + 1, ... after the clients' ids, each in a uniformly random round."""
 
     count: int
-    first: int
+    first_id: int
     rounds: int
     size: int
     seeds: Seeds
@@ -36,7 +36,7 @@ class Canaries:
         generator = self.seeds.generator("canaries")
         rounds = generator.permutation(np.arange(self.count) % self.rounds)
         heads = generator.random(self.count) < 0.5
-        ids = self.first + np.arange(self.count)
+        ids = self.first_id + np.arange(self.count)
         return ids[(rounds == number) & heads], ids[(rounds == number) & ~heads]
 
     def present_count(self, number: int) -> int:

@@ -221,7 +221,7 @@ def stream_of(config: Config) -> str:
 
 
 def rounds_per_client(clients: int, cohort: int, rounds: int) -> int:
-    """Return the rounds in which each client takes part under 'allocation'. Raise ConfigError if not an integer."""
+    """Return the number of rounds of each client under 'allocation'. Raise ConfigError if it is not an integer."""
     times = max(round(rounds * cohort / clients), 1)
     due = round(times * clients / cohort)
     if due != rounds:

@@ -38,8 +38,8 @@ class ReplayRecord:
     def read(cls, folder: Path, tables: Mapping[str, Any]) -> Self | None:
         """Return the record in a run's folder; None if it is missing, or is about other tables than `tables`.
 
-        The operator could have written the file: it proves nothing to others. Errors: Misread or Unavailable for a file
-        that this package does not write.
+        The operator could have written the file: it proves nothing to others.
+        Errors: InvalidRecord or Unavailable for a file that this package does not write.
         """
         path = folder / REPLAY_RECORD
         if not path.exists():

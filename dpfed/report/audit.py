@@ -15,7 +15,7 @@ from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.verdict import FALSE_ALARM, failed_checks_first, names_of_failed_checks
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import ObservedErrors, plot_audit
-from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put
 
@@ -110,7 +110,8 @@ def _draw_figure(audit: AnyAudit, path: Path) -> ChartGroup:
     rates = np.linspace(0.0, 1.0, 401)
     allowed = tradeoff(audit.claim.profile, rates)
     claimed = np.asarray(audit.claim.profile(epsilons))
-    return plot_audit(epsilons, claimed, rates, allowed, [_observed_errors(one) for one in audit.tests], path)
+    observed = [_observed_errors(one) for one in audit.tests]
+    return inline_svg(plot_audit(epsilons, claimed, rates, allowed, observed, path), files=path.name)
 
 
 def _observed_errors(one: PairTest) -> ObservedErrors:

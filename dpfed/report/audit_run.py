@@ -14,7 +14,7 @@ from dpfed.audit.run import RunAudit
 from dpfed.audit.verdict import failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
-from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put
 
@@ -37,7 +37,8 @@ def write_audit_report(found: RunAudit, out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         page, plot = free_paths(out, "audit.html", "audit.png", subject=subject)
         seen = _canary_scores(found), _noise_ratios(found), _cohort_sizes(found)
-        put(page, _audit_page(found, plot_audit(*seen, plot), subject).encode())
+        group = inline_svg(plot_audit(*seen, plot), files=plot.name)
+        put(page, _audit_page(found, group, subject).encode())
     except OSError as error:
         raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return page
@@ -108,6 +109,8 @@ def _cohort_sizes(found: RunAudit) -> CohortSizes | None:
     try:
         who = found.files.sampler
         law = size_distribution(who)
-        return CohortSizes(sizes=[one.cohort for one in found.files.rounds], first=law.first, mass=law.mass)
+        return CohortSizes(
+            sizes=[one.cohort for one in found.files.rounds], smallest_size=law.smallest_size, mass=law.mass
+        )
     except (DpfedError, AccountingError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from accounting.rounding import upwards
 from dpfed.report.collection import RunCollection
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over_axis
 from dpfed.report.figures.figure import LineLook, distinct_looks
-from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.statistics import RunGroup, group_mean, groups_of, short_axis_name
 from dpfed.runs.quantities import QUANTITIES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_CURVES = 8
 _ACCURACY, _UPLINK, _EPSILON = "test_accuracy", "uplink_megabytes_total", "privacy.epsilon"
@@ -50,7 +54,7 @@ def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], fold
     ]
     path = folder / "axis.png"
     xlabel = _AXES.get(x, short_axis_name(x))
-    yield plot_over_axis(
+    drawing = plot_over_axis(
         points,
         path,
         xlabel=xlabel,
@@ -58,8 +62,8 @@ def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], fold
         logarithmic=x == _EPSILON,
         bounds=x in (_EPSILON, "privacy.noise_multiplier"),
         looks=_row_looks(collection),
-        caption=f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.",
     )
+    yield _page_panels(drawing, path, f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
 
 
 def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -74,7 +78,7 @@ def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup]
         if (one := group_mean(group, _ACCURACY, collection)).mean is not None
     ]
     path = folder / "privacy-utility.png"
-    yield plot_over_axis(
+    drawing = plot_over_axis(
         points,
         path,
         xlabel="epsilon (upper bound for what ran)",
@@ -82,9 +86,12 @@ def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup]
         logarithmic=True,
         bounds=True,
         looks=_row_looks(collection),
-        caption="Accuracy against epsilon. Bars: deviation over seeds; dashed lines: not private. Points are "
-        "comparable if delta, unit and adjacency are equal (see the table of readings).",
     )
+    caption = (
+        "Accuracy against epsilon. Bars: deviation over seeds; dashed lines: not private. Points are comparable if "
+        "delta, unit and adjacency are equal (see the table of readings)."
+    )
+    yield _page_panels(drawing, path, caption)
 
 
 def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -98,16 +105,17 @@ def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], 
         for group in groups
         if (one := group_mean(group, _ACCURACY, collection)).mean is not None and sent[group.name]
     ]
-    yield plot_over_axis(
+    path = folder / "uplink-utility.png"
+    drawing = plot_over_axis(
         points,
-        folder / "uplink-utility.png",
+        path,
         xlabel="sent by all clients, MB",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
         bounds=False,
         looks=_row_looks(collection),
-        caption="Accuracy against the uplink of all clients. Bars: deviation over seeds.",
     )
+    yield _page_panels(drawing, path, "Accuracy against the uplink of all clients. Bars: deviation over seeds.")
 
 
 def _accuracy_curves(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -123,7 +131,12 @@ def _accuracy_curves(collection: RunCollection, groups: Sequence[RunGroup], fold
             path = folder / ("curves.png" if len(parts) == 1 else f"curves-{i}.png")
             where = f" at {words}" if words else ""
             caption = f"Accuracy over rounds and over the uplink of all clients{where}."
-            yield plot_curves(drawn, path, looks=_row_looks(collection), caption=caption)
+            yield _page_panels(plot_curves(drawn, path, looks=_row_looks(collection)), path, caption)
+
+
+def _page_panels(drawing: Figure, path: Path, caption: str) -> ChartGroup:
+    """Return the panels of a figure that was written to `path` as a PNG and a PDF."""
+    return inline_svg(drawing, caption=caption, files=f"{path.name}, {path.with_suffix('.pdf').name}")
 
 
 def _row_looks(collection: RunCollection) -> dict[str, LineLook]:

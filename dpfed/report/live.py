@@ -12,6 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
+from dpfed.report.figures.inline import inline_svg
 from dpfed.report.figures.run import plot_run
 from dpfed.report.finished_run import read_finished
 from dpfed.report.page import render_page
@@ -26,7 +27,7 @@ def live_page(folder: Path) -> str:
     """Return the HTML page of the run in this folder. RunError if the folder holds no run."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
-        group = plot_run(found.summary.method, found.metrics, None)
+        group = inline_svg(plot_run(found.summary.method, found.metrics))
         return run_page(folder, found.summary, found.metrics, group, live=True)
     try:
         config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
@@ -48,7 +49,7 @@ def _running_page(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> 
         card=PrivacyCard(
             badges=(Badge(label="in progress", tone="mind"),), numbers=_live_numbers(config, metrics), texts=()
         ),
-        group=plot_run(config["method"]["name"], metrics, None),
+        group=inline_svg(plot_run(config["method"]["name"], metrics)),
     )
 
 

@@ -16,7 +16,7 @@ from dpfed.records.replays import replay_text
 from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.report.evidence import median_rounding, nothing_learned
-from dpfed.report.figures.inline import ChartGroup
+from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import render_page
@@ -35,7 +35,7 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     plot, target = outcome.folder / "curves.png", outcome.folder / "report.html"
     try:
-        group = plot_run(outcome.record.method, outcome.lines, plot)
+        group = inline_svg(plot_run(outcome.record.method, outcome.lines, plot), files=plot.name)
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:

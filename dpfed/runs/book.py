@@ -39,7 +39,7 @@ class LedgerBook:
         self.ledger, self.project = ledger, project
         self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
-        self._written = {entry.round: entry for entry in ledger.standing}
+        self._written = {entry.round: entry for entry in ledger.entries_in_force}
         self._of_project = Counter(line.round for line in project_releases_of(self.run_name, project))
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
         self._compared = 0
@@ -59,7 +59,7 @@ class LedgerBook:
                 f"{header.clients}: all runs of a project have the same clients. Use another ledger."
             )
         if project is not None:
-            project.look()
+            project.refresh()
         if has_incomplete_header(path):  # an earlier process ended while it created the ledger, before the first round
             path.unlink()
         if path.exists():
@@ -190,7 +190,7 @@ class LedgerBook:
                     key: value for key, value in line.detail.items() if key not in ("run", "population", "charged_as")
                 }
                 self.ledger.record(replace(line, detail=detail))
-        self._written = {entry.round: entry for entry in self.ledger.standing}
+        self._written = {entry.round: entry for entry in self.ledger.entries_in_force}
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
 
     def record(self, entry: Entry) -> None:

@@ -64,7 +64,7 @@ CLIENT_IDS = "client_ids.json"
 class RunFolder:
     """Folder of a run, which one process at a time uses: its paths, and atomic writes.
 
-    Every failure is a RunError that names the file. `release`, or any end of the process, unlocks the folder.
+    Every failure is a RunError that names the file. `unlock`, or any end of the process, unlocks the folder.
 
     shorter: the configuration with which the run began, if it is being prolonged, else None
     """
@@ -106,8 +106,8 @@ class RunFolder:
     def reopen(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
         """Open the folder of an interrupted run, or of a run that is prolonged.
 
-        Raises RunError if the folder has no run, or if its configuration differs from `config` in more than the number
-        of rounds. `parse_written_config` has the defaults of settings that an older version did not write.
+        Raises RunError if the folder has no run, or if its configuration differs from `config` otherwise than by more
+        rounds in `config`. `parse_written_config` has the defaults of settings that an older version did not write.
         """
         before = configuration_of_run(path)
         written = parse_written_config(with_delta_of_run(path, before), source=str(path / "config.toml")).to_dict()

@@ -169,7 +169,7 @@ class Run:
     ) -> Run:
         """Open a run in a new folder, or in the folder of an interrupted run.
 
-        The folder is locked until `release`, `close` or the end of this process.
+        The folder is locked until `unlock`, `close` or the end of this process.
         """
         _check_project(experiment, project)
         if not resume and experiment.privacy_target is not None:

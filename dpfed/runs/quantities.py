@@ -51,8 +51,8 @@ class Quantity:
         return f"{value:,.{self.digits if digits is None else digits}f}"
 
     def difference(self, value: float, digits: int | None = None) -> str:
-        """Return the difference of two values as text with its sign, rounded like a value; without a sign if it is
-        zero."""
+        """Return the difference of two values as text with its sign, rounded like a value; without a sign if it
+        rounds to zero."""
         shown = self.printed(value, digits)
         if not float(shown.replace(",", "")):
             return shown.removeprefix("-")

@@ -27,7 +27,9 @@ def scores_on_test_half(experiment: Experiment, state: ServerState) -> Scores:
     targets = torch.from_numpy(dataset.test_labels).to(device)
     scores = _evaluate_readout(experiment, experiment.readout, state, inputs, targets).to_record("test")
     if isinstance(experiment.readout, AveragedReadout):
-        scores |= _evaluate_readout(experiment, experiment.readout.last, state, inputs, targets).to_record("last_test")
+        scores |= _evaluate_readout(experiment, experiment.readout.readout, state, inputs, targets).to_record(
+            "last_test"
+        )
     return scores
 
 

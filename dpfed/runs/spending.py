@@ -23,7 +23,7 @@ from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import Experiment
 
 _TOLERANCE = 1e-2
-"""Relative difference up to which a running account may exceed the budget before all releases are accounted exactly."""
+"""Relative excess over the budget below which a running account is replaced by the account of all releases together."""
 
 
 class Spending(Protocol):
@@ -125,10 +125,11 @@ class VaryingRounds:
 
 
 def _stated_epsilon(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
-    """Return the epsilon `found` of a running account, or the exact epsilon of all releases if `found` is just above
-    the budget.
+    """Return the epsilon `found` of a running account, or the epsilon of all releases accounted together if `found` is
+    just above the budget.
 
-    Both are upper bounds. Noise is calibrated with the exact account, so that the last planned round is within budget.
+    Both are upper bounds. Noise is calibrated with the account of all releases together, so that the last planned round
+    is within budget.
     """
     if privacy_target.budget is None or not 0 < found / privacy_target.budget - 1 < _TOLERANCE:
         return found

@@ -174,7 +174,7 @@ def start_of_rounds(
         broadcast, readout = model.initial(seeds.integer("weights")), WeightsReadout(model=model)
     else:
         broadcast, readout = _start_of_masks(config, network, dataset, seeds)
-    return broadcast, readout if config.server.average is None else AveragedReadout(last=readout)
+    return broadcast, readout if config.server.average is None else AveragedReadout(readout=readout)
 
 
 def _start_of_masks(
@@ -193,7 +193,7 @@ def _start_of_masks(
         spread=table.spread,
     )
     start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, MaskedReadout(network=network, recipe=recipe, how=table.readout)
+    return start, MaskedReadout(network=network, recipe=recipe, rule=table.readout)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:

@@ -48,7 +48,7 @@ class MaskedReadout:
 
     network: FrozenNetwork
     recipe: Recipe
-    how: Literal["sample", "threshold", "mean"]
+    rule: Literal["sample", "threshold", "mean"]
 
     def weights(self, state: ServerState) -> Tensor:
         mask = self._mask(state)
@@ -60,9 +60,9 @@ class MaskedReadout:
 
     def _mask(self, state: ServerState) -> Tensor | None:
         theta = state.broadcast
-        if self.how == "mean":
+        if self.rule == "mean":
             return None
-        if self.how == "threshold":
+        if self.rule == "threshold":
             return theta.ge(0.5)
         return self.network.dice.lt(theta.double())
 
@@ -93,20 +93,20 @@ class MovingAverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AveragedReadout:
-    """Readout `last`, applied to the moving average in place of the broadcast."""
+    """Readout `readout`, applied to the moving average in place of the broadcast."""
 
-    last: Readout
+    readout: Readout
 
     def weights(self, state: ServerState) -> Tensor:
-        return self.last.weights(_averaged_state(state))
+        return self.readout.weights(_averaged_state(state))
 
     def file(self, state: ServerState) -> bytes | None:
-        return self.last.file(_averaged_state(state))
+        return self.readout.file(_averaged_state(state))
 
 
 def frozen_network_of(readout: Readout) -> FrozenNetwork | None:
     """Return the frozen network under the masks, if masks are trained; else None."""
-    last = readout.last if isinstance(readout, AveragedReadout) else readout
+    last = readout.readout if isinstance(readout, AveragedReadout) else readout
     return last.network if isinstance(last, MaskedReadout) else None
 
 

@@ -199,10 +199,10 @@ def register(name: str) -> Callable[[Given], Given]:
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if no rule has this name."""
-    add_rule = (*RULES, *registered.objects_of_kind("server rule"))
-    if name not in add_rule:
+    known = (*RULES, *registered.objects_of_kind("server rule"))
+    if name not in known:
         raise ConfigError(
-            f"server.rule={name!r}: known are {', '.join(add_rule)}.{did_you_mean(name, add_rule)} "
+            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
             "A custom one must be in a file that --load names."
         )
 

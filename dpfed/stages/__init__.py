@@ -14,4 +14,4 @@ _HOMES = lazy.names("dpfed.stages.shared_mask", "RandomSharedMask") | lazy.names
 
 
 def __getattr__(name: str) -> object:
-    return lazy.found(__name__, name, _HOMES)
+    return lazy.load_exported(__name__, name, _HOMES)

@@ -37,8 +37,8 @@ class ClipMoves(Stage):
     def units(self, reference: Tensor) -> Tensor:
         """Return the distance [k] that a coordinate moves for a move of 1 in the metric.
 
-        The relative rounding error is at most 2^-22. With the rounding of the product it is less than the reduction by
-        `ROOM_FOR_ROUNDING` in the clip of rows in this unit.
+        The relative rounding error is at most 2^-22. The clip of rows in this unit lowers its bound by a relative
+        `ROOM_FOR_ROUNDING`, which is more than this error and the rounding error of the product together.
         """
         return self._exact_units(reference).to(reference.dtype)
 

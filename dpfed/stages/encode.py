@@ -158,11 +158,11 @@ class Encode(Stage):
         rows = rows + now.reference if self.model else rows
         scheme, seeds = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _EncodedRows(rest=self._payloads(scheme, rows, ids, seeds, now))
-        between = _stretches_between(self.dense, rows.shape[1])
+            return _EncodedRows(payloads=self._payloads(scheme, rows, ids, seeds, now))
+        between = _slices_without(self.dense, rows.shape[1])
         return _EncodedRows(
-            rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
-            between=between,
+            payloads=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
+            encoded_slices=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
             dense_places=self.dense,
         )
@@ -201,7 +201,7 @@ class Encode(Stage):
         rest = _decode_messages(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(
             rows
         )
-        _write_slices(rest, rows, _stretches_between(self.dense, len(origin)))
+        _write_slices(rest, rows, _slices_without(self.dense, len(origin)))
         return rows
 
     def _client_errors(self, rows: Tensor, now: Round) -> Tensor:
@@ -219,37 +219,37 @@ class Encode(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _EncodedRows:
-    """Payloads of a scheme. If entries are exempt: payloads of the entries `between` them, and exempt ones as
+    """Payloads of a scheme. If entries are exempt: payloads of the entries `encoded_slices` them, and exempt ones as
     floats."""
 
-    rest: Payloads
-    between: Sequence[slice] = ()
+    payloads: Payloads
+    encoded_slices: Sequence[slice] = ()
     dense: Payloads | None = None
     dense_places: Tensor | None = None
 
     def message(self, place: int) -> bytes:
         """Return the message of the client at this position."""
         exempt = b"" if self.dense is None else self.dense[place].to_bytes()
-        return exempt + self.rest[place].to_bytes()
+        return exempt + self.payloads[place].to_bytes()
 
     def size(self, comes: Tensor) -> int:
         """Return the total length in bytes of the messages of clients that send one."""
-        parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
+        parts = (self.payloads,) if self.dense is None else (self.dense, self.payloads)
         return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
 
     def decode_rows(self, comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""
-        rest = _select_payloads(self.rest, comes)
+        rest = _select_payloads(self.payloads, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
         if self.dense is None or self.dense_places is None:
             return rows
         whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
-        _write_slices(rows, whole, self.between)
+        _write_slices(rows, whole, self.encoded_slices)
         whole[:, self.dense_places] = self.dense.fields["values"][comes]
         return whole
 
 
-def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
+def _slices_without(exempt: Tensor, size: int) -> list[slice]:
     """Return the entries that the scheme encodes, as slices between exempt entries: faster than by index."""
     edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
     wide = (edges.diff() > 1).nonzero()[:, 0]

@@ -159,7 +159,7 @@ def fingerprint(inputs: Tensor, labels: Tensor) -> str:
 
 
 def kept_coordinates(size: int, *, keep: float | None, k: int | None) -> int:
-    """Return k, or the fraction `keep` of d coordinates; raise ConfigError unless one is given and 1 <= k <= d."""
+    """Return k, or the fraction `keep` of d coordinates; ConfigError unless exactly one is given and 1 <= k <= d."""
     if (keep is None) == (k is None):
         raise ConfigError(f"method.keep={keep}, method.k={k}: give exactly one, a fraction or a number of coordinates.")
     if keep is not None and not 0 < keep <= 1:

@@ -102,7 +102,7 @@ def _row_settings(experiment: ExperimentFile, row: Row) -> RowSettings:
     preset = row.preset or preset
     if not isinstance(drop, list) or not isinstance(preset, str | None):
         raise ConfigError("[base]: preset must be a name, drop a list of keys.")
-    start = RowSettings(where=f"row {row.name!r}", tables=presets.preset_tables(preset) if preset else {})
+    start = RowSettings(place=f"row {row.name!r}", tables=presets.preset_tables(preset) if preset else {})
     common = start.without_keys(drop).with_settings(flat_tables(base)).with_axes(experiment.axes)
     return common.without_keys(row.drop, must_be_there=True).with_settings(row.set).with_axes(row.axes)
 
@@ -146,7 +146,7 @@ def _row_choices(experiment: ExperimentFile, row: str, settings: RowSettings, tu
                 f"row {row!r}: [tune] needs a validation set. Give tune.validation, the number of training samples to "
                 "set aside in the runs that choose, or data.validation for all runs."
             )
-        values = RowSettings(where=here.where, tables={}, axes=tuned).axis_points()
+        values = RowSettings(place=here.place, tables={}, axes=tuned).axis_points()
         found.append(
             TuningChoice(row=row, at=at, runs=tuple(runs), values=tuple(flat_tables(one.tables) for _, one in values))
         )
@@ -164,7 +164,7 @@ def _row_cells(
     for labels, here in settings.axis_points():
         at = {**(before or {}), **labels}
         words = ",".join(f"{name}={value}" for name, value in at.items())
-        source = f"{settings.where}{f' at {words}' if words else ''}"
+        source = f"{settings.place}{f' at {words}' if words else ''}"
         config = parse(here.to_tables(), source=source)
         try:
             check_configuration(config)

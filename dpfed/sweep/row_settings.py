@@ -16,11 +16,11 @@ Axes = Mapping[str, Sequence[object]]
 class RowSettings:
     """Configuration `tables`, `axes` that override them, and `final` keys that override even the axes.
 
-    A value of an axis is a value of the key named by the axis, or a table of several keys with a `label`. `where`: the
+    A value of an axis is a value of the key named by the axis, or a table of several keys with a `label`. `place`: the
     row, for error messages.
     """
 
-    where: str
+    place: str
     tables: Mapping[str, object]
     axes: Axes = field(default_factory=dict)
     final: Mapping[str, object] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class RowSettings:
         """Return the settings without these keys or tables, and without axes of these keys."""
         for key in keys:
             if must_be_there and not self.has_key(key):
-                raise ConfigError(f"{self.where}: drop {key!r}: no such key is set. Remove it from drop.")
+                raise ConfigError(f"{self.place}: drop {key!r}: no such key is set. Remove it from drop.")
         return replace(
             self,
             tables=_tables_without(self.tables, keys),
@@ -55,7 +55,7 @@ class RowSettings:
             labels = [value_label(value) for value in values]
             if len(set(labels)) < len(labels) or "" in labels:
                 raise ConfigError(
-                    f"{self.where}: axis {name!r}: its values are {labels}; they must differ, and a table among them "
+                    f"{self.place}: axis {name!r}: its values are {labels}; they must differ, and a table among them "
                     "needs a `label`."
                 )
         return replace(self, axes={**self.axes, **axes})

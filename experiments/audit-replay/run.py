@@ -69,7 +69,7 @@ def _rounds(case: Any) -> Callable[..., None]:
     """Return a call of three rounds of a planted fault, whose clients' updates are the data."""
 
     def call(data: Any, out: Path) -> None:
-        one = case.one
+        one = case.one_round
         drawn = torch.randn(
             one.method.sampler.clients, len(one.state.broadcast), generator=torch.Generator().manual_seed(5)
         )

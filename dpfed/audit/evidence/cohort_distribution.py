@@ -113,7 +113,7 @@ def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None
 class SizeDistribution:
     """Distribution of a cohort's size: `mass` has the probabilities of the sizes first, first + 1, ..."""
 
-    first: int
+    smallest_size: int
     mass: Floats
 
 
@@ -131,7 +131,7 @@ def size_distribution(who: Sampler) -> SizeDistribution:
     A cap replaces all larger sizes by the cap.
     """
     if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
-        return SizeDistribution(first=int(who.expected), mass=np.ones(1))
+        return SizeDistribution(smallest_size=int(who.expected), mass=np.ones(1))
     room = cap_of(who.law) or who.clients
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
@@ -139,26 +139,26 @@ def size_distribution(who: Sampler) -> SizeDistribution:
     last = min(who.clients, int(who.clients * chance + reach) + 1)
     mass = np.asarray(binom.pmf(np.arange(first, last + 1), who.clients, chance))
     if room >= last:
-        return SizeDistribution(first=first, mass=mass)
+        return SizeDistribution(smallest_size=first, mass=mass)
     if room <= first:
-        return SizeDistribution(first=room, mass=np.ones(1))
-    return SizeDistribution(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
+        return SizeDistribution(smallest_size=room, mass=np.ones(1))
+    return SizeDistribution(smallest_size=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
 
 
 def distance_distribution(sizes: SizeDistribution, centre: int) -> Floats:
     """Return the probabilities that |size - centre| is 0, 1, 2, ..."""
-    distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
+    distances = np.abs(sizes.smallest_size + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
 
 
 def poisson_finding(law: SizeDistribution, centre: int, sizes: list[int], alpha: float) -> Finding:
     """Test three sums against their exact distributions: sizes, distances of sizes from `centre`, and empty cohorts."""
     distances = np.abs(np.array(sizes) - centre)
-    p_mean = two_sided_p_value(distribution_of_sum(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
+    p_mean = two_sided_p_value(distribution_of_sum(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.smallest_size)
     p_spread = two_sided_p_value(
         distribution_of_sum(distance_distribution(law, centre), len(sizes)), int(distances.sum())
     )
-    none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
+    none_drawn = float(law.mass[0]) if law.smallest_size == 0 else 0.0
     empty = sizes.count(0)
     p_empty = min(
         1.0, 2 * float(min(binom.cdf(empty, len(sizes), none_drawn), binom.sf(empty - 1, len(sizes), none_drawn)))

@@ -58,7 +58,7 @@ def epsilon_follows_ledger(files: RunFiles) -> Finding:
     if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
         low = "more than the ledger gives: lines may be missing"
         if stated < found.epsilon:
-            early = "less than the planned epsilon, which an early end must state as well"
+            early = "less than the epsilon of the plan or budget, which a run that ended early must state"
             low = "less than was spent" if stated < spent * (1 - _SAME) else early
         return False, f"{detail} That is {low}."
     last = files.published_rounds[-1].epsilon if files.published_rounds else None
@@ -224,14 +224,14 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
     if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
-    if kinds and plan.most and files.releases and files.config.privacy is not None:
+    if kinds and plan.largest_charges and files.releases and files.config.privacy is not None:
         try:
             expected = files.promise.run(plan.rounds).to_dict()
         except Unavailable:
             raise
         except (DpfedError, AccountingError) as error:
             return f"{source} does not give the planned releases ({error})."
-        if not are_equal_values(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
+        if not are_equal_values(expected, plan.largest_charges[0].to_dict()) or len(plan.largest_charges) > 1:
             return f"the ledger's header plans releases that differ from those of {source}."
     return None
 

@@ -58,9 +58,6 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
     )
 
 
-"round 1 agree."
-
-
 def _public_samples(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return inputs and labels of the public samples, and the number of them that clients hold."""
     seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")

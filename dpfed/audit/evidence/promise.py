@@ -140,7 +140,7 @@ def canaries_of(config: Config) -> Canaries:
     """
     return Canaries(
         count=config.audit.canaries,
-        first=config.federation.clients,
+        first_id=config.federation.clients,
         rounds=config.federation.rounds,
         size=1,
         seeds=Seeds(root=config.run.seed),

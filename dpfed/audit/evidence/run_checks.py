@@ -94,7 +94,7 @@ def _has_certificate(files: RunFiles) -> bool:
 def _number_of_withdrawn_charges(files: RunFiles) -> int:
     """Return the number of charges that the run's ledger withdraws, because its project was never charged for them."""
     try:
-        return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
+        return (len(files.ledger.entries) - len(files.ledger.entries_in_force)) // 2
     except (DpfedError, AccountingError):
         return 0
 

@@ -154,7 +154,7 @@ class RunFiles:
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
         """Lines of the ledger by round, counted from 1, without withdrawn charges."""
         found: dict[int, tuple[Entry, ...]] = {}
-        for entry in self.trusted_ledger.standing:
+        for entry in self.trusted_ledger.entries_in_force:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
         return found
 

@@ -15,7 +15,7 @@ _ROUNDING = 1e-9
 
 
 def rows_are_bounded(files: RunFiles) -> Finding:
-    """Check that no summed row was longer than the clip norm, which is the sensitivity of every charged release."""
+    """Check that no summed row was longer than the clip norm, on which the charge of every release relies."""
     if files.config.privacy is None:
         return True, "the unit is a record: gradients are clipped inside the clients, which these files do not show."
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}

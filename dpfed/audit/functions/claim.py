@@ -103,7 +103,7 @@ class FunctionClaim:
 
     @property
     def separation(self) -> float:
-        """Distance between the worlds' means of the best score, over its standard deviation, if the claim is tight."""
+        """Distance between the worlds' means of the best score, over its std within a world, if the claim is tight."""
         return self.mu if self.drawn_cohort is None else self.drawn_cohort.separation
 
 
@@ -152,12 +152,12 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     if not math.isfinite(epsilon):
         return math.inf
 
-    def above(mu: float) -> float:
+    def excess_epsilon(mu: float) -> float:
         return float(smallest_epsilon(delta, mu=mu)) - epsilon
 
-    if above(_WIDEST) <= 0:
+    if excess_epsilon(_WIDEST) <= 0:
         return _WIDEST
-    return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
+    return float(brentq(excess_epsilon, 1e-9, _WIDEST)) if excess_epsilon(1e-9) < 0 else 1e-9
 
 
 def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | None) -> FunctionClaim:

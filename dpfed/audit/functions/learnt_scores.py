@@ -143,11 +143,11 @@ def learn_scores(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, sh
     for kind, learn in _KINDS.items():
         of = learn(*learn_on, scale)
 
-        def wide(table: Floats, of: Callable[[Floats], Floats] = of) -> Floats:
+        def score_table(table: Floats, of: Callable[[Floats], Floats] = of) -> Floats:
             return of(with_width(table, width))
 
         shift = float((of(first[0]) - of(second[0])).mean()) if shared and kind == "direction" else None
-        score = LearntScore(kind=kind, score_rows=wide, pilot=(of(second[1]), of(first[1])), shift=shift)
+        score = LearntScore(kind=kind, score_rows=score_table, pilot=(of(second[1]), of(first[1])), shift=shift)
         if kind in ("contrast", "copies") and not score.separation > _SHARED * max(one.separation for one in found):
             continue
         if kind == "direction" or score.separation > _NOTICED / math.sqrt(len(score.pilot[0]) / 2):

@@ -74,9 +74,9 @@ def exact_distance(
 
     Returns None unless noise follows the seed and the pilot separates the worlds more than the claim allows.
     Let s be the pilot's score. If s(f(D, seed)) - s(f(D', seed)) = c for every seed, the scores of one world are
-    distributed as those of the other, shifted by c. No mu-GDP mechanism has a c above `farthest(mu)` mu standard
-    deviations. The seeds are new. alpha: probability that the standard deviation is underestimated by more than
-    allowed, by a normal approximation with the measured fourth moment (large samples).
+    distributed as those of the other, shifted by c. No mu-GDP mechanism has a c above
+    `largest_gap_ratio(mu)` mu standard deviations. The seeds are new. alpha: probability that the standard deviation is
+    underestimated by more than allowed, by a normal approximation with the measured fourth moment (large samples).
     """
     pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].largest_separation)
     limit = claim.mu * largest_gap_ratio(claim.mu)

@@ -31,7 +31,7 @@ VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting: the accountant's epsilon (`stated`), the proven bounds, and the verdict.
+    """One setting: the accountant's epsilon (`stated_epsilon`), the proven bounds, and the verdict.
 
     verdict: refuted (below the proven lower bound), right (at most 5% above the proven upper bound), loose (more than
     5% above it), no answer (the accountant declares that it does not support the setting), error (the accountant
@@ -40,7 +40,7 @@ class Case:
 
     accountant: str
     setting: Setting
-    stated: float | None
+    stated_epsilon: float | None
     proven: ProvenBounds
     verdict: str
     detail: str
@@ -49,7 +49,9 @@ class Case:
         return {
             "accountant": self.accountant,
             "setting": str(self.setting),
-            "stated": self.stated if self.stated is None or math.isfinite(self.stated) else None,
+            "stated": self.stated_epsilon
+            if self.stated_epsilon is None or math.isfinite(self.stated_epsilon)
+            else None,
             "at_least": self.proven.at_least,
             "at_most": self.proven.at_most,
             "verdict": self.verdict,
@@ -80,7 +82,7 @@ class AccountantAudit:
     @property
     def _number_of_bounds(self) -> int:
         """Number of answers that state a meaningful bound."""
-        loose = [one.stated or 0.0 for one in self.cases_with("loose")]
+        loose = [one.stated_epsilon or 0.0 for one in self.cases_with("loose")]
         at_most = [one.proven.at_most for one in self.cases_with("loose")]
         said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
         return len(self.cases_with("right")) + sum(said)
@@ -227,7 +229,7 @@ def _case_of_setting(label: str, setting: Setting, stated: float | None, error: 
     verdict, detail = _judged_case(setting, stated, known)
     if error:
         verdict, detail = "error", error
-    return Case(accountant=label, setting=setting, stated=stated, proven=known, verdict=verdict, detail=detail)
+    return Case(accountant=label, setting=setting, stated_epsilon=stated, proven=known, verdict=verdict, detail=detail)
 
 
 def _judged_case(setting: Setting, stated: float | None, known: ProvenBounds) -> tuple[str, str]:

@@ -149,7 +149,7 @@ def _server_fixed_round(examples: tuple[int, ...] = (1,), expected: int | None =
     def make(clients: int) -> object:
         return DifferentialPrivacyServerSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
-    return StrategyRound(make_strategy=make, examples=examples, expected=expected)
+    return StrategyRound(make_strategy=make, examples=examples, expected_clients=expected)
 
 
 def _client_fixed_round(mods: bool = True) -> StrategyRound:
@@ -199,7 +199,7 @@ class StrategyRound:
     shown_attributes: names of attributes of the strategy that the next round reveals (an adaptive clip norm, for
     example)
     returns_upload: True if the output is the last client's reply, not the new model
-    expected: number of clients that the strategy is configured for; None for the number of updates
+    expected_clients: number of clients that the strategy is configured for; None for the number of updates
 
     The model is zeros in two arrays, so that a client's new arrays are its update. Zero entries are sent as 1e-12,
     because Flower 1.41 divides by the norm of an update.
@@ -210,7 +210,7 @@ class StrategyRound:
     examples: tuple[int, ...] = (1,)
     shown_attributes: tuple[str, ...] = ()
     returns_upload: bool = False
-    expected: int | None = None
+    expected_clients: int | None = None
 
     def __call__(self, updates: Floats, seed: int) -> list[Floats]:
         from flwr.app import ArrayRecord, ConfigRecord
@@ -218,7 +218,7 @@ class StrategyRound:
         np.random.seed(seed)  # noqa: NPY002 - Flower draws its noise from the global source
         random.seed(seed)
         _silence_flower()
-        grid = _NodeIds(count=self.expected or len(updates))
+        grid = _NodeIds(count=self.expected_clients or len(updates))
         strategy = self.make_strategy(grid.count)
         start = _two_layer_record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
         messages = list(strategy.configure_train(1, start, ConfigRecord({}), grid))[: len(updates)]

@@ -71,7 +71,7 @@ def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: flo
     before = world.recording.values.get(key, "").split()
     differing = sum(one != two for one, two in zip(before, seen, strict=False)) + abs(len(before) - len(seen))
     changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
-    world.seen.altered += differing
+    world.seen.altered_values += differing
     if differing > changed:
         world.finding(f"differ in {differing} rows, but {changed} clients or records were changed", key)
     return differing

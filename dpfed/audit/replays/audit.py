@@ -105,7 +105,7 @@ def replay(
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
-        runs = _AuditRuns(call=call, seed=seed, most=rounds, folder=Path(folder))
+        runs = _AuditRuns(call=call, seed=seed, last_round=rounds, folder=Path(folder))
         progress("the first run")
         first = runs.record(loop=False)
         _import_modules(first.modules)
@@ -157,15 +157,15 @@ def default_pairs_of_run(first: RunFindings, seed: int) -> list[Pair]:
 class _AuditRuns:
     """Runs of one replay audit, each in a separate process.
 
-    most: rounds after which a run ends; None for all. folder: temporary folder of the recordings. explains: True to
-    compare the modules of the network, too.
+    last_round: rounds after which a run ends; None for all. folder: temporary folder of the recordings.
+    compares_modules: True to compare the modules of the network, too.
     """
 
     call: Call
     seed: int
-    most: int | None
+    last_round: int | None
     folder: Path
-    explains: bool = False
+    compares_modules: bool = False
 
     def record(self, *, loop: bool) -> RunFindings:
         """Make the first run and record it. loop: True to train clients one by one."""
@@ -187,18 +187,18 @@ class _AuditRuns:
 
         Only differences of local training are explained; all other results are returned unchanged.
         """
-        first = result.first
+        first = result.first_difference
         if first is None or first.round is None or not first.value.startswith(_OF_TRAINING):
             return result
         from dpfed.audit.replays.modules import place_in_network
 
         folder = self.folder / f"explained-{len(list(self.folder.glob('explained-*')))}"
         folder.mkdir()
-        again = replace(self, most=first.round, folder=folder, explains=True).compare(result.pair)
-        for other in again.seen.differences:
+        again = replace(self, last_round=first.round, folder=folder, compares_modules=True).compare(result.pair)
+        for other in again.findings.differences:
             if made := place_in_network(other.value):
-                explained = [replace(first, made_by=made), *result.seen.differences[1:]]
-                return replace(result, seen=replace(result.seen, differences=explained))
+                explained = [replace(first, made_by=made), *result.findings.differences[1:]]
+                return replace(result, findings=replace(result.findings, differences=explained))
         return result
 
     def _recording(self, loop: bool) -> Path:
@@ -248,7 +248,7 @@ def _process_context() -> Any:
 def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
     """Make one run in this process, and write the differences and counts that it found to `answer`."""
     recording = Recording(at) if pair is None else Recording.load(at)
-    world = _new_run(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
+    world = _new_run(pair, recording, loop=loop, most=runs.last_round, explains=runs.compares_modules)
     if os.environ.get(VARIABLE) == "":  # the user has disabled the cache: the runs of this audit share a temporary one
         os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"

@@ -64,10 +64,10 @@ def _rows_without_public(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChangedHoldings:
-    """Holdings equal to `base`, except for the rows of the clients in `others`."""
+    """Holdings equal to `base`, except for the rows of the clients in `changed_rows`."""
 
     base: Holdings
-    others: dict[int, Ids]
+    changed_rows: dict[int, Ids]
 
     @classmethod
     def resized(cls, base: Holdings, pair: Pair) -> Holdings:
@@ -77,7 +77,7 @@ class ChangedHoldings:
         change = SIZES.get(pair.change, SIZES["zeroed"])
         others = {client: change(base.of(client)) for client in pair.clients}
         if not isinstance(base, Partition):
-            return cls(base=base, others=others)
+            return cls(base=base, changed_rows=others)
         rows = [others.get(client, base.of(client)) for client in range(base.clients)]
         sizes = np.array([len(one) for one in rows], dtype=np.int64)
         return Partition(
@@ -93,7 +93,7 @@ class ChangedHoldings:
     @property
     def sizes(self) -> Ids:
         sizes = np.array(self.base.sizes)
-        for client, rows in self.others.items():
+        for client, rows in self.changed_rows.items():
             sizes[client] = len(rows)
         return sizes
 
@@ -106,12 +106,12 @@ class ChangedHoldings:
         return self.base.largest_row
 
     def of(self, client: int) -> Ids:
-        return self.others.get(client, self.base.of(client))
+        return self.changed_rows.get(client, self.base.of(client))
 
     def rows_at(self, clients: Ids, places: Ids) -> Ids:
         rows = [
-            self.others[int(client)][place]
-            if int(client) in self.others
+            self.changed_rows[int(client)][place]
+            if int(client) in self.changed_rows
             else self.base.rows_at(np.array([client]), place[None])[0]
             for client, place in zip(clients, places, strict=True)
         ]
@@ -119,6 +119,6 @@ class ChangedHoldings:
 
     def label_counts(self, labels: Ids, classes: int) -> Ids:
         counts = self.base.label_counts(labels, classes)
-        for client, rows in self.others.items():
+        for client, rows in self.changed_rows.items():
             counts[client] = np.bincount(labels[rows], minlength=classes)
         return counts

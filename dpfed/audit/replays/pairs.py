@@ -90,7 +90,7 @@ class Pair:
         return self.change in SIZES or (self.change == REMOVED and self.record is None)
 
     @property
-    def times(self) -> float:
+    def moved_bounds(self) -> float:
         """Largest distance that one client of the pair moves a sum, in multiples of the bound on a row."""
         return 1.0 if self.change in (REMOVED, "zeroed") else 2.0
 

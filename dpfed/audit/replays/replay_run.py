@@ -37,7 +37,7 @@ class Difference:
     value:   name of the value
     words:   description of the difference
     round:   number of the round, from 1; None outside rounds
-    by:      size of the difference; None if it has none. allowed: largest allowed size; None if by is None
+    size:    size of the difference; None if it has none. allowed: largest allowed size; None if by is None
     made_by: network module or loss in which the difference arises ("in ...", "between ..."); "" if not explained
     """
 
@@ -46,7 +46,7 @@ class Difference:
     round: int | None = None
     client: int | None = None
     record: int | None = None
-    by: float | None = None
+    size: float | None = None
     allowed: float | None = None
     made_by: str = ""
 
@@ -56,7 +56,7 @@ class Difference:
         where = [] if self.round is None else [f"round {self.round}"]
         where += [] if self.client is None else [f"client {self.client}"]
         where += [] if self.record is None else [f"record {self.record}"]
-        much = "" if self.by is None else f" by {self.by:.3g}"
+        much = "" if self.size is None else f" by {self.size:.3g}"
         much += "" if self.allowed is None else f", at most {self.allowed:.3g} allowed"
         much += f"; it arises {self.made_by}" if self.made_by else ""
         return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
@@ -70,10 +70,10 @@ class RunFindings:
     exempt: Counter[str] = field(default_factory=Counter)
     values: int = 0
     rows: int = 0
-    altered: int = 0
+    altered_values: int = 0
     """Number of values that the pair's change has altered: rows, inputs of mechanisms, values of changed clients."""
     mechanisms: int = 0
-    used: float = 0.0
+    largest_used_part: float = 0.0
     """Largest move of a mechanism's input, as a part of the allowed sensitivity."""
     rounds: int = 0
     present: list[list[int]] = field(default_factory=list)
@@ -155,7 +155,7 @@ class ReplayRun:
         if self.first:
             self.recording.values[key] = found
         elif self._belongs_to_changed(client):
-            self.seen.altered += self.recording.values.get(key) != found
+            self.seen.altered_values += self.recording.values.get(key) != found
         elif self._is_compared(name):
             before = self.recording.values.get(key)
             if before is None:
@@ -195,13 +195,13 @@ class ReplayRun:
                 round=None if number < 0 else number + 1,
                 client=client[0] if isinstance(client, tuple) else client,
                 record=record,
-                by=by,
+                size=by,
                 allowed=allowed,
             )
         )
 
     def stop_if_found(self) -> None:
-        """Raise Stopped in the second run if a difference was found; only rank 0 raises, which ends all other ranks."""
+        """Raise RunStopped in the second run if a difference was found; rank 0 alone raises, which ends all ranks."""
         if not self.first and self.seen.differences and not self.rank:
             raise RunStopped
 
@@ -226,9 +226,9 @@ class ReplayRun:
             self.recording.arrays |= recording.arrays
         self.met_keys |= met
         self.seen.differences = sorted([*self.seen.differences, *seen.differences], key=lambda one: one.round or 0)
-        for name in ("values", "rows", "altered", "mechanisms"):
+        for name in ("values", "rows", "altered_values", "mechanisms"):
             setattr(self.seen, name, getattr(self.seen, name) + getattr(seen, name))
-        self.seen.used = max(self.seen.used, seen.used)
+        self.seen.largest_used_part = max(self.seen.largest_used_part, seen.largest_used_part)
 
     def may_miss(self, key: Key) -> bool:
         """Return True if the second run need not compute the value."""
@@ -267,7 +267,7 @@ class ReplayRun:
                 self.finding("is in the second run only", key)
             return noisy
         entered_1, left_1 = self.recording.get(key)
-        self.seen.altered += not np.array_equal(entered_1, entered)
+        self.seen.altered_values += not np.array_equal(entered_1, entered)
         if self._is_compared(name):
             self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
         return in_form_of(left_1, noisy)
@@ -292,14 +292,14 @@ class ReplayRun:
             client = key[2]
             exempt = (self.pair.record is not None and client in self.changed) or client is None
             count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
-            allowed = count * self.pair.times * sensitivity if exempt else 0.0
+            allowed = count * self.pair.moved_bounds * sensitivity if exempt else 0.0
             by = norm_of(self.difference(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
                 1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
             ):
                 self.finding("its input moves", key, by=by, allowed=allowed)
             elif allowed:
-                self.seen.used = max(self.seen.used, by / allowed)
+                self.seen.largest_used_part = max(self.seen.largest_used_part, by / allowed)
         if adds_noise and one[0].shape == one[1].shape:
             noise = [self.difference(entered, left) for entered, left in (one, two)]
             apart = float(np.abs(noise[0] - noise[1]).max(initial=0))
@@ -319,7 +319,7 @@ class ReplayRun:
 
     @property
     def rounds(self) -> Any:
-        raise NotImplementedError("rounds of dpfed are compared by RoundsWorld")
+        raise NotImplementedError("rounds of dpfed are compared by ReplayRunOfRounds")
 
     @property
     def writes_reports(self) -> bool:

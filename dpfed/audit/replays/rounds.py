@@ -39,11 +39,11 @@ _MEMORY = "memory of the server"
 class RenamedRandomness(Simulated):
     """Seeded randomness with the name of the randomness that it replaces."""
 
-    called: str
+    new_name: str
 
     @property
     def name(self) -> str:
-        return self.called
+        return self.new_name
 
 
 class RowDigests:
@@ -115,7 +115,7 @@ class ReplayRunOfRounds(ReplayRun):
     def randomness(self, made: Any) -> Any:
         if made.name != "secure":
             return made
-        return RenamedRandomness(seeds=Seeds(root=10**9 + 7), called=made.name)
+        return RenamedRandomness(seeds=Seeds(root=10**9 + 7), new_name=made.name)
 
     def own(self, given: Any, config: Any) -> Any:
         data, self._held = changed_data(given.data, config, self.pair)

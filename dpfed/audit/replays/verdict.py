@@ -29,30 +29,30 @@ class PairResult:
 
     outcome: "nothing tested" if no row of the pair's clients was compared; "refused" if the code refused the changed
              data
-    seen:    differences and counts of the second run
+    findings: differences and counts of the second run
     """
 
     pair: Pair
     outcome: Outcome
-    seen: RunFindings
+    findings: RunFindings
 
     @property
-    def first(self) -> Difference | None:
+    def first_difference(self) -> Difference | None:
         """First difference of the second run from the first run; None if there is none."""
-        return self.seen.differences[0] if self.seen.differences else None
+        return self.findings.differences[0] if self.findings.differences else None
 
     @property
     def words(self) -> str:
         """Description of the result for a reader."""
-        if self.first is not None:
-            return self.first.as_text
+        if self.first_difference is not None:
+            return self.first_difference.as_text
         if self.outcome == "nothing tested":
             return "none of these clients took part in the replayed rounds"
-        return self.seen.error
+        return self.findings.error
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the pair."""
-        first = self.first
+        first = self.first_difference
         return {
             **self.pair.to_dict(),
             "outcome": self.outcome,
@@ -60,13 +60,13 @@ class PairResult:
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
             "made_by": None if first is None else first.made_by,
-            "by": None if first is None else _finite_or_none(first.by),
+            "by": None if first is None else _finite_or_none(first.size),
             "allowed": None if first is None else _finite_or_none(first.allowed),
-            "values": self.seen.values,
-            "rows": self.seen.rows,
-            "mechanisms": self.seen.mechanisms,
-            "sensitivity_used": self.seen.used,
-            "seconds": self.seen.seconds,
+            "values": self.findings.values,
+            "rows": self.findings.rows,
+            "mechanisms": self.findings.mechanisms,
+            "sensitivity_used": self.findings.largest_used_part,
+            "seconds": self.findings.seconds,
         }
 
 
@@ -111,9 +111,9 @@ class ReplayAudit:
         counts = Counter(one.outcome for one in self.pairs)
         if self.verdict == "inconclusive":
             return f"Nothing was tested: {_outcome_counts(counts)}. Give pairs whose clients take part, or more rounds."
-        rows, marks = (sum(getattr(one.seen, name) for one in self.pairs) for name in ("rows", "mechanisms"))
-        values = sum(one.seen.values for one in self.pairs)
-        used = max(one.seen.used for one in self.pairs)
+        rows, marks = (sum(getattr(one.findings, name) for one in self.pairs) for name in ("rows", "mechanisms"))
+        values = sum(one.findings.values for one in self.pairs)
+        used = max(one.findings.largest_used_part for one in self.pairs)
         return (
             f"{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, "
             f"{marks:,} outputs of mechanisms; inputs of mechanisms moved by at most {used:.0%} of the allowed "
@@ -161,6 +161,6 @@ def result_of(pair: Pair, seen: RunFindings) -> PairResult:
         outcome = "fail"
     elif seen.refused:
         outcome = "refused"
-    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.altered):
+    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.altered_values):
         outcome = "nothing tested"
-    return PairResult(pair=pair, outcome=outcome, seen=seen)
+    return PairResult(pair=pair, outcome=outcome, findings=seen)

@@ -279,7 +279,7 @@ def epsilon_at_delta(delta_at: Callable[[float], float], target: float) -> float
     Returns 0 if delta_at(0) is at most `target`.
     """
 
-    def enough(epsilon: float) -> bool:
+    def is_enough(epsilon: float) -> bool:
         return delta_at(epsilon) <= target
 
-    return 0.0 if enough(0.0) else crossing_bracket(enough, 1.0, rtol=1e-9, limit=1e4)[0]
+    return 0.0 if is_enough(0.0) else crossing_bracket(is_enough, 1.0, rtol=1e-9, limit=1e4)[0]

@@ -34,7 +34,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     bounds nothing. The check is exact except for float32 rounding: it finds a bound that is 0.002% too wide, and a clip
     that leaves rows slightly or far above the bound unchanged.
     """
-    rounds, worst, which = WholeRounds(one=one.without_noise), 0.0, "zeros"
+    rounds, worst, which = WholeRounds(one_round=one.without_noise), 0.0, "zeros"
     for name, update in (adversarial_updates(one, size) | updates_around_the_bound(one, claim, size)).items():
         for client in range(one.clients):
             longest = _largest_effect(rounds, claim, update, client)
@@ -51,10 +51,12 @@ def _largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: i
     """Return the norm of one client's bounded row or of its effect on the state, the largest, over the
     claimed bound.
     """
-    bounded = in_charged_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
+    bounded = in_charged_metric(
+        rounds.one_round, claim, rounds.one_round.upload(update[None], np.full(1, client)).bounded
+    )
     lengths = [_l2_norm(bounded)]
     if claim.visible_output == "sum" and not claim.coins:
-        moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
+        moves = torch.zeros(rounds.one_round.method.sampler.clients, len(update))
         moves[client] = update
         done = rounds.run(moves, rounds.smallest_cohort())
         lengths.append(_l2_norm(rounds.released_sum(done, by_state=False)))

@@ -17,7 +17,7 @@ class CountScore:
     """Noisy count that the next clip norm C' = C exp(-rate (fraction - quantile)) reveals.
 
     start:    clip norm C of the round
-    expected: public number of clients by which the count is divided
+    expected_clients: public number of clients by which the count is divided
     base:     count without noise in world 0
     mu:       distance of the count without noise between the worlds, over the claimed noise
     sign:     sign of the count in world 1 minus that in world 0
@@ -25,7 +25,7 @@ class CountScore:
 
     adaptive: AdaptiveClip
     start: float
-    expected: float
+    expected_clients: float
     base: float
     mu: float
     sign: float
@@ -35,26 +35,26 @@ class CountScore:
         """Prepare the count's score by two rounds without noise, one in each world; mu is at most
         `claim.count_separation`.
         """
-        clip = quiet.one.method.stages.find(Clip)
+        clip = quiet.one_round.method.stages.find(Clip)
         assert clip is not None
         assert clip.adaptive is not None
         plain = cls(
             adaptive=clip.adaptive,
-            start=quiet.one.state.clip_norm,
-            expected=clip.adaptive.cohort,
+            start=quiet.one_round.state.clip_norm,
+            expected_clients=clip.adaptive.cohort,
             base=0.0,
             mu=0.0,
             sign=1.0,
         )
         together, counts = quiet.smallest_cohort(), []
-        for own in (pair.other, pair.one):
-            done = quiet.run(quiet.moves(own, pair.rest), together[1:] if own is None else together)
+        for own in (pair.neighbour_update, pair.tested_update):
+            done = quiet.run(quiet.moves(own, pair.common_update), together[1:] if own is None else together)
             counts.append(plain.count(done.state))
         apart = counts[1] - counts[0]
         return cls(
             adaptive=plain.adaptive,
             start=plain.start,
-            expected=plain.expected,
+            expected_clients=plain.expected_clients,
             base=counts[0],
             mu=min(abs(apart) / plain.adaptive.count_noise_std, claim.count_separation),
             sign=math.copysign(1.0, apart),
@@ -63,7 +63,7 @@ class CountScore:
     def count(self, after: ServerState) -> float:
         """Return the noisy count, minus half the expected number of clients, from the state `after` the round."""
         fraction = self.adaptive.quantile - math.log(after.clip_norm / self.start) / self.adaptive.rate
-        return (fraction - 0.5) * self.expected
+        return (fraction - 0.5) * self.expected_clients
 
     def score(self, after: ServerState) -> float:
         """Return a score that is N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""

@@ -69,7 +69,7 @@ def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Ch
     q, clients = who.law.probability, who.clients
     sized = size_distribution(who)
     if cap_of(who.law) is not None:
-        q = (sized.first + float(sized.mass @ np.arange(len(sized.mass)))) / clients
+        q = (sized.smallest_size + float(sized.mass @ np.arange(len(sized.mass)))) / clients
     cohorts = [who.sample(randomness, number) for number in range(rounds)]
     sizes = [len(cohort) for cohort in cohorts]
     drawn = np.bincount(np.concatenate(cohorts), minlength=clients)

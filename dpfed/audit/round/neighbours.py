@@ -32,20 +32,21 @@ joint: filter and count together.
 class Neighbours:
     """Two neighbouring worlds: updates [d] of the client under test, and the common update of all other clients.
 
-    one, other: update of the client under test in world 1 and in world 0; `other` is None if it sends nothing there
-    rest:       update of every other client
+    tested_update: update of the client under test in world 1
+    neighbour_update: its update in world 0; None if it sends nothing there
+    common_update: update of every other client
     broadcast:  model at the start of the round; None for the model at the start of the run
     scores:     kinds of scores that are tested
-    screened:   True if the pair gets trials only if its noiseless gap is larger than that of all other pairs
+    needs_pilot: True if the pair gets trials only if its noiseless gap is larger than that of all other pairs
     """
 
     name: str
-    one: Tensor
-    other: Tensor | None
-    rest: Tensor
+    tested_update: Tensor
+    neighbour_update: Tensor | None
+    common_update: Tensor
     broadcast: Tensor | None = None
     scores: tuple[Score, ...] = ("filter",)
-    screened: bool = False
+    needs_pilot: bool = False
 
 
 def pairs_of_sums(
@@ -56,21 +57,23 @@ def pairs_of_sums(
     """
     nothing = torch.zeros(size)
 
-    def against(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
+    def make_pair(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
-        return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
+        return Neighbours(
+            name=name, tested_update=one, neighbour_update=other, common_update=rest, needs_pilot=screened
+        )
 
     dense, loud, sizes = as_tensor(fixed_signs(size)), LOUD_NORM * bound, block_sizes(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
     return [
-        against("dense", loud * dense / size**0.5),
-        against("one entry", loud * _one_transmitted_entry(chosen, size)),
-        *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
-        against("equal norm in every layer", loud * as_tensor(layerwise_direction(sizes))),
-        against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
-        against("huge", HUGE * dense),
-        against("tiny", TINY * bound * dense / size**0.5),
-        *(against(name, loud * as_tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
+        make_pair("dense", loud * dense / size**0.5),
+        make_pair("one entry", loud * _one_transmitted_entry(chosen, size)),
+        *([make_pair("along the map", loud * along / along.norm())] if chosen.sent < size else []),
+        make_pair("equal norm in every layer", loud * as_tensor(layerwise_direction(sizes))),
+        make_pair("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
+        make_pair("huge", HUGE * dense),
+        make_pair("tiny", TINY * bound * dense / size**0.5),
+        *(make_pair(name, loud * as_tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
     ]
 
 
@@ -81,8 +84,8 @@ def with_count_scores(pairs: list[Neighbours], adjacency: Adjacency, *, bound: f
     """
     first = replace(pairs[0], scores=("joint", "count"))
     if adjacency is Adjacency.REPLACE_ONE:
-        inside = -pairs[0].one * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].one))
-        first = replace(first, name="dense, outside and inside the bound", other=inside)
+        inside = -pairs[0].tested_update * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].tested_update))
+        first = replace(first, name="dense, outside and inside the bound", neighbour_update=inside)
         return [first, *pairs]
     return [first, *pairs[1:]]
 
@@ -95,7 +98,13 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
     values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
     return [
         *alone,
-        Neighbours(name="other entries on top", one=values[0], other=values[1], rest=values[0], scores=("support",)),
+        Neighbours(
+            name="other entries on top",
+            tested_update=values[0],
+            neighbour_update=values[1],
+            common_update=values[0],
+            scores=("support",),
+        ),
     ]
 
 
@@ -111,29 +120,29 @@ def pairs_of_samples(
     low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
     deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
 
-    def against(
+    def make_pair(
         name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing, *, screened: bool = False
     ) -> Neighbours:
         return Neighbours(
             name=name,
-            one=one,
-            other=-one if both else nothing,
-            rest=rest,
+            tested_update=one,
+            neighbour_update=-one if both else nothing,
+            common_update=rest,
             broadcast=broadcast,
             scores=("ratio",),
-            screened=screened,
+            needs_pilot=screened,
         )
 
     return [
-        against("all up from the edge", up, low),
-        against("all down from the other edge", -up, 1 - low),
-        against("all up from the start", up, None),
-        against("both ways from the start", as_tensor(fixed_signs(size)), None),
-        against("all up, all others down", up, None, -up),
-        against("one probability up", _one_transmitted_entry(chosen, size), deep),
-        against("all up from certainty", up, nothing),
+        make_pair("all up from the edge", up, low),
+        make_pair("all down from the other edge", -up, 1 - low),
+        make_pair("all up from the start", up, None),
+        make_pair("both ways from the start", as_tensor(fixed_signs(size)), None),
+        make_pair("all up, all others down", up, None, -up),
+        make_pair("one probability up", _one_transmitted_entry(chosen, size), deep),
+        make_pair("all up from certainty", up, nothing),
         *(
-            against(name, LOUD_NORM * as_tensor(row), None, screened=True)
+            make_pair(name, LOUD_NORM * as_tensor(row), None, screened=True)
             for name, row in uneven_directions(block_sizes(layout)).items()
         ),
     ]

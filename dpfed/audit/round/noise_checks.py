@@ -45,7 +45,7 @@ class NoiseDraws:
 
 def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
     """Return about `entries` draws of noise, from whole rounds."""
-    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.without_noise)
+    rounds, quiet = WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
     zeros = rounds.moves(None, torch.zeros(size))
     least = quiet.run(zeros, quiet.smallest_cohort())
     released: list[Tensor] = []
@@ -176,7 +176,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 def _noise_of_sum(world: OneRound, zeros: Tensor) -> Tensor:
     """Return the noise [sent] of one whole round in which all clients send zeros."""
-    noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.without_noise)
+    noisy, quiet = WholeRounds(one_round=world), WholeRounds(one_round=world.without_noise)
     moves = noisy.moves(None, zeros)
     return noisy.released_sum(noisy.run(moves, noisy.smallest_cohort())) - quiet.released_sum(
         quiet.run(moves, quiet.smallest_cohort())

@@ -140,8 +140,8 @@ def audit_round(
         ),
         power=_best_power(tests),
         needed_gap=NEEDED_GAP,
-        not_tried=tuple(pair.name for pair in untried if not pair.screened),
-        only_measured=tuple(pair.name for pair in untried if pair.screened),
+        not_tried=tuple(pair.name for pair in untried if not pair.needs_pilot),
+        only_measured=tuple(pair.name for pair in untried if pair.needs_pilot),
         seconds=time.monotonic() - began,
         details={
             "lower_bound_known_law": max(known, default=None),
@@ -272,8 +272,8 @@ def shares_of_trials(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed
     A screened pair gets a share only if its gap, which is measured without noise, is above that of all pairs that are
     not screened. Otherwise it uses nothing of the error probability.
     """
-    plain = max(one.gap for one in worlds if not one.pair.screened)
-    tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
+    plain = max(one.gap for one in worlds if not one.pair.needs_pilot)
+    tried = [one for one in worlds if not one.pair.needs_pilot or one.gap > plain * (1 + _FARTHER)]
     gaps = [one.gap for one in tried]
     return split_trials(tried, gaps, trials=trials, alpha=alpha, seed=seed, nearly=1 - 1e-3, plenty=ENOUGH_TRIALS)
 

@@ -36,7 +36,7 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     """
     if claim.visible_output == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
-    rounds = WholeRounds(one=one.without_noise)
+    rounds = WholeRounds(one_round=one.without_noise)
     updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
     found = []
     for senders in ([0], [1], [0, 1]):

@@ -39,11 +39,11 @@ class RepeatedRounds:
     are inner products with the direction of client 0: of each round's release or, if every upload is visible, of the
     upload of client 0.
     The score is a log-likelihood ratio. With correlated noise, it is given the rounds of client 0, which are public.
-    With balls-and-bins, client 0 has an equal bin of its lane in every epoch, which finds reused bins. With other
-    schedules, it is the sum over rounds at the client's probability to take part.
+    With balls-and-bins, it is that of a client that has the same bin of its lane in every epoch, which finds reused
+    bins. With other schedules, it is the sum over rounds at the client's probability to take part.
     """
 
-    one: OneRound
+    one_round: OneRound
     rounds: int
 
     @property
@@ -77,7 +77,7 @@ class RepeatedRounds:
 
     @cached_property
     def _charged_release(self) -> Release:
-        release = self.one.method.release(replace(self.one.announcement, uploads=self.one.clients))
+        release = self.one_round.method.release(replace(self.one_round.announcement, uploads=self.one_round.clients))
         assert release is not None  # the caller audits private rounds only
         return release
 
@@ -86,20 +86,20 @@ class RepeatedRounds:
         """Return the direction of the client's contribution to the release, and the standard deviation
         of fresh noise.
         """
-        quiet = WholeRounds(one=self.one.without_noise)
+        quiet = WholeRounds(one_round=self.one_round.without_noise)
         shown = quiet.released_sum(quiet.run(self._updates_in_world(quiet, 1), np.zeros(1, dtype=np.int64)))
         return shown / torch.linalg.vector_norm(shown), self._charged_release.noise_std
 
     def _updates_in_world(self, rounds: WholeRounds, world: int) -> torch.Tensor:
-        nothing = torch.zeros(self.one.method.clients.course.size)
+        nothing = torch.zeros(self.one_round.method.clients.course.size)
         return rounds.moves(nothing + _LOUD if world else nothing, nothing)
 
     def _outputs(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
         """Yield, for each round, the release along the direction over the noise, and True if client 0 took part."""
-        one = self.one.with_randomness(Simulated(seeds=Seeds(root=seed)))
+        one = self.one_round.with_randomness(Simulated(seeds=Seeds(root=seed)))
         direction, std = self._direction
         for number in range(self.rounds):
-            rounds = WholeRounds(one=replace(one, state=replace(one.state, round=number)))
+            rounds = WholeRounds(one_round=replace(one, state=replace(one.state, round=number)))
             cohort = draw_round_cohort(one.method, number)
             if one.method.stages.every_upload_is_a_release:
                 cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
@@ -154,7 +154,7 @@ def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: floa
     For Bernoulli samples, rounds depend on each other only by the public order of clients; the check is then that no
     client takes part more often than this order allows.
     """
-    stream = RepeatedRounds(one=one, rounds=rounds)
+    stream = RepeatedRounds(one_round=one, rounds=rounds)
     if one.method.stages.find(PrivateCoins) is not None:
         return _order_check(one, stream.schedule)
     found = stream.claim_test(trials, alpha=alpha, seed=seed)

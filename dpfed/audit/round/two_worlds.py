@@ -82,7 +82,7 @@ class TwoWorlds:
         If every upload is visible, each upload of a round is a trial. say: function that is called with the number of
         finished trials.
         """
-        of_round = self.rounds.one.clients if self.claim.visible_output == "uploads" else 1
+        of_round = self.rounds.one_round.clients if self.claim.visible_output == "uploads" else 1
         rounds = [math.ceil(count / of_round) for count in counts]
         found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in self.pair.scores}
         entries, follows_rule = set(), []
@@ -149,11 +149,11 @@ class TwoWorlds:
 
     def _round(self, world: int) -> RoundOutcome:
         pair, rounds = self.pair, self.rounds
-        own = (pair.other, pair.one)[world]
+        own = (pair.neighbour_update, pair.tested_update)[world]
         if self.claim.visible_output == "uploads":
-            given = torch.zeros_like(pair.one) if own is None else own
+            given = torch.zeros_like(pair.tested_update) if own is None else own
             return rounds.run(rounds.moves(given, given), rounds.smallest_cohort())
-        return rounds.run(rounds.moves(own, pair.rest), rounds.cohort(own is None))
+        return rounds.run(rounds.moves(own, pair.common_update), rounds.cohort(own is None))
 
     def _scores(self, kind: str, done: RoundOutcome) -> list[float]:
         if kind == "ratio":
@@ -184,15 +184,15 @@ def _score_cuts(of_profile: Thresholds, of_guesses: GuessCuts) -> ScoreCuts:
 
 def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """Prepare a pair for a noised vector: scores are inner products with the difference of the noiseless releases."""
-    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.without_noise)
+    rounds, quiet = WholeRounds(one_round=one), WholeRounds(one_round=one.without_noise)
     if claim.visible_output == "uploads":
-        ends = [_rows_before_encoding(quiet, update) for update in (pair.other, pair.one)]
+        ends = [_rows_before_encoding(quiet, update) for update in (pair.neighbour_update, pair.tested_update)]
         base, difference = ends[0], ends[1] - ends[0]
     else:
         together = rounds.smallest_cohort()
         ends = [
-            _noiseless_releases(quiet, quiet.moves(own, pair.rest), together[1:] if own is None else together)
-            for own in (pair.other, pair.one)
+            _noiseless_releases(quiet, quiet.moves(own, pair.common_update), together[1:] if own is None else together)
+            for own in (pair.neighbour_update, pair.tested_update)
         ]
         base, difference = ends[0].mean(dim=0), (ends[1] - ends[0]).mean(dim=0)
     direction = difference / torch.linalg.vector_norm(difference, dim=-1, keepdim=True).clamp_min(1e-300)
@@ -224,13 +224,13 @@ def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
 
 def _noiseless_releases(quiet: WholeRounds, moves: Tensor, cohort: Ints) -> Tensor:
     """Return noiseless releases [repeats, sent]; there are several repeats only if rows are rounded at random."""
-    times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
+    times = _ROUNDINGS if quiet.one_round.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released_sum(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
 
 
 def _rows_before_encoding(quiet: WholeRounds, update: Tensor | None) -> Tensor:
     """Return the rows [clients, sent] that enter the encoding if every client sends this update."""
-    given = torch.zeros(quiet.one.method.clients.course.size) if update is None else update
+    given = torch.zeros(quiet.one_round.method.clients.course.size) if update is None else update
     done = quiet.run(quiet.moves(given, given), quiet.smallest_cohort())
     return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
 
@@ -239,20 +239,22 @@ def _filter_score_distribution(
     quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
 ) -> NormalMixture:
     """Return the distribution of the filter scores for drawn cohorts, a mixture over cohorts."""
-    together, moves = quiet.smallest_cohort(), quiet.moves(pair.other, pair.rest)
+    together, moves = quiet.smallest_cohort(), quiet.moves(pair.neighbour_update, pair.common_update)
 
-    def along(cohort: Ints) -> float:
+    def mean_projection(cohort: Ints) -> float:
         return float(_noiseless_releases(quiet, moves, cohort).mean(dim=0) @ direction)
 
     origin = float(base @ direction)
     return score_distribution.scores_of_drawn_cohort(
         claim.sampling,
-        quiet.one.method.sampler.clients,
+        quiet.one_round.method.sampler.clients,
         mu,
-        out=(along(together[1:]) + along(together[1:2]) - origin) / claim.noise_std if pair.other is not None else 0.0,
-        rest=along(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
+        out=(mean_projection(together[1:]) + mean_projection(together[1:2]) - origin) / claim.noise_std
+        if pair.neighbour_update is not None
+        else 0.0,
+        rest=mean_projection(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
         expected=len(together) - 1,
-        present=pair.other is not None,
+        present=pair.neighbour_update is not None,
     )
 
 
@@ -264,13 +266,14 @@ def _bernoulli_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """
     mechanism = claim.coins
     assert mechanism is not None
-    assert pair.other is not None
+    assert pair.neighbour_update is not None
     coins = BernoulliBias(edge=mechanism.floor, noise_std=mechanism.noise_std)
     stage = one.method.stages.find(PrivateCoins)
     trials = 1 if stage is None else stage.trials
     client, start = np.zeros(1, dtype=np.int64), one.reference.double()
     ends = [
-        start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
+        start + one.upload(update[None], client).bounded[0].double()
+        for update in (pair.tested_update, pair.neighbour_update, pair.common_update)
     ]
     others = one.clients - 1 if claim.visible_output == "sum" else 0
     moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
@@ -290,7 +293,7 @@ def _bernoulli_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     return TwoWorlds(
         pair=pair,
         claim=claim,
-        rounds=WholeRounds(one=one),
+        rounds=WholeRounds(one_round=one),
         base=torch.zeros(0),
         direction=torch.zeros(0),
         ratio=ratio,

@@ -32,17 +32,17 @@ from dpfed.stages.project import Project
 class RoundOutcome:
     """Outcome of one round.
 
-    moved:   sum of moves [n]: the mean move that the server's rule gets, times its divisor; None if there is no sum
+    sum_of_moves: [n], the mean move that the server's rule gets, times its divisor; None if there is no sum
     count:   divisor of the mean move
-    shown_move: `moved` recomputed from the new state if the rule is a step along it; else `moved`
-    follows_rule: True if the new state follows from `moved` by the rule, and from nothing else
+    shown_move: `sum_of_moves` recomputed from the new state if the rule is a step along it; else `sum_of_moves`
+    follows_rule: True if the new state follows from `sum_of_moves` by the rule, and from nothing else
     uploads: for each client, the row that enters the encoding [sent] and the row that arrives [width]
     total:   decoded sum [width]
     entries: ledger entries of the round
     """
 
     state: ServerState
-    moved: Tensor | None
+    sum_of_moves: Tensor | None
     count: float
     shown_move: Tensor | None
     follows_rule: bool
@@ -69,17 +69,17 @@ class UpdatesByClient:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeRounds:
-    """Repetitions of the round `one` from its state. Client 0 is under test; all other clients send equal updates."""
+    """Repetitions of `one_round` from its state. Client 0 is under test; all other clients send equal updates."""
 
-    one: OneRound
+    one_round: OneRound
 
     @cached_property
     def sum_from_move(self) -> Tensor:
         """Matrix [n, sent] from a move of the model to the sum that caused it: the pseudo-inverse of the
         map's adjoint.
         """
-        projection = self.one.projection
-        sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
+        projection = self.one_round.projection
+        sent, unit = projection.sent, torch.eye(projection.sent, device=self.one_round.state.broadcast.device)
         there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
         squares = there @ there.T
         length = float(squares.diagonal().mean())
@@ -91,34 +91,36 @@ class WholeRounds:
     @property
     def draws_cohort(self) -> bool:
         """True if the cohort is drawn in every round."""
-        return self.one.sampled
+        return self.one_round.sampled
 
     def smallest_cohort(self) -> NDArray[np.int64]:
         """Return the cohort of the first `one.clients` clients, the fewest of a released sum, with the client under
         test.
         """
-        return np.arange(self.one.clients, dtype=np.int64)
+        return np.arange(self.one_round.clients, dtype=np.int64)
 
     def cohort(self, absent: bool) -> NDArray[np.int64]:
         """Return the cohort of a trial, without the client under test if it is absent from the population."""
         if not self.draws_cohort:
             return self.smallest_cohort()[1:] if absent else self.smallest_cohort()
-        method = self.one.method
+        method = self.one_round.method
         if not absent:
-            return draw_round_cohort(method, self.one.state.round)
-        return 1 + draw_round_cohort(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
+            return draw_round_cohort(method, self.one_round.state.round)
+        return 1 + draw_round_cohort(
+            replace(method, sampler=without_one_client(method.sampler)), self.one_round.state.round
+        )
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
         """Return all clients' updates [clients, d]: `own` for client 0 (None for zeros), and `rest` for each other
         client.
         """
-        given = rest.expand(self.one.method.sampler.clients, -1).clone()
+        given = rest.expand(self.one_round.method.sampler.clients, -1).clone()
         given[0] = 0.0 if own is None else own
         return given
 
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
         """Run one round with this cohort. moves: updates of all clients [clients, d]."""
-        one, method = self.one, self.one.method
+        one, method = self.one_round, self.one_round.method
         (stages, last), rule, book = self._recording_chain, RecordedRule(method.server), LedgerInMemory()
         seen = RowRecorder(stages)
         recorded = replace(method, server=rule, stages=stages)
@@ -127,7 +129,7 @@ class WholeRounds:
         moved = None if rule.move is None else rule.move * rule.count
         return RoundOutcome(
             state=done.state,
-            moved=moved,
+            sum_of_moves=moved,
             count=rule.count,
             shown_move=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
             follows_rule=_follows_by_rule(one.state, done.state, rule, last),
@@ -141,7 +143,7 @@ class WholeRounds:
         """Chain with a recording stage at its end, and with the round's map computed once, as it is public and
         constant.
         """
-        one, last = self.one, StateRecorder()
+        one, last = self.one_round, StateRecorder()
         stages = one.method.stages.replace_stage(
             Project,
             lambda stage: replace(stage, choice=_PrecomputedMap(choice=stage.choice, projection=one.projection)),
@@ -153,15 +155,17 @@ class WholeRounds:
 
         by_state: False for the sum that the server's rule gets.
         """
-        moved = outcome.shown_move if by_state else outcome.moved
+        moved = outcome.shown_move if by_state else outcome.sum_of_moves
         if moved is None:
-            return torch.zeros(self.one.projection.sent, dtype=torch.float64)
-        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.sum_from_move
+            return torch.zeros(self.one_round.projection.sent, dtype=torch.float64)
+        return (
+            moved.double() if isinstance(self.one_round.projection, Identity) else moved.double() @ self.sum_from_move
+        )
 
     def rounding(self, outcome: RoundOutcome) -> float:
         """Return a bound on the rounding error of `released_sum`, which arises since the new state is float32."""
-        step = step_size_of(self.one.method.server)
-        if step is None or outcome.moved is None:
+        step = step_size_of(self.one_round.method.server)
+        if step is None or outcome.sum_of_moves is None:
             return 0.0
         state = float(torch.linalg.vector_norm(outcome.state.broadcast.double()))
         return 2.0**-23 * state * outcome.count / step * self._norm_of_sum_from_move
@@ -169,7 +173,9 @@ class WholeRounds:
     @cached_property
     def _norm_of_sum_from_move(self) -> float:
         return (
-            1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
+            1.0
+            if isinstance(self.one_round.projection, Identity)
+            else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
         )
 
 

@@ -97,8 +97,7 @@ class WholeScores:
         )
 
     def factor_bound(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
-        """Return a lower bound, at most 4, on the factor f by which present clients move the release farther than
-        claimed.
+        """Return a lower bound, at most 4, on the factor f: present clients move the release f times as far as claimed.
 
         absent, present: scores of world 0 and world 1, in the units of the distribution. Returns 0 without evidence,
         and with fewer than `LEAST` scores in a world.

@@ -106,7 +106,7 @@ def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
 
 
 def most_messages_in_flight(numbers: int) -> int:
-    """Return the largest number of messages in flight, if each contains a model of `dimension` float32 numbers."""
+    """Return the largest number of messages in flight, if each contains a model of `numbers` float32 numbers."""
     return max(LEAST, BYTES // (4 * max(numbers, 1)))
 
 

@@ -101,7 +101,7 @@ def _inputs_as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArr
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
-    """Return the configuration with equal weights of clients, because the number of samples of a node is not public."""
+    """Return the experiment with equal weights of clients if data.partition is "nodes", also without privacy."""
     if experiment.config.data.partition != "nodes":
         return experiment
     method = experiment.method

@@ -89,8 +89,7 @@ class NodeSum:
         self.arriving = np.union1d(self.arriving, [client])
 
     def finish(self, ask: Ask) -> None:
-        """Collect the shares that remove the masks and return the sum; they are requested only if the sum may be
-        opened."""
+        """Collect the shares that remove the masks; they are requested only if the sum may be opened."""
         if self._aborted is not None:
             return
         try:
@@ -112,7 +111,7 @@ class NodeSum:
         except WireError as error:
             raise SecureSumAborted(f"the secure sum ended at step unmask: {error} Nothing of it is released.") from None
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
-        return SumResult(total=total, included=summed.included)
+        return SumResult(total=total, included_clients=summed.included_clients)
 
     def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Do nothing: the protocol itself records which clients arrive."""

@@ -1,15 +1,22 @@
 """Figure of an audit by trials: the claim, and the evidence of each pair of neighbours."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
-from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.figures.inline import add_tooltips
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
@@ -30,16 +37,23 @@ class ObservedErrors:
 
 
 def plot_audit(
-    epsilons: Floats, claimed: Floats, rates: Floats, least_missed: Floats, pairs: Sequence[ObservedErrors], path: Path
-) -> ChartGroup:
-    """Draw two panels, write them to `path`, and return them for a page.
+    epsilons: Floats,
+    claimed: Floats,
+    rates: Floats,
+    least_missed: Floats,
+    pairs: Sequence[ObservedErrors],
+    path: Path | None = None,
+    *,
+    ax: Sequence[Axes] | None = None,
+) -> Figure:
+    """Return the figure, new or drawn on the two panels `ax`, and write it to `path` if given.
 
     Left: the claimed privacy profile and each pair's lower bound on delta, over epsilon. Right: the claimed trade-off
     curve and each pair's error rates.
     """
     entries = len(pairs) + 2
     rows = -(-entries // _LEGEND_COLUMNS)
-    with figure(path, columns=2, below=0.2 * rows) as axes:
+    with figure(path, columns=2, below=0.2 * rows, ax=ax) as axes:
         left, right = axes
         left.plot(epsilons, np.where(claimed > _LEAST_DELTA, claimed, np.nan), color="black", label="claimed")
         right.fill_between(rates, 0, least_missed, color="black", alpha=0.08, linewidth=0, label="refutes the claim")
@@ -62,14 +76,18 @@ def plot_audit(
             ylabel="false negative rate",
         )
         right.set_title("error rates, with upper limits", fontsize=9)
-        right.figure.legend(
-            *right.get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=_LEGEND_COLUMNS,
-            frameon=False,
-            fontsize=9,
-        )
-        return inline_svg(right.figure, files=path.name)
+        if ax is None:
+            right.figure.legend(
+                *right.get_legend_handles_labels(),
+                loc="outside lower center",
+                ncols=_LEGEND_COLUMNS,
+                frameon=False,
+                fontsize=9,
+            )
+        else:
+            right.legend(frameon=False, fontsize=9)
+    drawn: Figure = right.figure
+    return drawn
 
 
 def _pair_colour(k: int, count: int) -> object:

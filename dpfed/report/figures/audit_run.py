@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
-from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.figures.inline import add_tooltips
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
@@ -45,19 +46,28 @@ class CohortSizes:
     """Sizes of the cohorts, and the claimed probabilities `mass` of the sizes first, first + 1, ..."""
 
     sizes: Sequence[int]
-    first: int
+    smallest_size: int
     mass: Floats
 
 
 def plot_audit(
-    canaries: CanaryScores | None, noise: NoiseRatios | None, cohorts: CohortSizes | None, path: Path
-) -> ChartGroup:
-    """Write the figure to `path` and return its panels for a page; a panel without data has a note instead."""
-    with figure(path, columns=3) as axes:
+    canaries: CanaryScores | None,
+    noise: NoiseRatios | None,
+    cohorts: CohortSizes | None,
+    path: Path | None = None,
+    *,
+    ax: Sequence[Axes] | None = None,
+) -> Figure:
+    """Return the figure, new or drawn on the three panels `ax`, and write it to `path` if given.
+
+    A panel without data has a note instead.
+    """
+    with figure(path, columns=3, ax=ax) as axes:
         _draw_canaries(axes[0], canaries)
         _draw_noise(axes[1], noise)
         _draw_cohorts(axes[2], cohorts)
-        return inline_svg(axes[0].figure, files=path.name)
+    drawn: Figure = axes[0].figure
+    return drawn
 
 
 def _draw_canaries(axis: Axes, found: CanaryScores | None) -> None:
@@ -129,12 +139,12 @@ def _draw_cohorts(axis: Any, found: CohortSizes | None) -> None:
 
 def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
     """Return (middles, observed rounds, expected rounds) of at most about twenty equal groups of cohort sizes."""
-    likely = found.first + np.flatnonzero(found.mass > 1e-4 * found.mass.max())
+    likely = found.smallest_size + np.flatnonzero(found.mass > 1e-4 * found.mass.max())
     low, high = min(int(likely[0]), *found.sizes), max(int(likely[-1]), *found.sizes)
     width = max(1, round((high - low + 1) / _MOST_BARS))
     edges = np.arange(low, high + width + 1, width)
     counts, _ = np.histogram(found.sizes, bins=edges - 0.5)
-    sizes = found.first + np.arange(len(found.mass))
+    sizes = found.smallest_size + np.arange(len(found.mass))
     expected, _ = np.histogram(sizes, bins=edges - 0.5, weights=len(found.sizes) * found.mass)
     return (edges[:-1] + edges[1:] - 1) / 2, counts.astype(np.float64), expected
 

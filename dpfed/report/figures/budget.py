@@ -71,7 +71,7 @@ def _epsilon_at(
 ) -> Budget | Guarantee:
     if plan.noise_schedule is not None:
         return guarantee(
-            plan.first(answer.noise_multiplier, rounds, of=answer.rounds),
+            plan.first_rounds(answer.noise_multiplier, rounds, of=answer.rounds),
             delta=plan.delta,
             accountant=accountant,
             conversion=conversion,

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import LineLook, figure, given_or_distinct_looks, legend_beside, plain_log_ticks
-from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.figures.inline import add_tooltips
 from dpfed.report.units import significant_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BESIDE = 2.4
 _NO_LOOKS: Mapping[str, LineLook] = {}
@@ -46,11 +47,17 @@ class Point:
 
 
 def plot_curves(
-    curves: Sequence[Curve], path: Path, *, looks: Mapping[str, LineLook] = _NO_LOOKS, caption: str = ""
-) -> ChartGroup:
-    """Draw accuracy over rounds and over megabytes: the mean over seeds, and the range over seeds as a band."""
+    curves: Sequence[Curve],
+    path: Path | None = None,
+    *,
+    looks: Mapping[str, LineLook] = _NO_LOOKS,
+    ax: Sequence[Axes] | None = None,
+) -> Figure:
+    """Return the figure of accuracy over rounds and over megabytes: the mean over seeds, and the range over seeds as a
+    band. It is new or drawn on the two panels `ax`; `path` receives a PNG and a PDF.
+    """
     looks = given_or_distinct_looks([curve.name for curve in curves], looks)
-    with figure(path, columns=2, beside=_BESIDE, pdf=True) as (left, right):
+    with figure(path, columns=2, beside=_BESIDE, pdf=True, ax=ax) as (left, right):
         for curve in curves:
             look = looks[curve.name]
             middle = curve.accuracies.mean(axis=0)
@@ -69,8 +76,17 @@ def plot_curves(
         plain_log_ticks(right)
         if any(len(curve.accuracies) > 1 for curve in curves):
             left.set_title("mean, and range over seeds", fontsize=10)
-        legend_beside(left)
-        return inline_svg(left.figure, caption=caption, files=_file_names(path))
+        _draw_legend(left, ax)
+    drawn: Figure = left.figure
+    return drawn
+
+
+def _draw_legend(axes: Axes, given: Axes | Sequence[Axes] | None, last: str | None = None) -> None:
+    """Draw the legend beside a new figure, or inside the axes that the caller has given."""
+    if given is None:
+        legend_beside(axes, last=last)
+    else:
+        axes.legend(frameon=False, fontsize=9)
 
 
 def _curve_texts(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
@@ -83,22 +99,20 @@ def _curve_texts(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[st
     ]
 
 
-def _file_names(path: Path) -> str:
-    return f"{path.name}, {path.with_suffix('.pdf').name}"
-
-
 def plot_over_axis(
     points: Sequence[Point],
-    path: Path,
+    path: Path | None = None,
     *,
     xlabel: str,
     ylabel: str,
     logarithmic: bool = False,
     bounds: bool = False,
     looks: Mapping[str, LineLook] = _NO_LOOKS,
-    caption: str = "",
-) -> ChartGroup:
-    """Draw mean and deviation over x, one line per row; published points are hollow.
+    ax: Axes | None = None,
+) -> Figure:
+    """Return the figure of mean and deviation over x, one line per row; published points are hollow.
+
+    It is new or drawn on `ax`; `path` receives a PNG and a PDF.
 
     A row without x is a horizontal line. If x is text, no line joins the points, and rows are drawn side by side.
     bounds: True if x is an upper bound, whose labels are rounded up.
@@ -110,7 +124,7 @@ def plot_over_axis(
     words = len(numbers) < len(values)
     place = {value: float(i) if words else float(value) for i, value in enumerate(values)}
     wide = [name for name in names if any(point.name == name and point.x is not None for point in points)]
-    with figure(path, beside=_BESIDE, pdf=True) as axes:
+    with figure(path, beside=_BESIDE, pdf=True, ax=ax) as axes:
         for name in names:
             aside = _row_offset(wide.index(name), len(wide)) if words and name in wide else 0.0
             shifted = {value: x + aside for value, x in place.items()}
@@ -124,8 +138,9 @@ def plot_over_axis(
             axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
             _set_log_axis(axes, numbers, upwards if bounds else _nearest_text)
-        legend_beside(axes, last="published")
-        return inline_svg(axes.figure, caption=caption, files=_file_names(path))
+        _draw_legend(axes, ax, last="published")
+    drawn: Figure = axes.figure
+    return drawn
 
 
 def _row_offset(number: int, rows: int) -> float:

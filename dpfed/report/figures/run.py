@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING
 
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import figure, plain_log_ticks
-from dpfed.report.figures.inline import ChartGroup, add_tooltips, inline_svg
+from dpfed.report.figures.inline import add_tooltips
 from dpfed.report.units import percent_text, significant_text, size_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from dpfed.records.metrics import MetricsLine
 
 
-def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> ChartGroup:
-    """Draw test accuracy over rounds and over uplink megabytes, and epsilon over rounds if the run is private.
+def plot_run(
+    name: str, lines: Sequence[MetricsLine], path: Path | None = None, *, ax: Sequence[Axes] | None = None
+) -> Figure:
+    """Return the figure of a run, new or drawn on the panels `ax`, and write it to `path` if given.
 
-    Without classes, the test loss replaces accuracy. Returns the panels for a page; `path` receives the figure.
+    Its two panels show test accuracy over rounds and over uplink megabytes; a private run has a third, epsilon over
+    rounds. Without classes, the test loss replaces accuracy.
     """
     charged = [(line, line.epsilon) for line in lines if line.epsilon is not None]
     tested = [(line, line.test_loss) for line in lines if line.test_loss is not None and line.test_accuracy is None]
@@ -28,7 +34,7 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
         label = "test accuracy, %"
     height, marker = [score for _, score in tested], "o" if len(tested) < 30 else None
     rounds, megabytes = [float(line.round) for line, _ in tested], [line.uplink_megabytes for line, _ in tested]
-    with figure(path, columns=3 if charged else 2) as axes:
+    with figure(path, columns=3 if charged else 2, ax=ax) as axes:
         for axis, at in ((axes[0], rounds), (axes[1], megabytes)):
             axis.plot(at, height, marker=marker, markersize=3, label=name)
             add_tooltips(axis, at, height, [metrics_line_text(line) for line, _ in tested])
@@ -44,7 +50,8 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
             add_tooltips(axes[2], rounds, spent, [metrics_line_text(line) for line, _ in charged])
             axes[2].set(xlabel="rounds", ylabel="epsilon spent (upper bound)")
             axes[2].set_ylim(bottom=0)
-        return inline_svg(axes[0].figure, files="" if path is None else path.name)
+    drawn: Figure = axes[0].figure
+    return drawn
 
 
 def metrics_line_text(line: MetricsLine) -> str:

@@ -345,9 +345,9 @@ class ClientLevel:
         table = self._parts.config.privacy
         assert table is not None
         if self._target is not None:
-            return replace(self._target.planned_releases(self.rounds_planned), skips=True)
+            return replace(self._target.planned_releases(self.rounds_planned), may_skip_rounds=True)
         delta = None if table.epsilon is None else self.delta
-        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
+        return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, may_skip_rounds=True)
 
 
 def _temporary_ledger(owner: ClientLevel) -> Path:

@@ -128,7 +128,7 @@ def test_a_window_too_small_is_refuted():
     assert excess[0] <= 0 < excess[1]
 
 
-SWAP = Coordinates(coins=20, floor=0.15, reach=0.05, move=0.05)
+SWAP = Coordinates(coins=20, floor=0.15, largest_distance=0.05, move=0.05)
 
 
 def swap_excess(path, law, tilt, zeta, moves):
@@ -197,7 +197,7 @@ def exact_growth(law, tilt, alpha, tau):
 @pytest.mark.parametrize("reach", [0.05, None])
 def test_cells_lie_above_g_everywhere_in_them(reach):
     """Interior points, those between the orders 2 and 3 too; random others within the window."""
-    at = replace(SWAP, reach=reach)
+    at = replace(SWAP, largest_distance=reach)
     table, rng = growth_of(at), np.random.default_rng(1)
     cells = certificate._GrowthCells.of(table)
     for _ in range(40):
@@ -223,7 +223,7 @@ def test_rates_are_refused_where_anything_is_not_finite():
 
 @pytest.mark.parametrize("move", [0.5, 0.9])
 def test_likelihood_ratios_too_large_have_no_certificate(move):
-    assert growth_of(Coordinates(coins=50, floor=1e-4, reach=None, move=move)) is None
+    assert growth_of(Coordinates(coins=50, floor=1e-4, largest_distance=None, move=move)) is None
 
 
 def test_the_running_minimum_counts():
@@ -351,8 +351,8 @@ def test_never_larger_than_the_renyi_account(seed):
 
 
 def test_windows_hold_every_public_probability():
-    for at in (SWAP, replace(SWAP, fisher=True, reach=0.1), replace(SWAP, reach=0.3)):
+    for at in (SWAP, replace(SWAP, fisher=True, largest_distance=0.1), replace(SWAP, largest_distance=0.3)):
         for theta in np.linspace(0.15, 0.5, 80):
             unit = math.sqrt(theta * (1 - theta)) if at.fisher else 1.0
-            low, high = max(0.15, theta - at.reach * unit), min(0.85, theta + at.reach * unit)
+            low, high = max(0.15, theta - at.largest_distance * unit), min(0.85, theta + at.largest_distance * unit)
             assert any(w.low <= low and high <= w.high and unit <= w.stretch for w in windows(at))

@@ -10,7 +10,7 @@ from accounting.bernoulli import kept_paths
 from accounting.bernoulli.certificate import Path
 from accounting.bernoulli.windows import Coordinates
 
-AT = Coordinates(coins=20, floor=0.15, reach=0.05, move=0.05)
+AT = Coordinates(coins=20, floor=0.15, largest_distance=0.05, move=0.05)
 FOUND = Path(variances=np.array([0.1, 0.2, 1 / 3]), rates=np.array([math.inf, 0.1 + 0.2, 0.25]), move=0.05)
 
 
@@ -51,12 +51,12 @@ OTHER = [
     {"zeta": 1e-10},
     {"squared_norm": 8.0},
     *[
-        {"at": Coordinates(**{"coins": 20, "floor": 0.15, "reach": 0.05, "move": 0.05, **changed})}
+        {"at": Coordinates(**{"coins": 20, "floor": 0.15, "largest_distance": 0.05, "move": 0.05, **changed})}
         for changed in (
             {"coins": 21},
             {"floor": 0.16},
-            {"reach": 0.06},
-            {"reach": None},
+            {"largest_distance": 0.06},
+            {"largest_distance": None},
             {"move": 0.06},
             {"fisher": True},
             {"reference": 0.5},

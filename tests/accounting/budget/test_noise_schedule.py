@@ -27,7 +27,7 @@ def test_every_round_is_in_one_part(rounds):
         assert set(one_by_one) == set(schedule.factors)
         counts = [count for _, count in schedule.parts]
         assert max(counts) - min(counts) <= 1
-    assert schedule.factor(rounds) == schedule.factor(-1) == schedule.least
+    assert schedule.factor(rounds) == schedule.factor(-1) == schedule.smallest_factor
 
 
 def test_all_clients_in_every_round_is_the_closed_form():
@@ -68,7 +68,7 @@ def test_noise_for_an_epsilon():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_the_first_rounds_of_a_run(sampling):
     plan = Plan(clients=60, cohort=10, sampling=sampling, noise_schedule=FACTORS)
-    whole, part = plan.run(4.0, 9), plan.first(4.0, 5, of=9)
+    whole, part = plan.run(4.0, 9), plan.first_rounds(4.0, 5, of=9)
     assert [count for _, count in in_order(whole)] == [3, 3, 3]
     assert [(gaussian_of(one).noise_multiplier, count) for one, count in in_order(part)] == [(5.2, 3), (4.0, 2)]
     one, other = (accountant.epsilon(run, delta=1e-3) for run in (part, whole))
@@ -78,14 +78,14 @@ def test_the_first_rounds_of_a_run(sampling):
 def test_rounds_beyond_the_run_are_charged_with_the_least_noise():
     """They were left out: 9 rounds of a run of 3 cost what 3 do."""
     plan = Plan(clients=100, cohort=100, sampling="all", noise_schedule=(2.0, 1.0, 3.0), delta=1e-5)
-    found = accountant.epsilon(plan.first(5.0, 9, of=3), delta=1e-5)
+    found = accountant.epsilon(plan.first_rounds(5.0, 9, of=3), delta=1e-5)
     shift = math.sqrt(1 / 10**2 + 1 / 15**2 + 7 / 5**2)
     assert found == pytest.approx(smallest_epsilon(1e-5, mu=shift), rel=1e-9)
 
 
 def test_a_plan_of_equal_noise_has_no_first_rounds():
     with pytest.raises(InvalidParameter, match=r"noise_schedule is missing.*Use run"):
-        Plan(clients=60, cohort=10).first(1.0, 3, of=9)
+        Plan(clients=60, cohort=10).first_rounds(1.0, 3, of=9)
 
 
 def test_what_was_released_before_comes_first():

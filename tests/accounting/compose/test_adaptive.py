@@ -27,7 +27,7 @@ def fixed(cohort, clients, sigma, adjacency="replace-one"):
 def profile_at(values, epsilon):
     """V at epsilon >= 0 of the better order, at the grid point below, from above."""
     k = int(epsilon / values.grid.spacing)
-    return max(values.forth[k], values.back[k])
+    return max(values.forward[k], values.reverse[k])
 
 
 @pytest.mark.slow_but_one_in(4)
@@ -117,13 +117,13 @@ def test_no_enumerated_strategy_shows_more(clients, cohort, sigma, rounds, adjac
 
 def test_enumeration_notices_an_account_that_is_too_small():
     """Planted: only one of the two directions is covered."""
-    grid = StateGrid(spacing=0.02, states=300, reach=400)
+    grid = StateGrid(spacing=0.02, states=300, largest_step=400)
     of = FixedSizeRound(q=0.5, s=1.0, losses=grid.losses(np.arange(401)))
     (removed, added), _ = extremes(of)
     one_way = Kernels.of([adaptive_program.dominating_kernel(np.arange(401), added, removed, grid)], grid)
-    values = Values.before(grid, upper=True).after(one_way, one_way)
+    values = Values.for_no_rounds(grid, upper=True).with_another_round(one_way, one_way)
     p, q = enumerated([1], 2, 1.0, lambda history: ([-1.0], 1.0, -1.0), [-math.inf, *np.linspace(-4, 4, 60), math.inf])
-    assert np.maximum(p - math.exp(1.0) * q, 0).sum() > values.forth[50] * 1.01
+    assert np.maximum(p - math.exp(1.0) * q, 0).sum() > values.forward[50] * 1.01
 
 
 def test_unequal_rounds_follow_their_order():
@@ -173,19 +173,19 @@ def test_releases_without_a_choice(adjacency):
 def test_rounding_of_the_transform_is_charged(monkeypatch):
     """One step against a sum in extended precision; without the charge it does fall below."""
     rng = np.random.default_rng(5)
-    grid = StateGrid(spacing=0.05, states=200, reach=120)
+    grid = StateGrid(spacing=0.05, states=200, largest_step=120)
     masses = rng.random(241) ** 6
     masses /= masses.sum()
     kernels = Kernels.of([Kernel(masses=masses, profile=np.zeros(201))], grid)
-    values = Values(grid=grid, forth=np.linspace(1, 0, 201), back=np.linspace(1, 0, 201), upper=True)
+    values = Values(grid=grid, forward=np.linspace(1, 0, 201), reverse=np.linspace(1, 0, 201), upper=True)
     extended = values.extended().astype(np.longdouble)
     exact = np.array(
         [(masses.astype(np.longdouble)[::-1] * extended[i : i + 241]).sum() for i in range(201)], dtype=np.longdouble
     )
     exact = np.minimum.accumulate(np.clip(exact, 0, 1))
-    assert np.all(values.after(kernels, None).forth >= exact)
+    assert np.all(values.with_another_round(kernels, None).forward >= exact)
     monkeypatch.setattr(adaptive_program, "_CHARGE", 0.0)
-    assert np.any(values.after(kernels, None).forth < exact)
+    assert np.any(values.with_another_round(kernels, None).forward < exact)
 
 
 @pytest.mark.slow
@@ -245,8 +245,8 @@ def test_too_much_work_falls_back_to_one_pair(rounds, sigma):
 
 
 def test_delta_that_is_never_reached_is_an_infinite_epsilon():
-    grid = StateGrid(spacing=0.1, states=10, reach=10)
-    values = Values(grid=grid, forth=np.full(11, 0.5), back=np.full(11, 0.5), upper=True)
+    grid = StateGrid(spacing=0.1, states=10, largest_step=10)
+    values = Values(grid=grid, forward=np.full(11, 0.5), reverse=np.full(11, 0.5), upper=True)
     assert values.epsilon(0.1) == math.inf
     assert values.epsilon(0.6) == 0.0
 

@@ -148,7 +148,7 @@ def test_against_quadrature(epsilon):
     """Five standard errors (false alarm 6e-7 each), and the deterministic account is above."""
     one, truth = exact(epsilon, 0.9)
     sums = sampled_sums(one, generator(), 200_000, epsilon, (0.8, 0.8))
-    for total, square, true in zip(sums.first, sums.squares, truth, strict=True):
+    for total, square, true in zip(sums.totals, sums.squares, truth, strict=True):
         assert abs(total / sums.count - true) < 5 * math.sqrt(square) / sums.count + 1e-7
     noise = Subsampled(mechanism=Gaussian(noise_multiplier=0.9, adjacency="zero-out"), sampling=one.schedule)
     assert max(truth) <= profile(Composed(parts=((noise, 2),)))(np.array([epsilon]))[0] * (1 + 1e-9)
@@ -162,7 +162,7 @@ def test_bounds_cover_the_truth():
     for seed in range(400):
         sums = sampled_sums(one, generator(seed), CHUNK, 0.6, (0.8, 0.8))
         below += any(bound < true for bound, true in zip(sums.bounds(largest, 0.2), truth, strict=True))
-        means += any(total / sums.count < true for total, true in zip(sums.first, truth, strict=True))
+        means += any(total / sums.count < true for total, true in zip(sums.totals, truth, strict=True))
     assert below <= 0.1 * 400
     assert means > 0.4 * 400
 

@@ -65,7 +65,7 @@ def test_a_chain_without_the_rest_is_not_the_truth(monkeypatch):
     truth = quadrature(SMALL, 0.4)
     errors = [math.sqrt(square) / sums.count for square in sums.squares]
     assert any(
-        abs(one / sums.count - true) > 8 * error for one, true, error in zip(sums.first, truth, errors, strict=True)
+        abs(one / sums.count - true) > 8 * error for one, true, error in zip(sums.totals, truth, errors, strict=True)
     )
 
 
@@ -105,7 +105,7 @@ def test_means_exceed_their_bound_seldom():
     draws, beta, above, without = generator(9), 0.2, 0, 0
     for _ in range(2000):
         weights = (draws.random(200) < 0.03).astype(float)
-        sums = Sums(count=200, first=(weights.sum(), 0.0), squares=(weights.sum(), 0.0))
+        sums = Sums(count=200, totals=(weights.sum(), 0.0), squares=(weights.sum(), 0.0))
         above += sums.bounds((1.0, 1.0), beta)[0] < 0.03
         without += weights.mean() < 0.03
     assert above <= 0.1 * 2000

@@ -141,9 +141,9 @@ def test_to_look_takes_over_what_others_wrote_but_for_an_unfinished_line(tmp_pat
     ledger.record_all([release(0), release(1)])
     with open(ledger.path, "ab") as file:
         file.write(b'{"chain":"')
-    other.look()
+    other.refresh()
     assert other.entries == [release(0), release(1)]
-    other.look()
+    other.refresh()
     assert len(other.entries) == 2
     assert other.catch_up() == []
     assert Ledger.read(ledger.path).entries == other.entries

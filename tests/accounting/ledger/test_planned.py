@@ -33,7 +33,7 @@ GOLDEN = Subsampled(
     sampling=PoissonSampling(probability=COHORT / CLIENTS),
 )
 ROUND = Gaussian(noise_multiplier=80.0, adjacency="add-remove")
-PLAN = Planned(rounds=ROUNDS, most=(Composed(parts=((ROUND, ROUNDS),)),))
+PLAN = Planned(rounds=ROUNDS, largest_charges=(Composed(parts=((ROUND, ROUNDS),)),))
 
 
 def epsilon(count, delta=DELTA):
@@ -66,12 +66,14 @@ def test_an_early_end_states_the_plan(ledger_of):
     assert stated.lower_bound == ledger.if_fixed_in_advance(DELTA).lower_bound
     assert stated.profile()(stated.epsilon) <= DELTA * 1.001
     assert ledger.guarantee(1e-6).epsilon == epsilon(ROUNDS, 1e-6)
-    assert ledger_of(replace(PLAN, most=()), range(60)).guarantee(DELTA) == stated  # rounds like the first one
+    assert (
+        ledger_of(replace(PLAN, largest_charges=()), range(60)).guarantee(DELTA) == stated
+    )  # rounds like the first one
 
 
 def test_all_planned_rounds_state_what_they_are(ledger_of):
     stated = ledger_of(PLAN, range(ROUNDS)).guarantee(DELTA)
-    assert stated == guarantee(PLAN.most[0], delta=DELTA, units=CLIENTS)
+    assert stated == guarantee(PLAN.largest_charges[0], delta=DELTA, units=CLIENTS)
     again = ledger_of(PLAN, [*range(ROUNDS), 7]).guarantee(DELTA)
     assert again.epsilon == epsilon(ROUNDS + 1)
     assert any("1 rounds were charged again" in note for note in again.notes)
@@ -87,7 +89,7 @@ def test_rounds_charged_again_are_named_where_the_plan_does_not_cover_them(ledge
 
 @pytest.mark.parametrize("skips", [False, True])
 def test_rounds_that_the_caller_left_out_are_an_early_end_and_lost_ones_are_none(ledger_of, skips):
-    ledger = ledger_of(replace(PLAN, skips=skips), range(ROUNDS - 1))
+    ledger = ledger_of(replace(PLAN, may_skip_rounds=skips), range(ROUNDS - 1))
     Ledger.resume(ledger.path).record(Aborted(round=ROUNDS - 1, reason="too few"))
     stated = Ledger.read(ledger.path).guarantee(DELTA)
     assert stated.epsilon == epsilon(ROUNDS if skips else ROUNDS - 1)
@@ -110,7 +112,7 @@ def test_a_budget_is_stated_where_it_is_less_than_the_plan_or_the_run_was_prolon
 
 
 def test_a_statement_is_never_below_the_releases(ledger_of):
-    quiet = Planned(rounds=ROUNDS, most=(Composed(parts=((ROUND, 1),)),), epsilon=0.1, delta=DELTA)
+    quiet = Planned(rounds=ROUNDS, largest_charges=(Composed(parts=((ROUND, 1),)),), epsilon=0.1, delta=DELTA)
     assert ledger_of(quiet, range(60)).guarantee(DELTA).epsilon == epsilon(60)
 
 
@@ -140,7 +142,7 @@ def test_records_state_the_worst_client_in_all_rounds(tmp_path):
         )
         for q in (0.1, 0.02)
     )
-    plan = Planned(rounds=5, most=tuple(Composed(parts=((step, 20),)) for step in (large, small)))
+    plan = Planned(rounds=5, largest_charges=tuple(Composed(parts=((step, 20),)) for step in (large, small)))
     header = Header(unit="record", clients=9, randomness="secure", plan=plan)
     ledger = Ledger.create(tmp_path / "l.jsonl", header)
     steps = (Steps(mechanism=large, count=4, clients=(0, 1)),)
@@ -154,8 +156,8 @@ def test_records_state_the_worst_client_in_all_rounds(tmp_path):
     "plan",
     [
         PLAN,
-        replace(PLAN, most=()),
-        Planned(epsilon=2.0, delta=1e-5, skips=True),
+        replace(PLAN, largest_charges=()),
+        Planned(epsilon=2.0, delta=1e-5, may_skip_rounds=True),
         replace(PLAN, epsilon=1.5, delta=1e-4),
     ],
 )
@@ -229,7 +231,7 @@ def test_stating_what_was_spent_at_an_end_chosen_by_looking_fails_with_7_51_delt
     spent = profiles(probabilities)
     assert spent[-1] == pytest.approx(0.6303, rel=1e-3)
     assert game(lambda done: spent[done - 1], probabilities) == pytest.approx(7.51, abs=0.02)
-    ledger = ledger_of(replace(PLAN, most=(Composed(parts=((GOLDEN, ROUNDS),)),)), range(60), GOLDEN)
+    ledger = ledger_of(replace(PLAN, largest_charges=(Composed(parts=((GOLDEN, ROUNDS),)),)), range(60), GOLDEN)
     stated = ledger.guarantee(DELTA, with_lower_bound=False).epsilon
     fixed = ledger.if_fixed_in_advance(DELTA, with_lower_bound=False).epsilon
     assert fixed == pytest.approx(spent[59], rel=2e-3)

@@ -51,7 +51,7 @@ def test_a_small_delta_allows_units_alone(tmp_path):
         project.charge(release(number, sampled), run="a")
     with pytest.raises(BudgetSpent, match="not bought before"):
         project.charge(release(0, scheduled), run="b")
-    with pytest.raises(BudgetSpent, match="Only rounds equal to the unit can be charged"):
+    with pytest.raises(BudgetSpent, match="Only rounds with at least the unit's noise"):
         project.begin([scheduled] * 10, run="b")
     units, left = project.units
     assert left == units - 3

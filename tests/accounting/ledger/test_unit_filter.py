@@ -371,7 +371,7 @@ def test_coins_without_a_loss_distribution_are_units_alone(tmp_path):
     assert left == units - 1 > 1
     assert accountant.epsilon(many, delta=1e-4) <= 3.0 < accountant.epsilon(many.then(coins, 1), delta=1e-4)
     other = subsample(Gaussian(noise_multiplier=9.0, adjacency="zero-out"), PoissonSampling(probability=0.1))
-    with pytest.raises(BudgetSpent, match="Only rounds equal to the unit"):
+    with pytest.raises(BudgetSpent, match="Only rounds with at least the unit's noise"):
         project.begin([other] * 3, run="b")
 
 

@@ -77,7 +77,7 @@ def test_exact_or_over_by_the_rule(kind, data):
     if sum_exists(random_circle(ids, terms["neighbours"], 7), ids, lost, threshold):
         result = play(kind, ids, rows, lost, **terms)
         inside = [place for place, one in enumerate(ids) if REACHES[lost.get(int(one))] > 2]
-        assert result.included.tolist() == ids[inside].tolist()
+        assert result.included_clients.tolist() == ids[inside].tolist()
         assert result.total.tolist() == (rows[inside].sum(axis=0, dtype=np.uint64) % (1 << bits)).tolist()
     else:
         with pytest.raises(SecureSumAborted, match=r"answered.* needed"):
@@ -120,7 +120,7 @@ def test_a_sum_in_two_parts_is_not_given(kind):
     with pytest.raises(SecureSumAborted, match="no masks connect"):
         play(kind, ids, rows, lost, neighbours=4, threshold=0.51)
     alone = {one: step for one, step in lost.items() if one != graph.circle[8]}
-    assert len(play(kind, ids, rows, alone, neighbours=4, threshold=0.51).included) == 11
+    assert len(play(kind, ids, rows, alone, neighbours=4, threshold=0.51).included_clients) == 11
 
 
 @KINDS

@@ -37,7 +37,7 @@ def expected(ids, rows, lost, bits):
 
 def check(result, ids, rows, lost, bits):
     included, total = expected(ids, rows, lost, bits)
-    assert result.included.tolist() == included
+    assert result.included_clients.tolist() == included
     assert result.total.dtype == np.uint32
     assert result.total.tolist() == total
 

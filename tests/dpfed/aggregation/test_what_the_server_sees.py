@@ -127,7 +127,7 @@ def test_a_late_row_is_refused_and_stays_uniform():
     own = np.empty(SIZE, left.dtype)
     MaskStream(round_.client[6]._own_seed, own.dtype).fill_buffer(own)
     np.testing.assert_array_equal((left - own) & ((1 << BITS) - 1), 5)  # the test took off what the server can take off
-    assert round_.server.close().included.tolist() == [0, 3, 9]
+    assert round_.server.close().included_clients.tolist() == [0, 3, 9]
 
 
 def test_fault_no_mask_of_its_own(monkeypatch):

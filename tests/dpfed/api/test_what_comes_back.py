@@ -86,6 +86,39 @@ def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
+def test_the_figure_of_a_run_on_axes_of_a_caller(done, tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    assert len(done.plot(tmp_path / "run.png").axes) == 3  # the run is private
+    assert (tmp_path / "run.png").stat().st_size > 1000
+    mine = Figure()
+    panels = mine.subplots(1, 4)
+    assert done.plot(ax=panels[:3]) is mine
+    assert [len(one.lines) > 0 for one in panels] == [True, True, True, False]
+    assert panels[2].lines[0].get_ydata()[-1] == pytest.approx(done.summary["epsilon"])
+
+
+def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from dpfed.report.figures import audit, audit_run, experiment
+
+    mine = Figure()
+    panels = mine.subplots(1, 8)
+    at, rates = np.arange(1, 9), np.linspace(0, 1, 9)
+    curve = experiment.Curve(name="a", rounds=at, megabytes=0.1 * at, accuracies=np.ones((2, 8)))
+    assert experiment.plot_curves([curve], ax=panels[:2]) is mine
+    point = experiment.Point(name="a", x=1.0, mean=0.5, std=0.1)
+    assert experiment.plot_over_axis([point], xlabel="x", ylabel="y", ax=panels[2]) is mine
+    assert audit.plot_audit(rates, 0.5 * rates, rates, 1 - rates, [], ax=panels[3:5]) is mine
+    sizes = audit_run.CohortSizes(sizes=[3, 4, 4], smallest_size=2, mass=np.array([0.2, 0.3, 0.5]))
+    assert audit_run.plot_audit(None, None, sizes, ax=panels[5:]) is mine
+    assert [len(one.lines) > 0 for one in panels] == [True, True, True, True, True, False, False, True]
+    assert not mine.legends  # a legend beside the whole figure would be among the caller's panels
+
+
 def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("pandas")

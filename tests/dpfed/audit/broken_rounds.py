@@ -64,7 +64,7 @@ def shares_too_small():
 
 def no_clip_after_the_scale():
     twin = case("fed-smp-randk")
-    scale = twin.one.projection.scale
+    scale = twin.one_round.projection.scale
     return twin, twin.replacing(Clip, lambda clip: ClipsBeforeTheScale(scale=scale))
 
 
@@ -117,7 +117,7 @@ def chosen_before_the_noise():
 
 def noise_for_fewer_entries():
     twin = _top_of_noisy()
-    return twin, with_less_noise(twin, math.sqrt(KEPT / twin.one.method.clients.course.size))
+    return twin, with_less_noise(twin, math.sqrt(KEPT / twin.one_round.method.clients.course.size))
 
 
 OF_THE_MASK = (
@@ -139,7 +139,7 @@ def no_floor_where_coins_are_drawn():
 
 def no_clip_of_scalars():
     twin = case("fedscalar", "method.shared=true", "method.options.projections=1")
-    norm = twin.one.state.clip_norm
+    norm = twin.one_round.state.clip_norm
     early = twin.replacing(Project, lambda project: ClipsBeforeTheMap(**fields_of(project), norm=norm))
     return twin, early.replacing(Clip, lambda clip: Unbounded())
 
@@ -221,7 +221,7 @@ def _with_sampler(sound, wrong):
 def public_samples_of_clients():
     """The first of the clients' samples are called public."""
     twin = case("fed-smp-topk")
-    clients = twin.one.method.clients
+    clients = twin.one_round.method.clients
 
     def theirs(choice):
         mine = clients.partition.indices[: len(choice.labels)]

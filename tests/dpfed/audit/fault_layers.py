@@ -45,7 +45,7 @@ class Case:
     broken: Callable[[Method], Method] = lambda method: method
 
     @property
-    def one(self):
+    def one_round(self):
         """The round with its own randomness."""
         return replace(self.sound, method=self.broken(self.sound.method))
 
@@ -96,7 +96,7 @@ class Fault:
 
     def epsilons(self) -> tuple[float, float]:
         """Claimed and true, at DELTA."""
-        claim = claim_of_round(self.make()[1].one, DELTA)
+        claim = claim_of_round(self.make()[1].one_round, DELTA)
         if self.epsilon is not None:
             return self.claimed or claim.epsilon, self.epsilon
         return claim.epsilon, gaussian.smallest_epsilon(DELTA, mu=self.shift * claim.mu)
@@ -117,8 +117,8 @@ def worlds(pair, trials):
     """The claimed profile against trials of one pair of neighbours."""
 
     def alarm(case, seed, trials=trials):
-        claim = claim_of_round(case.one, DELTA)
-        (chosen,) = [one for one in pairs_for_claim(case.one, claim, case.layout) if one.name == pair]
+        claim = claim_of_round(case.one_round, DELTA)
+        (chosen,) = [one for one in pairs_for_claim(case.one_round, claim, case.layout) if one.name == pair]
         world = TwoWorlds.prepare(case.drawing_from(RandomnessByCallOrder(seed)), claim, chosen)
         tests, _ = pair_tests(TrialShare(pair=world, trials=trials, alpha=ALPHA))
         return any(test.rejected for test in tests)
@@ -130,16 +130,16 @@ def check(name, trials=0, unit="draws"):
     """One of the cheap checks."""
 
     def alarm(case, seed, trials=trials):
-        claim = claim_of_round(case.one, DELTA)
+        claim = claim_of_round(case.one_round, DELTA)
         fresh, own = (
             case.drawing_from(RandomnessByCallOrder(seed)),
             case.drawing_from(Simulated(seeds=Seeds(root=seed))),
         )
-        size = case.one.method.clients.course.size
+        size = case.one_round.method.clients.course.size
         found = {
-            "empty round": lambda: round_checks.empty_round_check(case.one, claim),
-            "public map": lambda: public_map_check(case.one),
-            "sampler": lambda: sampler_check(case.one.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
+            "empty round": lambda: round_checks.empty_round_check(case.one_round, claim),
+            "public map": lambda: public_map_check(case.one_round),
+            "sampler": lambda: sampler_check(case.one_round.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
             "norm": lambda: norm_check(fresh, claim, size),
             "floor": lambda: bound_checks.floor_check(fresh, claim, size),
             "seeds": lambda: noise_checks.seeds_check(own, claim, size),
@@ -157,14 +157,14 @@ def two_rounds(trials):
     """What two rounds tell together of a client in the first: the difference of their sums, at twice the charge."""
 
     def alarm(case, seed, trials=trials):
-        claim = claim_of_round(case.one, DELTA)
+        claim = claim_of_round(case.one_round, DELTA)
         profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
-        size = case.one.method.clients.course.size
+        size = case.one_round.method.clients.course.size
         loud, zeros = torch.full((size,), 10.0), torch.zeros(size)
         scores = [[], []]
         for trial in range(trials):
             one = case.drawing_from(Simulated(seeds=Seeds(root=trials * seed + trial)))
-            rounds = [WholeRounds(one=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
+            rounds = [WholeRounds(one_round=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
             updates = (loud if trial % 2 else zeros, zeros)
             first, second = (
                 one.released_sum(one.run(one.moves(update, zeros), one.smallest_cohort()))
@@ -185,8 +185,8 @@ def sampled_worlds(trials, *, clients=20, cohort=2):
     """All others at -C, one at +C or not there: the cohort is drawn in every trial by the sampler that runs."""
 
     def alarm(case, seed, trials=trials):
-        sampler, stream = case.one.method.sampler, RandomnessByCallOrder(seed)
-        claim = claim_of_round(case.one, DELTA)
+        sampler, stream = case.one_round.method.sampler, RandomnessByCallOrder(seed)
+        claim = claim_of_round(case.one_round, DELTA)
         q = sampler.law.probability
         profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))
         scores = []

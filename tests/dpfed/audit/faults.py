@@ -18,7 +18,7 @@ from .fault_layers import DELTA, Fault, Z, check, sampled_worlds, secure_draws, 
 
 def _source(case):
     """The planted source; None: the package's."""
-    own = case.one.method.randomness
+    own = case.one_round.method.randomness
     return own if isinstance(own, FromASeed) else None
 
 

@@ -91,7 +91,7 @@ def test_the_law_of_several_cohorts_is_that_of_enumeration():
             tails[total] = tails.get(total, 0.0) + chance
             far[distance] = far.get(distance, 0.0) + chance
         for mass, shift, exact in (
-            (law.mass, rounds * law.first, tails),
+            (law.mass, rounds * law.smallest_size, tails),
             (cohort_distribution.distance_distribution(law, centre), 0, far),
         ):
             for observed, chance in exact.items():

@@ -63,4 +63,4 @@ def test_randomness_that_cannot_be_replaced_is_refused():
 
     drawing = case("dp-fedavg").changing(lambda stages: with_after(stages, GaussianNoise, DrawsByItself()))
     with pytest.raises(TypeError, match="DrawsByItself: draws from a source of randomness that cannot be replaced"):
-        drawing.one.with_randomness(RandomnessByCallOrder(0))
+        drawing.one_round.with_randomness(RandomnessByCallOrder(0))

@@ -34,7 +34,7 @@ class RoundAsFunction:
     """A round as a function of (moves, cohort) that returns the released sum, random anew in every call."""
 
     def __init__(self, one):
-        self._rounds = WholeRounds(one=one)
+        self._rounds = WholeRounds(one_round=one)
 
     def outputs(self, inputs, which, seeds):
         seen = []
@@ -64,17 +64,20 @@ def with_known_scores(prepared, claim):
 
 def found_by_both(made, seed, monkeypatch):
     """True for the round's audit, and for that of the round as a function, if the trials refute the claim."""
-    claim = claim_of_round(made.one, DELTA)
+    claim = claim_of_round(made.one_round, DELTA)
     pairs = pairs_for_claim(made.sound, claim, made.layout)[:1]
     worlds = [TwoWorlds.prepare(made.drawing_from(RandomnessByCallOrder(seed)), claim, pair) for pair in pairs]
     shares = shares_of_trials(worlds, trials=TRIALS, alpha=ALPHA, seed=seed)
     by_round = any(test.rejected for share in shares for test in pair_tests(share)[0])
-    rounds = WholeRounds(one=made.sound)
+    rounds = WholeRounds(one_round=made.sound)
     inputs = [
         Worlds(
             name=world.pair.name,
-            one=(rounds.moves(world.pair.one, world.pair.rest), rounds.cohort(False)),
-            other=(rounds.moves(world.pair.other, world.pair.rest), rounds.cohort(world.pair.other is None)),
+            one=(rounds.moves(world.pair.tested_update, world.pair.common_update), rounds.cohort(False)),
+            other=(
+                rounds.moves(world.pair.neighbour_update, world.pair.common_update),
+                rounds.cohort(world.pair.neighbour_update is None),
+            ),
         )
         for world in (share.pair for share in shares)
     ]

@@ -58,14 +58,14 @@ def test_every_stage_draws_from_the_new_source_the_count_of_an_adaptive_clip_too
 def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
     one = made("dp-fedavg").without_noise
     moves = torch.randn(4, one.method.clients.course.size, generator=torch.Generator().manual_seed(0))
-    done = WholeRounds(one=one).run(moves, np.arange(4))
+    done = WholeRounds(one_round=one).run(moves, np.arange(4))
     assert sorted(done.uploads) == [0, 1, 2, 3]
     given, arrived = (torch.stack([done.uploads[k][end] for k in range(4)]) for end in (0, 1))
     uploaded = one.upload(moves, np.arange(4))
     assert torch.equal(given, uploaded.bounded)
     assert torch.equal(arrived, uploaded.arrived)
     torch.testing.assert_close(done.total, arrived.sum(dim=0))
-    torch.testing.assert_close(done.moved, done.total)
+    torch.testing.assert_close(done.sum_of_moves, done.total)
     assert done.follows_rule
 
 
@@ -77,8 +77,8 @@ def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
         done = sound(*given, **more)
         return replace(done, state=replace(done.state, clip_norm=1.01 * done.state.clip_norm))
 
-    rounds = [WholeRounds(one=made("dp-fedavg", *settings)) for settings in ((), ADAPTIVE)]
-    zeros = torch.zeros(4, rounds[0].one.method.clients.course.size)
+    rounds = [WholeRounds(one_round=made("dp-fedavg", *settings)) for settings in ((), ADAPTIVE)]
+    zeros = torch.zeros(4, rounds[0].one_round.method.clients.course.size)
     assert all(one.run(zeros, np.arange(4)).follows_rule for one in rounds)
     monkeypatch.setattr(whole_round, "run_round", moving)
     assert not any(one.run(zeros, np.arange(4)).follows_rule for one in rounds)

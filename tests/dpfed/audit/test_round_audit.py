@@ -188,10 +188,10 @@ def test_no_pair_may_be_farther_apart_without_noise_than_is_claimed():
     """Planted: rand-k is clipped before its scale. No trial is needed; pairs of uneven entries are measured as well."""
     found = []
     for made in no_clip_after_the_scale():
-        claim = claim_of_round(made.one, 1e-5)
+        claim = claim_of_round(made.one_round, 1e-5)
         one = made.drawing_from(RandomnessByCallOrder(3))
-        worlds = [TwoWorlds.prepare(one, claim, pair) for pair in pairs_for_claim(made.one, claim, made.layout)]
-        assert sum(world.pair.screened for world in worlds) == 6
+        worlds = [TwoWorlds.prepare(one, claim, pair) for pair in pairs_for_claim(made.one_round, claim, made.layout)]
+        assert sum(world.pair.needs_pilot for world in worlds) == 6
         found.append(round_checks.distance_check(one, claim, worlds).passed)
         tried = {share.pair.pair.name for share in shares_of_trials(worlds, trials=1_000, alpha=0.05, seed=1)}
         assert len(tried) == len(worlds) - 6 or not found[-1]
@@ -203,8 +203,8 @@ def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does()
     """Planted: rand-k is clipped before its scale, so that one entry moves the sum 2.5 times too far; 160 trials."""
     found = []
     for made in no_clip_after_the_scale():
-        claim = claim_of_round(made.one, 1e-5)
-        (pair,) = [one for one in pairs_for_claim(made.one, claim, made.layout) if one.name == "one entry"]
+        claim = claim_of_round(made.one_round, 1e-5)
+        (pair,) = [one for one in pairs_for_claim(made.one_round, claim, made.layout) if one.name == "one entry"]
         world = TwoWorlds.prepare(made.drawing_from(RandomnessByCallOrder(3)), claim, pair)
         found += pair_tests(TrialShare(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
     sound, broken = found

@@ -20,7 +20,7 @@ ORDER = (*SMALL, "federation.sampling=cyclic", "privacy.buffers=2")
 
 
 def stream(settings, rounds=6, noise=0.7):
-    return RepeatedRounds(one=round_of(build(audited_configuration("dp-fedavg", settings, noise))), rounds=rounds)
+    return RepeatedRounds(one_round=round_of(build(audited_configuration("dp-fedavg", settings, noise))), rounds=rounds)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_what_was_spent_in_place_of_the_budget_fails(early, tmp_path):
     )
     assert failed(folder) == {"epsilon follows from the ledger"}
     found = {one.name: one.detail for one in audit_run(folder, confidence=SURE).checks}
-    assert "less than the planned epsilon" in found["epsilon follows from the ledger"]
+    assert "less than the epsilon of the plan or budget" in found["epsilon follows from the ledger"]
 
 
 @pytest.mark.parametrize("plan", [{"rounds": 4}, {"epsilon": 0.48}, {"delta": 0.011}, {"most": ()}])

@@ -175,7 +175,7 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
     walk.place_weights(clients, 0)
     walk.step(clients, 0, (-ratio * n).repeat(clients, 1))
     walk.place_weights(clients, 1)
-    seen = walk.room / n
+    seen = walk.weights / n
     low = -1.0 if signed else 0.0
     clipped = ratio.clamp(low, 1.0)
     chance = (clipped - low) / (1 - low)

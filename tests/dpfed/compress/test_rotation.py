@@ -72,8 +72,8 @@ def test_clients_rotate_independently_and_in_any_pieces(monkeypatch):
 def test_blocks_hold_every_coordinate_once(largest):
     for dimension in [*range(1, 300), 1023, 1024, 1025, 1026, 65_535, 65_537, 99_999]:
         cut = list(blocks(dimension, largest))
-        assert [one.first for one in cut] == [0, *itertools.accumulate(one.length for one in cut)][:-1]
-        assert [one.first for one in cut] == [0, *itertools.accumulate(one.size for one in cut)][:-1]
+        assert [one.start for one in cut] == [0, *itertools.accumulate(one.length for one in cut)][:-1]
+        assert [one.start for one in cut] == [0, *itertools.accumulate(one.size for one in cut)][:-1]
         assert sum(one.length for one in cut) == dimension
         assert all(one.size in (1, *(64 << k for k in range(11))) and one.length <= one.size <= largest for one in cut)
         assert sum(one.size + 32 for one in cut) - dimension <= 350 + 32 * (dimension // largest)

@@ -24,7 +24,7 @@ def groups_of(low, span, alphabet=300):
 )
 def test_how_many_are_coded_at_once(span, together):
     groups = groups_of(0, span)
-    assert (groups.span, groups.together) == (span, together)
+    assert (groups.span, groups.per_number) == (span, together)
     assert span**together <= 6561 or together == 1
 
 
@@ -36,10 +36,10 @@ def test_numbers_have_the_symbols_as_digits(low, span, count, dtype):
     symbols = np.random.default_rng(count).integers(low, low + span, count).astype(dtype)
     fill = low + span - 1
     numbers = groups.join_symbols(symbols, fill=fill)
-    padded = symbols.tolist() + [fill] * (-count % groups.together)
+    padded = symbols.tolist() + [fill] * (-count % groups.per_number)
     expected = [
-        sum((symbol - low) * span**place for place, symbol in enumerate(padded[first : first + groups.together]))
-        for first in range(0, len(padded), groups.together)
+        sum((symbol - low) * span**place for place, symbol in enumerate(padded[first : first + groups.per_number]))
+        for first in range(0, len(padded), groups.per_number)
     ]
     assert numbers.tolist() == expected
     np.testing.assert_array_equal(groups.split_numbers(np.array(expected, dtype=np.uint16), count, fill=fill), symbols)
@@ -67,7 +67,7 @@ def test_one_symbol_alone_has_a_neighbour(counts):
 @pytest.mark.parametrize("counts", [[1, 1], [3, 100_000, 17], [1 << 24, 1, 0, 5], [7, 0, 0, 0, 0, 1, 9]])
 def test_weights_are_products_of_shares(counts):
     """Rounded down from the exact fractions; a share and three products are off by 2^-50 of themselves at most."""
-    together = SymbolGroups.of(np.array(counts)).together
+    together = SymbolGroups.of(np.array(counts)).per_number
     weights = group_weights(np.array(counts), together)
     assert weights.sum() < 1 << 53
     total = sum(counts)
@@ -86,6 +86,6 @@ def test_a_far_symbol_costs_one_at_a_time_but_is_read_back():
         symbols[::3], symbols[777] = 1, alphabet - 1
         field = SymbolField(alphabet=alphabet, count=len(symbols))
         block = field.write(symbols)
-        assert SymbolGroups.of(np.bincount(symbols, minlength=alphabet)).together == together
+        assert SymbolGroups.of(np.bincount(symbols, minlength=alphabet)).per_number == together
         assert block.coded
         np.testing.assert_array_equal(field.read(Reader(content=block.content)), symbols)

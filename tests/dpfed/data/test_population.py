@@ -32,7 +32,7 @@ def holdings(*rows):
 
 REST = [5, 6, 7, 8, 9, 10, 11]
 HELD = holdings([0, 1, 2], [3, 4], [], REST)
-POOL = Resampled(samples=12, clients=1_000_000, each=5, seeds=Seeds(root=3))
+POOL = Resampled(samples=12, clients=1_000_000, samples_per_client=5, seeds=Seeds(root=3))
 
 
 def of(dataset=DATA, held=HELD, *, key=KEY, unit="client", on_nodes=False):
@@ -71,7 +71,7 @@ def test_every_sample_label_and_holder_counts():
 
 def test_rules_are_known_by_their_terms():
     assert of(held=POOL) == of(held=replace(POOL))
-    others = [replace(POOL, seeds=Seeds(root=4)), replace(POOL, clients=999_999), replace(POOL, each=6)]
+    others = [replace(POOL, seeds=Seeds(root=4)), replace(POOL, clients=999_999), replace(POOL, samples_per_client=6)]
     assert len({of(held=one) for one in (POOL, *others)}) == 4
 
 

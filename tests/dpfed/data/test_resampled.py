@@ -15,14 +15,14 @@ from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
-POOL = Resampled(samples=600, clients=1_000_000, each=10, seeds=Seeds(root=4))
+POOL = Resampled(samples=600, clients=1_000_000, samples_per_client=10, seeds=Seeds(root=4))
 
 
 def test_a_clients_rows_depend_on_the_seed_and_its_id_only():
-    few = Resampled(samples=600, clients=1000, each=10, seeds=Seeds(root=4))
+    few = Resampled(samples=600, clients=1000, samples_per_client=10, seeds=Seeds(root=4))
     assert np.array_equal(few.of(999), POOL.of(999))
     assert not np.array_equal(POOL.of(998), POOL.of(999))
-    other = Resampled(samples=600, clients=1000, each=10, seeds=Seeds(root=5))
+    other = Resampled(samples=600, clients=1000, samples_per_client=10, seeds=Seeds(root=5))
     assert not np.array_equal(other.of(999), POOL.of(999))
 
 
@@ -53,7 +53,7 @@ def test_batches_are_made_of_the_clients_rows():
 
 def test_a_population_of_a_million_takes_no_memory():
     tracemalloc.start()
-    many = Resampled(samples=600, clients=1_000_000, each=10, seeds=Seeds(root=4))
+    many = Resampled(samples=600, clients=1_000_000, samples_per_client=10, seeds=Seeds(root=4))
     assert (many.total, many.largest_row, len(many.sizes)) == (10_000_000, 599, 1_000_000)
     many.rows_at(np.arange(100), np.zeros((100, 5), dtype=np.int64))
     peak = tracemalloc.get_traced_memory()[1]
@@ -63,15 +63,15 @@ def test_a_population_of_a_million_takes_no_memory():
 
 def test_labels_are_counted_as_of_a_usual_partition():
     labels = np.arange(600) % 7
-    some = Resampled(samples=600, clients=5, each=10, seeds=Seeds(root=4))
+    some = Resampled(samples=600, clients=5, samples_per_client=10, seeds=Seeds(root=4))
     counts = some.label_counts(labels, 7)
     assert counts.tolist() == [np.bincount(labels[some.of(i)], minlength=7).tolist() for i in range(5)]
 
 
-@pytest.mark.parametrize("wrong", [{"each": 0}, {"samples": 0}, {"clients": 0}])
+@pytest.mark.parametrize("wrong", [{"samples_per_client": 0}, {"samples": 0}, {"clients": 0}])
 def test_an_empty_pool_client_or_population_is_refused(wrong):
     with pytest.raises(ConfigError, match="at least 1"):
-        Resampled(**{"samples": 3, "clients": 3, "each": 3, "seeds": Seeds(root=0)} | wrong)
+        Resampled(**{"samples": 3, "clients": 3, "samples_per_client": 3, "seeds": Seeds(root=0)} | wrong)
     with pytest.raises(ConfigError, match=r"clients 0\.\.999999"):
         POOL.of(1_000_000)
 

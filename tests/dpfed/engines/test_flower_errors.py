@@ -44,7 +44,7 @@ def broken(monkeypatch):
 
 
 def diverge(walk):
-    walk.room.fill_(torch.nan)
+    walk.weights.fill_(torch.nan)
     if hasattr(walk, "_scores"):
         walk._scores.fill_(torch.nan)
 

@@ -227,7 +227,7 @@ def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tm
 def test_a_run_that_is_asked_to_end_ends_after_its_round_and_goes_on(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
     serve_run(grid(chosen), chosen, tmp_path / "whole")
-    with pytest.raises(RunInterrupted, match="after round 2 of 4, which is saved"):
+    with pytest.raises(RunInterrupted, match="interrupted after round 2 of 4; all finished rounds are saved"):
         serve_run(grid(chosen), chosen, tmp_path / "run", stop=iter([False, False, True]).__next__)
     assert len(Ledger.read(tmp_path / "run/ledger.jsonl").releases) == 2
     serve_run(grid(chosen), chosen, tmp_path / "run", resume=True)

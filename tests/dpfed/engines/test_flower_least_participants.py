@@ -123,7 +123,7 @@ def test_whoever_drops_one_too_many_at_any_step_gets_no_sum(hostile, lie):
 def test_as_many_as_the_noise_is_sized_for_are_summed(hostile):
     """The same conversation with 18: nothing but the number was refused above."""
     summed = hostile().sum(range(20), uploads=range(18))
-    assert summed.included.tolist() == list(range(18))
+    assert summed.included_clients.tolist() == list(range(18))
 
 
 def test_over_a_graph_of_few_neighbours_the_sum_is_refused_by_those_who_lack_nobody(hostile):

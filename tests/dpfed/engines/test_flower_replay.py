@@ -155,7 +155,7 @@ def test_sound_apps_pass(app):
     assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.pairs if one.outcome == "pass" and one.pair.clients]
     assert len(tested) >= 4
-    assert all(one.seen.mechanisms >= 3 and one.seen.altered for one in tested)
+    assert all(one.findings.mechanisms >= 3 and one.findings.altered_values for one in tested)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def not_clipped():
 def test_a_run_in_the_simulation_passes(settings):
     found = replay(simulated(settings))
     assert found.verdict == "pass", found.as_text()
-    assert sum(one.seen.rows > 0 for one in found.pairs) >= 12
+    assert sum(one.findings.rows > 0 for one in found.pairs) >= 12
 
 
 @pytest.mark.parametrize(
@@ -283,4 +283,4 @@ def test_an_app_in_the_simulation_of_flower_is_seen():
 
     found = replay(Simulated())
     assert found.verdict == "pass", found.as_text()
-    assert all(one.seen.mechanisms >= 2 for one in found.pairs)
+    assert all(one.findings.mechanisms >= 2 for one in found.pairs)

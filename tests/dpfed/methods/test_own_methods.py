@@ -112,7 +112,10 @@ def test_a_scheme_with_the_name_of_a_method_is_refused():
         (lambda s: s.nothing, "its function raises AttributeError"),
         (lambda s: Stages(s.encode(stages.SendAll(size=s.size))), "must begin with Project"),
         (lambda s: Stages(Project(choice=stages.SendAll(size=s.size))), "0 stages have a wire"),
-        (lambda s: Stages(Project(choice=stages.SendAll(size=s.size)), object()), "object must have both halves, client and server"),
+        (
+            lambda s: Stages(Project(choice=stages.SendAll(size=s.size)), object()),
+            "object must have both halves, client and server",
+        ),
     ],
 )
 def test_a_function_that_gives_no_chain_is_one_error(honest, makes, words):

@@ -38,7 +38,7 @@ def scores(folder):
 
 
 def test_every_canary_has_one_round_and_a_fair_coin():
-    canaries = Canaries(count=4000, first=100, rounds=7, size=5, seeds=Seeds(root=1))
+    canaries = Canaries(count=4000, first_id=100, rounds=7, size=5, seeds=Seeds(root=1))
     rounds = [canaries.canaries_of_round(t) for t in range(7)]
     present, absent = (np.concatenate([one[side] for one in rounds]) for side in (0, 1))
     assert sorted([*present, *absent]) == list(range(100, 4100))
@@ -47,7 +47,7 @@ def test_every_canary_has_one_round_and_a_fair_coin():
 
 
 def test_directions_are_of_one_length_and_each_canarys_own():
-    canaries = Canaries(count=3, first=0, rounds=1, size=1000, seeds=Seeds(root=1))
+    canaries = Canaries(count=3, first_id=0, rounds=1, size=1000, seeds=Seeds(root=1))
     rows = canaries.updates(np.array([0, 1, 2]), torch.device("cpu"))
     torch.testing.assert_close(rows.norm(dim=1), torch.full((3,), LOUD))
     assert torch.equal(canaries.updates(np.array([1]), torch.device("cpu"))[0], rows[1])

@@ -55,7 +55,7 @@ DRAWS = {
     "fixed number of uploads": (kept, 1),
     "others that fill up": (filled, 1),
     "dropouts": (included(probability=0.3), 0),
-    "dropouts at a step": (included(probability=0.3, at=ProtocolStep.UPLOAD), 0),
+    "dropouts at a step": (included(probability=0.3, before_step=ProtocolStep.UPLOAD), 0),
     "a number of dropouts": (
         included(lost={ProtocolStep.UNMASK: 20, ProtocolStep.SHARE: 9, ProtocolStep.LATE: 9, ProtocolStep.UPLOAD: 9}),
         1,
@@ -108,7 +108,7 @@ def test_survivors_of_a_sum_of_all_clients_differ_by_the_removed_client_alone():
         return set(cohort[generator.random(len(cohort)) >= 0.3].tolist())
 
     def by_id(cohort, number, seed):
-        setting = {"probability": 0.3, "at": ProtocolStep.UPLOAD, "population": 100}
+        setting = {"probability": 0.3, "before_step": ProtocolStep.UPLOAD, "population": 100}
         gone = Dropouts(randomness=Simulated(seeds=Seeds(root=seed)), **setting).draw(cohort, number)
         return set(cohort.tolist()) - set(gone)
 

@@ -49,7 +49,7 @@ def test_every_colour_of_a_picture_follows_the_page(tmp_path):
         MetricsLine(round=i, scores={"test_accuracy": 0.1 * i}, epsilon=0.2 * i, uplink_megabytes=i)
         for i in range(1, 9)
     ]
-    group = plot_run("a", lines, None)
+    group = inline_svg(plot_run("a", lines))
     assert [panel.caption for panel in group.panels] == [
         "Test accuracy, %",
         "Test accuracy, %",
@@ -57,7 +57,7 @@ def test_every_colour_of_a_picture_follows_the_page(tmp_path):
     ]
     at, scores = np.arange(1, 9), np.arange(8.0)
     curves = [Curve(name=name, rounds=at, megabytes=0.1 * at, accuracies=scores[None] + k) for k, name in NAMES]
-    several = plot_curves(curves, tmp_path / "curves.png")
+    several = inline_svg(plot_curves(curves))
     assert [entry.name for entry in several.legend] == [name for _, name in NAMES]
     for one in (*group.panels, *several.panels):
         assert "var(--c0)" in one.picture

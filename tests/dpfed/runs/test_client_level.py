@@ -265,7 +265,7 @@ def test_a_loop_of_integers_of_unknown_size_states_rounds_like_its_first(tmp_pat
     private = level(tmp_path, rounds=4, noise="discrete-gaussian")
     step = next(private.rounds())
     step.release(rows(step))
-    assert not Ledger.read(private.ledger).header.plan.most
+    assert not Ledger.read(private.ledger).header.plan.largest_charges
     assert private.guarantee().epsilon == _after(private, 4)
 
 

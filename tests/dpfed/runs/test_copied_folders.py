@@ -129,8 +129,8 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
         if kind == "schedule":
             assert max(charges(project).values()) == 1
         read = Ledger.read(now.path / "ledger.jsonl")
-        marks += len(read.entries) > len(read.standing)
-        assert len(read.entries) - len(read.standing) in (0, 2)
+        marks += len(read.entries) > len(read.entries_in_force)
+        assert len(read.entries) - len(read.entries_in_force) in (0, 2)
         assert now.opened(project).interrupted_charges(2) == sum(charges(project).values()) - 2
     assert marks >= 1  # some kill fell between the two lines
 
@@ -187,7 +187,7 @@ def test_a_charge_that_was_taken_back_and_then_paid_is_found(folder, project, mo
     monkeypatch.setattr(Ledger, "record", copied_before)
     book.record(line(1, "schedule"))
     monkeypatch.setattr(Ledger, "record", record)
-    assert len(Ledger.read(copies[0].path / "ledger.jsonl").standing) == 1
+    assert len(Ledger.read(copies[0].path / "ledger.jsonl").entries_in_force) == 1
     with pytest.raises(RunError, match="old copy"):
         copies[0].release(project, "schedule", [])
 

@@ -342,8 +342,8 @@ def test_sound_steps_of_opacus_pass(project):
     found = replay(project())
     assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.pairs if one.pair.clients]
-    assert all(one.outcome == "pass" and one.seen.mechanisms >= 4 and one.seen.altered for one in tested)
-    assert max(one.seen.used for one in tested) > 0.2
+    assert all(one.outcome == "pass" and one.findings.mechanisms >= 4 and one.findings.altered_values for one in tested)
+    assert max(one.findings.largest_used_part for one in tested) > 0.2
 
 
 @pytest.mark.slow_but_one_in(3)

@@ -23,11 +23,11 @@ def test_the_module_is_named(name):
     change, words = NAMED[name]
     plant = next(one for one in NETWORKS if one.name == name)
     found = dpfed.audit.replay(plant, [Pair(HALF, change)])
-    assert words in found.failed.first.made_by, found.as_text()
+    assert words in found.failed.first_difference.made_by, found.as_text()
     assert words in found.as_text()
-    assert found.to_dict()["pairs"][0]["made_by"] == found.failed.first.made_by
+    assert found.to_dict()["pairs"][0]["made_by"] == found.failed.first_difference.made_by
 
 
 def test_of_mixed_records_the_module_is_named():
     found = dpfed.audit.replay(RECORDS[0], [Pair((0,), "far", record=0)])
-    assert "the input of _module.o (Linear)" in found.failed.first.made_by, found.as_text()
+    assert "the input of _module.o (Linear)" in found.failed.first_difference.made_by, found.as_text()

@@ -147,7 +147,7 @@ def test_a_run_of_two_processes_passes():
     found = dpfed.audit.replay(_among_ranks(nothing), 3)
     assert found.verdict == "pass", found.as_text()
     alone = dpfed.audit.replay(_among_ranks(nothing, processes=1), 3)
-    rows = [sum(one.seen.rows for one in audit.pairs) for audit in (found, alone)]
+    rows = [sum(one.findings.rows for one in audit.pairs) for audit in (found, alone)]
     assert rows[0] == rows[1] > 5  # two halves of all who take part, whichever rank trains them
 
 
@@ -235,8 +235,8 @@ def test_any_code_is_audited_through_its_marks():
         return call
 
     assert dpfed.audit.replay(trained(clip=True, look=False)).verdict == "pass"
-    assert dpfed.audit.replay(trained(clip=False, look=False)).failed.first.value == "noise"
-    assert dpfed.audit.replay(trained(clip=True, look=True)).failed.first.value == "model"
+    assert dpfed.audit.replay(trained(clip=False, look=False)).failed.first_difference.value == "noise"
+    assert dpfed.audit.replay(trained(clip=True, look=True)).failed.first_difference.value == "model"
 
 
 def test_outside_an_audit_marks_do_nothing():
