@@ -51,7 +51,8 @@ def sentences() -> list[tuple[str, str]]:
     for path in sorted(
         [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
     ):
-        prose = re.sub(r"```.*?```", "\n\n", path.read_text(), flags=re.DOTALL)
+        prose = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(), flags=re.DOTALL)
+        prose = re.sub(r"```.*?```", "\n\n", prose, flags=re.DOTALL)
         prose = re.sub(r"^ *([|:#(]|---).*$", "\n\n", prose, flags=re.MULTILINE)
         found += [("docs", f"{path.relative_to(ROOT)}: {sentence}") for sentence in split(prose)]
     return found
@@ -79,7 +80,7 @@ def texts_of(source: str) -> Iterator[tuple[str, str]]:
 
 def split(text: str) -> list[str]:
     """Return the sentences of a text that have at least four words."""
-    paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n|\n\s*- ", text))
+    paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n|\n\s*- |\n(?= *\w+: )", text))
     parts = (part for paragraph in paragraphs for part in re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph))
     return [part for part in parts if len(re.findall(r"[A-Za-z]{2,}", part)) >= LEAST_WORDS]
 

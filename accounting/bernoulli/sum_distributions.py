@@ -47,14 +47,16 @@ class SumDivergences:
         t.
         """
         attained = self.attained(np.array([t]))[:, 0]
-        return self._search(np.zeros(len(self.alpha)), [(t, t)], attained * 1e-4, 10**7)
+        return self._certified_growth(np.zeros(len(self.alpha)), [(t, t)], attained * 1e-4, 10**7)
 
     def supremum_minus_slope(self, slope: Floats, farthest: float, tolerance: Floats, most: int) -> Floats:
         """Return an upper bound on sup over j, direction and t <= farthest of the divergence minus slope t^2."""
         cuts = farthest * np.array([0.0, 0.001, 0.03, 0.3, 1.0])
-        return np.maximum(self._search(slope, list(pairwise(cuts)), tolerance, most), 0.0)
+        return np.maximum(self._certified_growth(slope, list(pairwise(cuts)), tolerance, most), 0.0)
 
-    def _search(self, slope: Floats, moves: list[tuple[float, float]], tolerance: Floats, most: int) -> Floats:
+    def _certified_growth(
+        self, slope: Floats, moves: list[tuple[float, float]], tolerance: Floats, most: int
+    ) -> Floats:
         # From -1/2 to 2^n - 1/2, so that halving always splits between two integers.
         end = 2.0 ** (self.cohort - 1).bit_length() - 0.5
         ranges = [(-0.5, end), (-0.5, 0.5), (self.cohort - 1.5, self.cohort - 0.5)]

@@ -264,8 +264,9 @@ def dominated_kernel(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) 
 
 
 def _curve_below_chords(gammas: Floats, curve: Floats, other: Floats) -> Floats:
-    """Return `curve` at the nodes, lowered such that chords are below the curve, and to 0 at the end. other: curve
-    of the exchanged neighbours.
+    """Return `curve` at the nodes, lowered so much that the chords between them are below it, and set to 0 at the end.
+
+    other: curve of the exchanged neighbours
     """
     before, widths = 1 / gammas[1], np.diff(gammas)
     first = (curve[0] - (1 - before + before * other[1])) / (1 - before)

@@ -90,8 +90,8 @@ def refusals_of_threshold_masks(config: Config) -> Iterator[str]:
 
 
 _PRIVATE: dict[str, Any] = {
-    # The noise is Bernoulli samples in a sum of fixed size. clip_norm follows from epsilon, so False removes the
-    # clip_norm of the data set's tables.
+    # The noise is Bernoulli samples in a sum of fixed size. The clip norm follows from epsilon: False removes the key
+    # clip_norm that the data set's defaults have.
     "privacy": {"release": "sum", "adjacency": "zero-out", "clip_norm": False},
     # All scores start at 0, and the mean of all masks is trained and evaluated, because after a sum with this noise a
     # sampled mask has a low accuracy.

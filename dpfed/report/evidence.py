@@ -92,15 +92,17 @@ def nothing_learned(lines: Sequence[MetricsLine]) -> str | None:
         accuracy, constant, r2 = line.test_accuracy, line.majority_accuracy, line.scores.get("test_r2")
         if accuracy is not None and constant is not None:
             most = constant + NOTHING_SHARE * (1 - constant)
-            return _nothing_sentence(
+            return _sentence_if_nothing_learned(
                 accuracy <= most, "accuracy", percent_text(accuracy), "most frequent label", percent_text(constant)
             )
         if r2 is not None:
-            return _nothing_sentence(r2 <= NOTHING_SHARE, "R2", significant_text(r2), "mean of the targets", "0")
+            return _sentence_if_nothing_learned(
+                r2 <= NOTHING_SHARE, "R2", significant_text(r2), "mean of the targets", "0"
+            )
     return None
 
 
-def _nothing_sentence(holds: bool, score: str, value: str, constant: str, reached: str) -> str | None:
+def _sentence_if_nothing_learned(holds: bool, score: str, value: str, constant: str, reached: str) -> str | None:
     if not holds:
         return None
     return (
