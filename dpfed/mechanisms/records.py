@@ -25,9 +25,9 @@ class IntegerRecords:
     """Rows of records, clipped and rounded at random to integers; their sum has a draw of `noise` on each entry.
 
     Claim: under add-remove of one record the noisy sum is `noise`, subsampled like the batch. A row has at most
-    the norm `noise.l2_bound`, which is checked in integers: lengthening by rounding is in the sensitivity. The drawn noise
-    has variance `noise.share_variance`. Scaling back and everything after it is post-processing. No sum is reduced
-    modulo a number: it is computed in 64 bits.
+    the norm `noise.l2_bound`, which is checked in integers: lengthening by rounding is in the sensitivity. The drawn
+    noise has variance `noise.share_variance`. Scaling back and everything after it is post-processing. No sum is
+    reduced modulo a number: it is computed in 64 bits.
     """
 
     noise: DiscreteGaussian

@@ -184,7 +184,7 @@ def has_adaptive_clip(stages: Stages) -> bool:
 
 
 def padding_bytes(fixed_bits: int | None, payload: bytes) -> bytes:
-    """Return zero bytes that pad an upload to `fixed_bits`, so that its size tells nothing; none if None."""
+    """Return zero bytes that pad an upload to `fixed_bits`, so that its size reveals nothing; none if None."""
     return b"" if fixed_bits is None else bytes(max(0, math.ceil(fixed_bits / 8) - len(payload)))
 
 
