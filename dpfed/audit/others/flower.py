@@ -61,7 +61,7 @@ def _all_cases() -> list[FlowerCase]:
         moves = Adjacency.of(adjacency).sensitivity_in_clips
         return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
-    def fixed_case(name: str, make: Callable[[], StrategyRound], adjacency: str, sound: bool, where: str) -> FlowerCase:
+    def fixed(name: str, make: Callable[[], StrategyRound], adjacency: str, sound: bool, where: str) -> FlowerCase:
         return FlowerCase(
             name=name,
             make=make,
@@ -80,16 +80,16 @@ def _all_cases() -> list[FlowerCase]:
         "sensitivity = 2 clipping_norm"
     )
     return [
-        fixed_case("server-fixed", lambda: _server_fixed_round(), "zero-out", True, _UNSAMPLED),
-        fixed_case("server-fixed, add-remove", lambda: _server_fixed_round(expected=4), "add-remove", False, _UNSAMPLED),
-        fixed_case("server-fixed, replace-one", lambda: _server_fixed_round(), "replace-one", False, _REPLACE),
-        fixed_case("server-fixed, unequal examples", lambda: _server_fixed_round(examples=(1, 1, 1, 3)), "zero-out", False,
+        fixed("server-fixed", lambda: _server_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("server-fixed, add-remove", lambda: _server_fixed_round(expected=4), "add-remove", False, _UNSAMPLED),
+        fixed("server-fixed, replace-one", lambda: _server_fixed_round(), "replace-one", False, _REPLACE),
+        fixed("server-fixed, unequal examples", lambda: _server_fixed_round(examples=(1, 1, 1, 3)), "zero-out", False,
               _UNSAMPLED),
-        fixed_case("client-fixed", lambda: _client_fixed_round(), "zero-out", True, _UNSAMPLED),
-        fixed_case("client-fixed, mod forgotten", lambda: _client_fixed_round(mods=False), "zero-out", False,
+        fixed("client-fixed", lambda: _client_fixed_round(), "zero-out", True, _UNSAMPLED),
+        fixed("client-fixed, mod forgotten", lambda: _client_fixed_round(mods=False), "zero-out", False,
               "nowhere: without fixedclipping_mod nothing is clipped"),
-        fixed_case("server-adaptive", lambda: _adaptive_round("Server"), "zero-out", False, adaptive),
-        fixed_case("client-adaptive", lambda: _adaptive_round("Client"), "zero-out", False, adaptive),
+        fixed("server-adaptive", lambda: _adaptive_round("Server"), "zero-out", False, adaptive),
+        fixed("client-adaptive", lambda: _adaptive_round("Client"), "zero-out", False, adaptive),
         FlowerCase(name="local-dp", make=_local_dp_round, claim=_local_dp_claim("zero-out"), adjacency="zero-out",
                    sound=True, true_where=local),
         FlowerCase(name="local-dp, any two updates", make=_local_dp_round, claim=_local_dp_claim("replace-one"),
