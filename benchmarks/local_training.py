@@ -2,11 +2,12 @@
 
     python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python]
                                         [--blaze-python VENV/bin/python] [--threads 2]
-                                        [--task "MLP 2.4k"] [--device cuda] [--force]
+                                        [--task "MLP 2.4k"] [--device cuda] [--force] [--operations]
 
 Prints a Markdown table of medians, quartiles and peak memory. Every contender runs in separate processes, in turn, so
 that other work affects all of them; Flower, whose start is slowest, has one turn. Stops without a report if other
-processes keep the cores busy. benchmarks/README.md describes the environments and has results.
+processes keep the cores busy. benchmarks/README.md describes the environments and has results. --operations prints, for
+dpfed on one core, the time, speed and share of the processor's peak of the convolutions and dense layers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,10 @@ from processes import megabytes
 from quiet import other_work_now, refuse
 from tasks import TASKS, Task, client_data, network
 from torch import Tensor, nn
+from torch._C._profiler import _ExperimentalConfig
 from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.data import Partition
@@ -59,6 +63,52 @@ def dpfed_rounds(task: Task, device: str) -> list[float]:
             yield trainer.train(weights, group, number=number, seeds=seeds)
 
     return timed(task, model.initial(0).to(device), train)
+
+
+_OPERATIONS = {
+    "convolution, forward": ("convolution", "conv2d"),
+    "convolution, backward": ("convolution_backward",),
+    "dense layers": ("mm", "addmm", "addmm_", "bmm", "baddbmm", "_linear_pointwise"),
+}
+
+
+def operations(task: Task) -> Iterator[str]:
+    """Yield Markdown rows of the operations of a dpfed round on one core: time, speed, share of the peak.
+
+    The peak is the best of twenty products of matrices of 1,024 x 1,024 float32 numbers. Operations are counted in a
+    step of the plain network by torch's flop counter. Times are those of torch's profiler, over all threads.
+    """
+    torch.set_num_threads(1)
+    square = torch.randn(1024, 1024)
+    peak = 2 * 1024**3 / min(_seconds(lambda: square @ square) for _ in range(20))
+    inputs, labels = (torch.from_numpy(array) for array in client_data(task))
+    steps = task.clients * task.epochs * -(-task.samples // task.batch_size)
+    with FlopCounterMode(display=False) as counter:
+        cross_entropy(network(task)(inputs[0, : task.batch_size]), labels[0, : task.batch_size]).backward()
+    counted = {str(operation): count * steps for operation, count in counter.get_flop_counts()["Global"].items()}
+    every_thread = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as seen:
+        dpfed_rounds(replace(task, rounds=_TURNS - 1), "cpu")
+    spent = {one.key: one.self_cpu_time_total / 1e6 / _TURNS for one in seen.key_averages()}
+    yield f"| all | {sum(spent.values()):.3f} | 100% | | |"
+    for name, kernels in _OPERATIONS.items():
+        seconds = sum(time for key, time in spent.items() if _kernel_of(key) in kernels)
+        flops = sum(count for key, count in counted.items() if _kernel_of(key) in kernels)
+        if seconds:
+            speed = f"{flops / seconds / 1e9:.0f} | {flops / seconds / peak:.0%}"
+            yield f"| {name} | {seconds:.3f} | {seconds / sum(spent.values()):.0%} | {speed} |"
+    yield f"| peak: a product of matrices | | | {peak / 1e9:.0f} | 100% |"
+
+
+def _kernel_of(key: str) -> str:
+    """Return the name of an operation without its namespace, its library and its overload."""
+    return key.split("::")[-1].removeprefix("aten.").removeprefix("mkldnn_").split(".")[0]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def plain_rounds(task: Task, device: str) -> list[float]:
@@ -163,7 +213,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="of every contender but Flower")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="only these; left out: all")
     parser.add_argument("--force", action="store_true", help="report although others are working")
+    parser.add_argument("--operations", action="store_true", help="print the speed of each operation of dpfed instead")
     given = parser.parse_args()
+    if given.operations:
+        print("| | seconds a round | of the round | GFLOP/s | of peak |\n|---|--:|--:|--:|--:|")
+        for task in given.task or TASKS:
+            print(f"| **{task}** | | | | |", *operations(TASKS[task]), sep="\n")
+        return
     busy, lines = other_work_now(), []
     refuse(busy, force=given.force)
     for task in given.task or TASKS:
