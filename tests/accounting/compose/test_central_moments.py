@@ -82,6 +82,7 @@ def test_many_rounds_are_between_the_lower_bound_and_twice_the_loss_distribution
     assert lower_bound.epsilon(mechanism, delta=delta) < found < 2 * pld.epsilon(mechanism, delta=delta)
 
 
+@pytest.mark.slow
 def test_a_library_of_others_has_no_larger_epsilon():
     """dp-accounting, where its grid is fine enough."""
     from dp_accounting import dp_event
