@@ -14,7 +14,6 @@ from dpfed.report.privacy_text import (
     noise_text,
     privacy_statement,
     readings_text,
-    sampler_name,
     sampling_text,
     unit_text,
 )
@@ -163,7 +162,7 @@ def _mechanism_text(summary: Summary) -> str:
 
 
 def _sampled_clients_text(summary: Summary) -> str:
-    return f"{sampling_text(summary, sampler_name(summary.sampling))} {summary.clients:,}"
+    return f"{sampling_text(summary)} {summary.clients:,}"
 
 
 def _other_epsilons(summary: Summary) -> list[CardText]:

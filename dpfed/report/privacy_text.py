@@ -142,13 +142,13 @@ def factors_text(factors: Sequence[float]) -> str:
     return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
-def sampling_text(summary: Summary, sampler: str | None = None) -> str:
-    """Return the sampling of the account as text that precedes "N clients". sampler: replacement of its name."""
+def sampling_text(summary: Summary) -> str:
+    """Return the sampling of the account as text that precedes "N clients"."""
     if summary.noise_placement == "uploads":
         if summary.sampling == "cyclic":
             return "every upload seen and charged by the public order of"
         return "every upload seen and every round charged to all"
-    return f"{sampler or summary.sampling} sampling of {summary.cohort} out of"
+    return f"{sampler_name(summary.sampling)} sampling of {summary.cohort} out of"
 
 
 def sampler_name(name: object) -> str:

@@ -170,7 +170,7 @@ def test_run_prints_its_summary_and_leaves_a_report(capsys, tmp_path):
     assert summary["rounds"] == 2
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"epsilon at most {upwards(summary['epsilon'])}" in page
-    assert "poisson sampling" in page
+    assert "Poisson sampling" in page
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -249,7 +249,7 @@ def test_the_page_of_methods_is_what_the_command_prints():
             "fedpm",
             ["privacy.clip_norm=0.5"],
             "Bernoulli samples in sums of a fixed number of uploads",
-            "poisson sampling of 65",
+            "Poisson sampling of 65",
         ),
         (
             "fedpm",
