@@ -118,7 +118,7 @@ def _analytic_curve(mechanism: Mechanism) -> Curve:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
     exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
-    return _near_profile(exact, near.closeness, overflow(mechanism) + near.lost)
+    return _profile_within_closeness(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _pld_curve(mechanism: Mechanism) -> Curve:
@@ -130,7 +130,7 @@ def _pld_curve(mechanism: Mechanism) -> Curve:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     distributions = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
     exact = profile_of_distribution(distributions, slack=pld.composition_slack(rounds), method="pld")
-    return _near_profile(exact, near.closeness, overflow(mechanism) + near.lost)
+    return _profile_within_closeness(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _with_gaussians(mechanism: Mechanism) -> Continuous:
@@ -148,10 +148,10 @@ def _adaptive_curve(mechanism: Mechanism, delta: float) -> Curve:
     knots = found.grid.losses(np.arange(found.grid.states + 1))
     values = np.maximum(found.forward, found.reverse)
     exact = Profile(above_zero=lambda eps: _interpolated_by_chords(eps, knots, values), method="adaptive")
-    return _near_profile(exact, near.closeness, overflow(mechanism))
+    return _profile_within_closeness(exact, near.closeness, overflow(mechanism))
 
 
-def _near_profile(near: Profile, closeness: float, extra: float) -> Curve:
+def _profile_within_closeness(near: Profile, closeness: float, extra: float) -> Curve:
     """Return the curve of a mechanism whose distributions are within e^±closeness of those of `near`, except with
     probability `extra`.
 

@@ -118,7 +118,7 @@ def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
 
 
 class _Trial:
-    """Trial with synthetic clients C, A (`many` of them), B, P and D under one strategy.
+    """Trial of one strategy with five kinds of synthetic clients: one each of C, B, P and D, and `many` of A.
 
     B has one batch less than C and A, and two less than D, so that B is trained last.
 

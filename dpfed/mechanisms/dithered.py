@@ -135,7 +135,7 @@ class DitheredNoise(Private):
     def server(self, total: Tensor, now: Round) -> Tensor:
         missing = self.noise.shares - now.uploads
         if missing < 0:
-            raise DpfedError(f"{now.uploads} uploads with noise in {self.noise.shares} shares: one sum has more noise.")
+            raise DpfedError(f"a sum has {now.uploads} uploads with noise, more than its {self.noise.shares} shares.")
         if not missing:
             return total
         std = self._std(now.clip_norm) * math.sqrt(missing)

@@ -139,18 +139,18 @@ class _InversionTable:
     """Table of inversion by the first bits of U.
 
     floors [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
-    guide [2^g]: for the first g bits of u, the number of integer parts that are at most the smallest such u (an indexed
-    search: Chen and Asau 1974). For most u at most one further integer part is at or below u; a search finds it for the
-    other u.
+    guide_table [2^g]: for the first g bits of u, the number of integer parts that are at most the smallest such u (an
+    indexed search: Chen and Asau 1974). For most u at most one further integer part is at or below u; a search finds it
+    for the other u.
     """
 
     floors: NDArray[np.int64]
-    guide: NDArray[np.int32]
+    guide_table: NDArray[np.int32]
     shift: int
 
     def look_up(self, heads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the k of every u, and the positions of every u that equals an integer part, whose k is open."""
-        found = self.guide[heads >> self.shift].astype(np.int64)
+        found = self.guide_table[heads >> self.shift].astype(np.int64)
         found += self.floors.take(found + 1, mode="clip") <= heads
         further = np.flatnonzero(self.floors.take(found + 1, mode="clip") <= heads)
         found[further] = np.searchsorted(self.floors[1:], heads[further], side="right")
@@ -164,7 +164,9 @@ def _inversion_table(law: SymmetricDistribution, bits: int) -> _InversionTable:
     shift = bits - fine
     starts = np.arange(1 << fine, dtype=np.int64) << shift
     guide = np.searchsorted(floors, starts, side="right").astype(np.int32)
-    return _InversionTable(floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide=guide, shift=shift)
+    return _InversionTable(
+        floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide_table=guide, shift=shift
+    )
 
 
 def _integer_parts(law: SymmetricDistribution, bits: int) -> NDArray[np.int64]:

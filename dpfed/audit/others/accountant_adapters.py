@@ -1,6 +1,6 @@
 """Functions from the fields of a setting to the epsilon of a published accountant, called as its documentation says.
 
-They return None if the accountant declares that it does not support the setting. `noise_multiplier` is passed
+They return None if the accountant declares that it does not support the setting. They pass `noise_multiplier`
 unchanged: as int for whole numbers.
 """
 

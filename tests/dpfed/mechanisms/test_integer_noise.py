@@ -267,7 +267,7 @@ def test_a_search_that_goes_one_step_and_no_further_is_seen():
     table = inversion._inversion_table(DiscreteGaussianLaw(30_000), 63)
 
     def one_step(heads):
-        found = table.guide[heads >> table.shift].astype(np.int64)
+        found = table.guide_table[heads >> table.shift].astype(np.int64)
         found += table.floors.take(found + 1, mode="clip") <= heads
         return found, np.flatnonzero(table.floors[found] == heads)
 
