@@ -63,14 +63,15 @@ def test_all_pairs_of_every_preset_pass(name):
 OTHER_DATA = [
     one for one in presets.preset_names() if not one.endswith("-digits") and "privacy" in presets.preset_tables(one)
 ]
-IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 2000}
+IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 800}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER_DATA)
 def test_two_half_pairs_of_presets_on_other_data_pass(name):
     tables = presets.preset_tables(name)
-    settings = [f"{key}={value}" for key, value in IN_SMALL.items()]
+    public = tables["data"].get("public_samples", 0)  # taken from the training samples
+    settings = [f"{key}={value}" for key, value in IN_SMALL.items()] + ["data.train_samples=2000"] * (public > 0)
     try:
         found = replay_config(name, [*settings, "run.device=cpu"], rounds=1, pairs=3)
     except DpfedError as error:
