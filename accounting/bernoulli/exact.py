@@ -92,9 +92,8 @@ def _smallest_epsilon(target: float, log_p: Floats, log_q: Floats) -> float:
     last = int(max(np.flatnonzero(excess <= subtracted).max(initial=0), np.isposinf(ends).sum()))
     if last == len(excess):
         return 0.0
-    if (
-        excess[last] <= 0
-    ):  # at the smallest positive loss delta(0) meets the target; at a larger loss only rounding makes this negative
+    # At the smallest positive loss delta(0) meets the target; at a larger loss only rounding makes this negative.
+    if excess[last] <= 0:
         return float(ends[last]) if last + 1 < len(excess) else 0.0
     return max(0.0, float(np.log(excess[last] / other[last])))
 

@@ -85,6 +85,8 @@ class Ledger:
             return self.entries
         return [one for one in self.entries if isinstance(one, LocalRelease | Purchase) or one.nonce not in void]
 
+    standing = entries_in_force  # its name up to version 0.2
+
     @property
     def releases(self) -> list[Release | LocalRelease]:
         """Releases in order."""
@@ -196,6 +198,8 @@ class Ledger:
         LedgerError.
         """
         self._take_lines(_lines(self.path, self._size))
+
+    look = refresh  # its name up to version 0.2
 
     def _take_lines(self, lines: Iterable[bytes]) -> bool:
         """Append the entries of these lines to the ledger; return True if the last line is incomplete."""

@@ -151,6 +151,8 @@ class ProjectLedger:
         self.ledger.refresh()
         self._check_head(stored_head)
 
+    look = refresh  # its name up to version 0.2
+
     def require_population(self, population: str | None) -> None:
         """Raise LedgerError unless `population` is the fingerprint of this project's clients."""
         known_population = self.population
