@@ -20,8 +20,6 @@ from accounting.rounding import downwards, upwards
 HERE = Path(__file__).parent
 Line = dict[str, str]
 NONE = "no result yet"
-ONCE = "client-steps"
-"""Value of method.public_epochs for rows that were made before this key existed."""
 
 
 def read(name: str) -> list[Line]:
@@ -55,8 +53,7 @@ def grouped(lines: Iterable[Line], *keys: str) -> dict[tuple[str, ...], list[Lin
 
 def period(lines: Sequence[Line]) -> str:
     """Return the number of passes of the server over public samples."""
-    values = sorted({line["public_epochs"] for line in lines})
-    return "; ".join(f"{value}, not yet made again" if value == ONCE else value for value in values)
+    return "; ".join(sorted({line["public_epochs"] for line in lines}))
 
 
 def fed_smp_table_1() -> str:
@@ -109,7 +106,7 @@ def epsilons(lines: Sequence[Line]) -> str:
 def fed_smp_figure_2() -> str:
     """Return megabytes until test accuracy first reaches 72%, and the savings compared with DP-FedAvg."""
     first: dict[tuple[str, str], tuple[int, float]] = {}
-    for line in read("fed-smp/table-1-curves.csv"):
+    for line in read("fed-smp/curves.csv"):
         if line["row"].endswith("as published") and float(line["test_accuracy"]) >= 0.72:
             here = (int(line["round"]), float(line["uplink_megabytes"]))
             first[line["row"], line["x"]] = min(here, first.get((line["row"], line["x"]), here))
@@ -123,16 +120,30 @@ def fed_smp_figure_2() -> str:
     return table(("", "rounds until 72%", "uplink of all, MB", "saved", "paper"), rows)
 
 
+def fed_smp_figure_3() -> str:
+    """Return rand-k's accuracy over the share of coordinates sent, with the paper's noise and without noise."""
+    rounds = 60
+    rows = {"as published": "Fed-SMP rand-k, as published", "noiseless": "FedAvg-randk, shared coordinates"}
+    whole = {"as published": "DP-FedAvg, as published", "noiseless": "FedAvg"}
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in [*read("fed-smp/curves.csv"), *read("fed-smp/60-rounds/curves.csv")]:
+        if int(line["round"]) <= rounds:
+            found[line["row"], line["x"]].append(100 * float(line["test_accuracy"]))
+    shares = [x for row, x in found if row == rows["as published"]]
+    table_rows = []
+    for x in [*sorted(shares, key=float), "1"]:
+        at = [(whole[key], "") if x == "1" else (rows[key], x) for key in rows]
+        table_rows.append([x, *(f"{max(found[one]):.2f}" if found[one] else NONE for one in at)])
+    return table(("share of coordinates", "private, noise 1.4, best", "without noise and clip, best"), table_rows)
+
+
 def private_masks() -> str:
     """Compare private FedPM with Fed-SMP's top-k at equal epsilon and bits."""
     rows = []
     for data in ("digits", "mnist", "fashion-mnist"):
         lines = [line for line in read("fedpm-masks/results.csv") if line["group"] == f"{data}-private"]
-        newest = {row for (row, epochs) in grouped(lines, "row", "public_epochs") if epochs != ONCE}
-        for (row, epochs), runs in grouped(lines, "row", "public_epochs").items():
+        for (row,), runs in grouped(lines, "row").items():
             if row not in ("fedpm", "dp-fedavg") and not row.startswith("fed-smp-topk"):
-                continue
-            if epochs == ONCE and row in newest:
                 continue
             rows.append(
                 [
@@ -267,6 +278,7 @@ TABLES: dict[str, Callable[[], str]] = {
     for one in (
         fed_smp_table_1,
         fed_smp_figure_2,
+        fed_smp_figure_3,
         public_epochs,
         private_masks,
         fedpm_table_1,

@@ -1,10 +1,10 @@
 """Variants of Fed-SMP that were tried, as custom code for ideas.toml (--load).
 
-Masks of changing size, masks from released models or from several public trainings, and server rules that reduce
-noise. All of them are public or post-processing: the epsilon of a run depends on its noise only.
+Masks of changing size, masks from released models, and server rules that reduce noise. All of them are public or
+post-processing: the epsilon of a run depends on its noise only.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from accounting import budget
 from accounting.budget import Plan
 from dpfed import methods, server
-from dpfed.stages.shared_mask import PublicTopMask, RandomSharedMask, SharedMask, random_indices, top_indices
+from dpfed.stages.shared_mask import RandomSharedMask, SharedMask, random_indices, top_indices
 
 # --- masks
 
@@ -101,31 +101,6 @@ def half_drawn(s):
 class Unscaled(RandomSharedMask):
     def for_round(self, weights, number, seeds):
         return replace(super().for_round(weights, number, seeds), scale=1.0)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeveralTrainings(PublicTopMask):
-    """Top-k mask of the mean of several trainings on the public data, each in a different order."""
-
-    trainings: int
-
-    def for_round(self, weights, number, seeds):
-        updates = [
-            self.trainer.train_on(
-                self.inputs, self.labels, weights, number=self.trainings * number + i, seeds=seeds,
-                purpose="public.shuffle",
-            )
-            for i in range(self.trainings)
-        ]  # fmt: skip
-        indices = top_indices(torch.stack(updates).mean(0)[None], self.kept)[0]
-        return SharedMask(size=self.size, indices=indices, scale=1.0)
-
-
-@methods.register("several-trainings", sparse="yes", preset={"method": {"keep": 0.05}, "data": {"public": 1000}})
-def several_trainings(s):
-    """Keep k coordinates by the mean of five trainings on the public data."""
-    top = s.largest_in_public(s.kept)
-    return s.updates(SeveralTrainings(**{one.name: getattr(top, one.name) for one in fields(top)}, trainings=5))
 
 
 # --- post-processing of a sum

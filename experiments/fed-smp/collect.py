@@ -1,10 +1,10 @@
 """Collect single runs of Table I's rows and compare them with the paper.
 
-python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows of table-1.csv are found by the settings
+python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows are found by the settings
 
 A whole sweep does not need this script: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report
 DIR`. A private run must pass `dpfed audit run`. Writes results.csv (one line per run, replacing an earlier line),
-table-1-curves.csv and table-1-curves.png in this folder, and prints a Markdown table. The paper's epsilon is for
+curves.csv and curves.png in this folder or in --out, and prints a Markdown table. The paper's epsilon is for
 Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the valid epsilon is
 recomputed from the ledger.
 """
@@ -45,8 +45,10 @@ CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink
 
 
 def row_of(config: dict[str, Any]) -> str:
-    """Return the row of table-1.toml: its method, and its block by sampler and noise."""
+    """Return the row of table-1.toml or figure-3-fashion-mnist.toml: its method, and its block by sampler and noise."""
     name, privacy = METHODS[config["method"]["name"]], config.get("privacy")
+    if config["method"].get("noiseless"):  # Figure 3's
+        return f"{name.replace('Fed-SMP ', 'FedAvg-').replace('-k', 'k')}, shared coordinates"
     if privacy is None:
         return name
     if config["federation"]["sampling"] == "fixed":
@@ -170,7 +172,7 @@ def main() -> None:
         for record in metrics
         if record["test_accuracy"] is not None
     ]
-    curves = merge(arguments.out / "table-1-curves.csv", CURVE_FIELDS, points)
+    curves = merge(arguments.out / "curves.csv", CURVE_FIELDS, points)
     several = Counter((line["row"], line["x"]) for line in lines)
     runs: dict[str, list[dict[str, Any]]] = {}
     for point in curves:
@@ -181,7 +183,7 @@ def main() -> None:
         runs.setdefault(name, []).append(numbers)
     for records in runs.values():
         records.sort(key=lambda record: record["round"])
-    plot_curves(runs, arguments.out / "table-1-curves.png")
+    plot_curves(runs, arguments.out / "curves.png")
     print(table(lines))
 
 

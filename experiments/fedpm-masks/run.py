@@ -63,21 +63,11 @@ IID = (
 FEDAVG = (*IID, "local.learning_rate=0.05", "local.momentum=0.9")
 # Bernoulli samples of the mask's probabilities, as in FedPM without privacy, not of their change.
 OF_THE_MASK = ("mask.bound=", "privacy.edge=", "privacy.count_bits=", "privacy.clip_metric=fisher", "server.average=")
-MASKS = (*OF_THE_MASK, "privacy.linf_clip=0.33", "mask.edge=0.1", "server.learning_rate=1.0", "method.keep=0.2")
 MASKS_OF_DIGITS = (*OF_THE_MASK, "privacy.linf_clip=0.4", "mask.edge=0.2")
 SAME = ("privacy.adjacency=zero-out", "model.hidden=[256]")
 EUCLIDEAN = ("privacy.clip_metric=euclidean",)  # the metric of the clip norms in these rows
 WAY = (*MASKS_OF_DIGITS, *EUCLIDEAN)
 SEEN = (*WAY, "privacy.release=uploads")
-ALL = ("local.learning_rate=20.0", "server.learning_rate=0.1", "server.momentum=0.9", "data.public=0")
-NOISED = (
-    "privacy.noise_std=0.3",
-    "mask.scale=1.5",
-    "local.learning_rate=100.0",
-    "server.learning_rate=0.15",
-    "server.momentum=0.9",
-)
-KAIMING = (*MASKS, "run.evaluate_every=2", "mask.constant=kaiming")
 SAME_CNN = ("privacy.adjacency=zero-out", "model.name=strided-cnn", "federation.rounds=60", "run.evaluate_every=2")
 
 AVERAGED = (*SAME_CNN, "method.keep=0.05", "server.learning_rate=2.0", "server.average=0.8")
@@ -100,8 +90,6 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "mnist-private": {
         "fedpm": Row(preset="fedpm-private-mnist", settings=("run.evaluate_every=2",), seeds=3),
-        "fedpm, masks": Row(preset="fedpm-private-mnist", settings=(*MASKS, "run.evaluate_every=2"), seeds=3),
-        "fedpm, kaiming": Row(preset="fedpm-private-mnist", settings=KAIMING),
         "dp-fedavg": Row(preset="dp-fedavg-mnist", settings=SAME_CNN, seeds=3),
         "fed-smp-topk, p = .05": Row(preset="fed-smp-topk-mnist", settings=(*SAME_CNN, "method.keep=0.05"), seeds=3),
         "fed-smp-topk, p = .05, averaged": Row(preset="fed-smp-topk-mnist", settings=AVERAGED, seeds=3),
@@ -147,16 +135,6 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "fashion-mnist-private": {
         "fedpm": Row(preset="fedpm-private-fashion-mnist", settings=("run.evaluate_every=2",), seeds=3),
-        "fedpm, masks": Row(preset="fedpm-private-fashion-mnist", settings=(*MASKS, "run.evaluate_every=2"), seeds=3),
-        "fedpm, kaiming": Row(preset="fedpm-private-fashion-mnist", settings=KAIMING, seeds=3),
-        "fedpm, all coordinates": Row(
-            preset="fedpm-private-fashion-mnist", settings=(*KAIMING, *ALL), without=("method.keep",)
-        ),
-        "fedpm, noise .3": Row(
-            preset="fedpm-private-fashion-mnist",
-            settings=(*KAIMING, *EUCLIDEAN, *NOISED),
-            without=("privacy.linf_clip",),
-        ),
         "dp-fedavg": Row(preset="dp-fedavg-fashion-mnist", settings=SAME_CNN, seeds=3),
         "fed-smp-topk, p = .005": Row(preset="fed-smp-topk-fashion-mnist", settings=SAME_CNN),
         "fed-smp-topk, p = .05": Row(

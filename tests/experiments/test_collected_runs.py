@@ -37,6 +37,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {cell.row: folder / str(number) for number, cell in enumerate(cells)}
 
 
+def test_runs_of_figure_3_without_noise_have_its_row_names(collect: ModuleType) -> None:
+    for cell in plan(FED_SMP / "figure-3-fashion-mnist.toml", profile="smoke", out=None).grid.cells:
+        if cell.row.endswith("shared coordinates"):
+            assert collect.row_of(cell.config.to_dict()) == cell.row
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_a_run_is_found_by_its_settings(collect: ModuleType, runs: dict[str, Path], row: str) -> None:

@@ -39,16 +39,10 @@ def test_every_cell_of_table_1_is_there_with_its_result_or_without(papers: Modul
     assert all(row[2] == papers.NONE or re.match(r"\d\d\.\d\d", row[2]) for row in rows)
 
 
-def test_a_row_of_another_public_period_is_marked(papers: ModuleType) -> None:
-    lines = [{"public_epochs": "client-steps"}]
-    assert papers.period(lines) == "client-steps, not yet made again"
-    assert papers.period([{"public_epochs": "1"}, {"public_epochs": "1"}]) == "1"
-
-
 def test_savings_until_72_percent(papers: ModuleType) -> None:
     """Recomputed from the curves: the first evaluated round at 72%, in DP-FedAvg's bytes."""
     until = {}
-    with (ROOT / "experiments" / "fed-smp" / "table-1-curves.csv").open(encoding="utf-8", newline="") as file:
+    with (ROOT / "experiments" / "fed-smp" / "curves.csv").open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if float(line["test_accuracy"]) >= 0.72:
                 until.setdefault(line["row"], float(line["uplink_megabytes"]))
