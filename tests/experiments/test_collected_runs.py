@@ -37,10 +37,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {cell.row: folder / str(number) for number, cell in enumerate(cells)}
 
 
-def test_runs_of_figure_3_without_noise_have_its_row_names(collect: ModuleType) -> None:
-    for cell in plan(FED_SMP / "figure-3-fashion-mnist.toml", profile="smoke", out=None).grid.cells:
-        if cell.row.endswith("shared coordinates"):
-            assert collect.row_of(cell.config.to_dict()) == cell.row
+@pytest.mark.parametrize("data", ["fashion-mnist", "svhn", "shakespeare"])
+def test_rows_of_figure_3_without_noise_have_its_row_names_and_the_clip_of_the_private_ones(
+    collect: ModuleType, data: str
+) -> None:
+    cells = plan(FED_SMP / f"figure-3-{data}.toml", profile="full", out=None).grid.cells
+    noiseless = [cell for cell in cells if cell.row.endswith("shared coordinates")]
+    assert {collect.row_of(cell.config.to_dict()) for cell in noiseless} == {cell.row for cell in noiseless}
+    assert len({cell.row for cell in noiseless}) == 2
+    private = [cell.config.privacy for cell in cells if cell.row.startswith("Fed-SMP")]
+    assert {cell.config.aggregation.clip_norm for cell in noiseless} == {one.clip_norm for one in private if one}
 
 
 @pytest.mark.slow
