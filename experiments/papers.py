@@ -126,10 +126,8 @@ def fed_smp_figure_3() -> str:
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in [*read("fed-smp/curves.csv"), *read("fed-smp/60-rounds/curves.csv")]:
         if int(line["round"]) <= rounds:
-            row = (
-                private if line["row"] == "DP-FedAvg, as published" else line["row"]
-            )  # DP-FedAvg sends all coordinates
-            found[row, line["x"] or "1"].append(100 * float(line["test_accuracy"]))
+            whole = line["row"] == "DP-FedAvg, as published"  # rand-k with all coordinates
+            found[private if whole else line["row"], line["x"] or "1"].append(100 * float(line["test_accuracy"]))
     shares = sorted((x for row, x in found if row == private), key=float)
     rows = [
         [x, *(f"{max(found[row, x]):.2f}" if (row, x) in found else NONE for row in (private, noiseless))]
@@ -253,7 +251,8 @@ FILES = {
     "FedScalar": "fedscalar",
 }
 RESULTS = {
-    "fed-smp/table-1": "four of 17 cells at 180 rounds, one seed; three to five seeds at 12 rounds",
+    "fed-smp/table-1": "four of 17 cells at 180 rounds, one seed",
+    "fed-smp/main-rows": "12 of 180 rounds, three to five seeds",
     "fed-smp/figure-2-fashion-mnist": "from Table I's runs",
     "fed-smp/figure-3-fashion-mnist": "rand-k at four ratios, 60 of 180 rounds, one seed",
     "fedpm/table-1-small-images": "a twentieth of the paper's rounds",
