@@ -26,6 +26,7 @@ from dpfed.config.own_code import error_text
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.randomness import Simulated
+from dpfed.replayed import without_replay
 from dpfed.seeds import Seeds
 
 SECONDS = 0.25
@@ -73,7 +74,7 @@ def training_after_trial(
     """
     training, moved = replace(training, start=start), StateChanges()
     strategy = _strategy(training)
-    with one_thread(), _global_generators(training.inputs.device):
+    with one_thread(), without_replay(), _global_generators(training.inputs.device):
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
         if together and problem is None and moved.names:
@@ -98,7 +99,7 @@ def training_after_vmap_trial(
     strategy = _strategy(training)
     if training.strategy != "auto" or strategy == "loop":
         return training
-    with one_thread(), _global_generators(training.inputs.device):
+    with one_thread(), without_replay(), _global_generators(training.inputs.device):
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).vmap_failure()
     start.restore()
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")

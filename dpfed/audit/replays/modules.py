@@ -16,6 +16,7 @@ from torch._C import _functorch as functorch
 
 from dpfed.clients.losses import Loss
 from dpfed.clients.task import LocalTask
+from dpfed.replayed import current_replay
 
 if TYPE_CHECKING:
     from dpfed.audit.replays.rounds import ReplayRunOfRounds
@@ -41,6 +42,8 @@ class ModuleValues:
 
         @wraps(drawn)
         def own_randomness(task: LocalTask, places: Any, step: int, *, records: Any = None) -> Any:
+            if current_replay() is None:
+                return drawn(task, places, step, records=records)
             self._now.at = task.clients[places].tolist(), step, records
             self._now.names, self._now.last = {}, "the batch"
             if not isinstance(task.loss, _WatchedLoss):

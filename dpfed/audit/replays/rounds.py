@@ -315,8 +315,6 @@ class ReplayRunOfRounds(ReplayRun):
 
     def clipped(self, rows: Tensor, records: Tensor, bound: float, path: tuple[int, ...]) -> None:
         """Compare the clipped gradients [b, d] of a batch's records, in step `path` (round, client, step)."""
-        if self._now is None:  # a trial before round 1, on synthetic clients
-            return
         longest = float(torch.linalg.vector_norm(rows.double(), dim=1).max()) if len(rows) else 0.0
         name = f"clipped gradient in step {path[2]}"
         if not longest <= bound * (1 + 1e-6):
