@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import sys
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,15 @@ def table(lines: list[dict[str, Any]]) -> str:
     return "\n".join([head, "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|---|", *rows])
 
 
+def mean_of_seeds(points: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Return a row's point of one round, as the mean over seeds."""
+    here = [[point[field] for point in points if point[field] not in ("", None)] for field in CURVE_FIELDS[3:]]
+    return {
+        field: statistics.fmean(map(float, values)) if values else None
+        for field, values in zip(CURVE_FIELDS[3:], here, strict=True)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
@@ -173,17 +182,13 @@ def main() -> None:
         if record["test_accuracy"] is not None
     ]
     curves = merge(arguments.out / "curves.csv", CURVE_FIELDS, points)
-    several = Counter((line["row"], line["x"]) for line in lines)
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for point in curves:
         method, comma, block = point["row"].partition(", ")
         name = method + (f" {point['x']}" if point["x"] else "") + comma + block
-        name += f", seed {point['seed']}" if several[point["row"], point["x"]] > 1 else ""
-        numbers = {k: float(point[k]) if point[k] not in ("", None) else None for k in CURVE_FIELDS[3:]}
-        runs.setdefault(name, []).append(numbers)
-    for records in runs.values():
-        records.sort(key=lambda record: record["round"])
-    plot_curves(runs, arguments.out / "curves.png")
+        runs.setdefault(name, {}).setdefault(int(point["round"]), []).append(point)
+    means = {name: [mean_of_seeds(of[number]) for number in sorted(of)] for name, of in runs.items()}
+    plot_curves(means, arguments.out / "curves.png")
     print(table(lines))
 
 
