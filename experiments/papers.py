@@ -268,7 +268,7 @@ FILES = {
     "FedScalar": "fedscalar",
 }
 RESULTS = {
-    "fed-smp/table-1": "five of 17 cells at 180 rounds, one seed, top-k three",
+    "fed-smp/table-1": "five of 17 cells at 180 rounds, one seed, top-k two or three",
     "fed-smp/main-rows": "12 of 180 rounds, three to five seeds",
     "fed-smp/figure-2-fashion-mnist": "from Table I's runs",
     "fed-smp/figure-3-fashion-mnist": "rand-k at four ratios, 60 of 180 rounds, one seed",
