@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from accounting import Plan, budget
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 
 ROUNDS = (1, 2, 4, 7, 11, 16, 25, 45, 70, 90, 110, 135, 160, 180)
@@ -16,8 +17,8 @@ THEMES = {
 }
 
 
-def curve(sampling: str, **account: str) -> list[float]:
-    plan = Plan(clients=CLIENTS, cohort=COHORT, sampling=sampling)
+def curve(sampling: str, neighbours: str, **account: str) -> list[float]:
+    plan = Plan(clients=CLIENTS, cohort=COHORT, sampling=sampling, adjacency=Adjacency(neighbours))
     return [budget.epsilon(plan, noise_multiplier=NOISE, rounds=rounds, **account) for rounds in ROUNDS]
 
 
@@ -51,10 +52,13 @@ def frame(theme: dict[str, str]) -> Iterator[str]:
     yield text((x(90), BOTTOM + 48), "rounds of training", theme["faint"], end="middle")
 
 
-def picture(theme: dict[str, str], printed: list[float], true: list[float]) -> str:
-    said = f"epsilon after {ROUNDS[-1]} rounds: {upwards(printed[-1])} as printed, {upwards(true[-1])} for what runs"
+def picture(theme: dict[str, str], printed: list[float], zeroed: list[float], replaced: list[float]) -> str:
+    said = (
+        f"epsilon after {ROUNDS[-1]} rounds: {upwards(printed[-1])} as printed; for what runs {upwards(zeroed[-1])} "
+        f"(zero-out) and {upwards(replaced[-1])} (replace-one)"
+    )
     parts = [
-        text((0, 22), "One plan, two epsilons", theme["ink"], size=22, bold=True),
+        text((0, 22), "One plan, three epsilons", theme["ink"], size=22, bold=True),
         text(
             (0, 48),
             f"epsilon over rounds: {CLIENTS:,} clients, {COHORT} a round, noise multiplier {NOISE}",
@@ -62,10 +66,18 @@ def picture(theme: dict[str, str], printed: list[float], true: list[float]) -> s
         ),
         *frame(theme),
         line(printed, theme["printed"], ' stroke-dasharray="9 5"'),
-        line(true, theme["true"], ""),
+        line(zeroed, theme["true"], ""),
+        line(replaced, theme["true"], ""),
         text(
-            (RIGHT, y(2.05)),
-            f"what runs, cohorts of fixed size: {upwards(true[-1])}",
+            (RIGHT - 150, y(3.2)),
+            f"what runs, one client replaced: {upwards(replaced[-1])}",
+            theme["true"],
+            end="end",
+            bold=True,
+        ),
+        text(
+            (RIGHT, y(1.55)),
+            f"what runs, one client left out: {upwards(zeroed[-1])}",
             theme["true"],
             end="end",
             bold=True,
@@ -87,9 +99,13 @@ def picture(theme: dict[str, str], printed: list[float], true: list[float]) -> s
 
 def main() -> None:
     folder = Path(__file__).parent / "_static"
-    printed, true = curve("poisson", accountant="rdp", conversion="classical"), curve("fixed")
+    curves = (
+        curve("poisson", "add-remove", accountant="rdp", conversion="classical"),
+        curve("fixed", "zero-out"),
+        curve("fixed", "replace-one"),
+    )
     for name, theme in THEMES.items():
-        (folder / f"epsilon-{name}.svg").write_text(picture(theme, printed, true), encoding="utf-8")
+        (folder / f"epsilon-{name}.svg").write_text(picture(theme, *curves), encoding="utf-8")
 
 
 if __name__ == "__main__":

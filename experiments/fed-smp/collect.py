@@ -39,6 +39,7 @@ METHODS = {
 FIELDS = (
     "row", "x", "seed", "rounds", "public_epochs", "test_accuracy", "best_test_accuracy", "published_best",
     "noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
+    "device",
 )  # fmt: skip
 NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
@@ -82,12 +83,20 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "test_accuracy": 100 * accuracies[-1],
         "best_test_accuracy": 100 * max(accuracies),
         "uplink_megabytes": metrics[-1]["uplink_megabytes"],
+        "device": device(folder),
     }
     line["published_best"] = published().get((line["row"], line["x"]), "")
     line["audit"] = audit_run(folder).verdict if "privacy" in config else ""
     if line["audit"] not in ("", "pass"):
         raise SystemExit(f"{folder}: `dpfed audit run` says {line['audit']}; nothing is written.")
     return line | epsilons(folder, config, line["rounds"]), metrics
+
+
+def device(folder: Path) -> str:
+    """Return the name of the GPU, or the device, of a finished run; "cpu" for a run without a summary."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return summary.get("gpu") or summary.get("device") or "cpu"
 
 
 def epsilons(folder: Path, config: dict[str, Any], rounds: int) -> dict[str, Any]:

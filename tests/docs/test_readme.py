@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from accounting import Plan, budget
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.cli import app_of, status
 
@@ -85,16 +86,22 @@ def test_the_three_jobs_run_as_they_stand(tmp_path, monkeypatch, capsys):
 
 
 def test_the_picture_says_what_is_so():
-    fixed = upwards(budget.epsilon(Plan(clients=6000, cohort=100, sampling="fixed"), noise_multiplier=1.4, rounds=180))
-    printed = upwards(
-        budget.epsilon(
-            Plan(clients=6000, cohort=100), noise_multiplier=1.4, rounds=180, accountant="rdp", conversion="classical"
-        )
-    )
+    def epsilon(sampling, adjacency, **account):
+        plan = Plan(clients=6000, cohort=100, sampling=sampling, adjacency=adjacency)
+        return upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180, **account))
+
+    printed = epsilon("poisson", Adjacency.ADD_REMOVE, accountant="rdp", conversion="classical")
+    zeroed, replaced = (epsilon("fixed", one) for one in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
     for name in ("light", "dark"):
         drawn = ET.parse(ROOT / "docs" / "_static" / f"epsilon-{name}.svg").getroot()
-        assert drawn[0].text == f"epsilon after 180 rounds: {printed} as printed, {fixed} for what runs"
-    assert f'alt="One plan: a paper prints epsilon {printed}, what runs has {fixed}"' in README
+        assert drawn[0].text == (
+            f"epsilon after 180 rounds: {printed} as printed; "
+            f"for what runs {zeroed} (zero-out) and {replaced} (replace-one)"
+        )
+    assert (
+        f'alt="One plan: a paper prints epsilon {printed}; '
+        f'what runs has {zeroed} (zero-out) or {replaced} (replace-one)"' in README
+    )
 
 
 def test_pages_are_few_and_say_for_whom_they_are():
