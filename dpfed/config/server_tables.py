@@ -105,6 +105,18 @@ class _CommonServer(Table):
     model; metrics of the last model are last_test_NAME. The average is post-processing and spends no privacy.
     """
 
+    start: Literal["network", "public"] = "network"
+    """Model before round 1. network: the network's own initial weights, or initial mask probabilities; public: these
+    after server.start_epochs passes over the public samples (data.public), with the optimizer and batches of [local].
+
+    It spends no privacy, because no client has a public sample. Momentum, moments, the posterior's prior and an
+    adaptive clip norm start as without it.
+    """
+
+    start_epochs: Count = 10
+    """Number of passes over the public samples before round 1 if server.start is "public". Choose it on public samples
+    only: the model would reveal another choice."""
+
 
 class StepServer(_CommonServer):
     """A step along the mean update, or a user-defined rule."""

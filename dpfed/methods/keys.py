@@ -140,6 +140,11 @@ RULES = (
         ),
     ),
     Requirement(
+        ("server.start_epochs",),
+        "server.start='public'",
+        lambda config, specification: config.server.start == "public",
+    ),
+    Requirement(
         ("data.public_from",),
         "data.public > 0",
         lambda config, specification: config.data.public > 0,

@@ -94,6 +94,11 @@ def _mask_and_public_data_messages(config: Config, specification: MethodSpecific
             f"method.name={specification.name!r} with data.public=0: its mask needs public data. Set data.public to a "
             "number of samples, and data.public_from to their data set if it is not data.name."
         )
+    if config.server.start == "public" and config.data.public == 0:
+        yield (
+            "server.start='public' with data.public=0: there are no public samples to start from. Set data.public to a "
+            "number of samples (and data.public_from to their data set), or remove server.start."
+        )
     if config.data.public_from is not None and config.data.public_from == config.data.name:
         yield (
             f"data.public_from={config.data.public_from!r} with data.name={config.data.name!r}: its samples belong to "

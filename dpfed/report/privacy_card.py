@@ -120,6 +120,8 @@ def score_of(summary: Summary) -> CardNumber:
             if best is None
             else f"last round; best over rounds {percent_text(best)}, chosen on the test set"
         )
+        if summary.public_samples_alone is not None:
+            beside += f"; the public samples alone give {percent_text(summary.public_samples_alone)}"
         return CardNumber(name="test accuracy", value=percent_text(summary.test_accuracy), conditions=beside)
     loss = summary.test_loss
     name = f"test loss ({summary.loss})" if summary.loss else "test loss"

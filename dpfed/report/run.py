@@ -127,6 +127,10 @@ def _score_texts(summary: Summary) -> list[CardText]:
         if key.startswith(("test_", "validation_")) and key != "test_accuracy" and value is not None:
             shown = f"{value:.2%}" if key.endswith("accuracy") else significant_text(value, 4)
             found.append(CardText(name=key.replace("_", " ").capitalize(), text=f"{shown}, last round"))
+    if (alone := summary.public_samples_alone) is not None:
+        score = f"test loss {significant_text(alone, 4)}" if summary.test_accuracy is None else f"{alone:.2%}"
+        words = "the same network trained on them, without any client (1,000 steps of Adam)"
+        found.append(CardText(name="Public samples alone", text=f"{score}: {words}"))
     return found
 
 

@@ -30,17 +30,24 @@ class Binding:
     population:    fingerprint of the clients (`dpfed.data.population.fingerprint`)
     start:         hash of the first broadcast, and of the frozen network if there is one
     own_code:      hash of the user's files; empty, and not recorded, if the run needs none
+    public_start:  hash of the broadcast after training on public samples (server.start = "public"); empty, and not
+        recorded, without it
     """
 
     configuration: str
     population: str
     start: str
     own_code: str = ""
+    public_start: str = ""
 
     def to_header(self) -> dict[str, str]:
         """Return the entries of the ledger's header, without the population, which has its own field there."""
-        own = {"own_code": self.own_code} if self.own_code else {}
-        return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | own
+        return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | self.optional
+
+    @property
+    def optional(self) -> dict[str, str]:
+        """Hashes of parts that a run may lack, by their names; only those that it has."""
+        return {name: getattr(self, name) for name in ("own_code", "public_start") if getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,7 @@ PARTS = {
     "configuration": "its configuration",
     "start": "the model that it starts from (also another version of torch or kind of processor makes another one)",
     "own_code": "the code of your own that it needs (--load)",
+    "public_start": "the model that training on public samples gave before round 1 (start.safetensors)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
 """Description of the hashed part of a run for messages, by the name of the hash."""
@@ -82,16 +90,18 @@ def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Binding:
+def binding_of(experiment: Experiment, configuration: str, key: bytes, public_start: Tensor | None = None) -> Binding:
     """Return the hashes of a run.
 
     configuration: hash of its config.toml; key: secret key of the fingerprint of its clients
+    public_start:  broadcast after training on public samples, if the run starts from it
     """
     return Binding(
         configuration=configuration,
         population=population_fingerprint(experiment, key),
         start=start_hash_of_run(experiment),
         own_code=code_hash(experiment.own_code),
+        public_start="" if public_start is None else hash_of_tensors([public_start]),
     )
 
 

@@ -91,14 +91,16 @@ def read_checkpoint(path: Path, *, binding: Binding, start: ServerState) -> Chec
 
 
 def _binding_metadata(binding: Binding) -> dict[str, str]:
-    own = {"own_code": binding.own_code} if binding.own_code else {}
-    return {"run": binding.configuration, "population": binding.population, "start": binding.start} | own
+    always = {"run": binding.configuration, "population": binding.population, "start": binding.start}
+    return always | binding.optional
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
     """Raise RunError if the checkpoint belongs to another run."""
     now = _binding_metadata(binding)
-    other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
+    other = [
+        name for name in ("run", "population", "start", "own_code", "public_start") if facts.get(name) != now.get(name)
+    ]
     if other:
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
         raise RunError(

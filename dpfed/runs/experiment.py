@@ -11,6 +11,7 @@ from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models, replayed
 from dpfed.aggregation.ranks import Ranks, SingleProcess
+from dpfed.clients import LocalTraining
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import InitialState
@@ -18,6 +19,7 @@ from dpfed.config import registered
 from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
+from dpfed.config.training_tables import MaskTable
 from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
@@ -49,6 +51,7 @@ from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
 from dpfed.runs.protection import limitations_of_guarantee
+from dpfed.runs.public_start import PUBLIC_START_NOTE, PublicTraining
 from dpfed.runs.training import (
     TRIAL_LIMITS,
     CustomObjects,
@@ -74,7 +77,8 @@ class Experiment:
     """All objects of a run, for its loop (`dpfed.runs.loop`).
 
     readout:         maps the server's state to the weights that are evaluated and saved
-    start:           state of the server before the first round
+    start:           state of the server before the first round, before training on public samples (server.start)
+    public:          training on the public samples before round 1; None if the run has no public samples
     not_protected:   limitations of the stated epsilon, as texts
     uplink_bits:     bits that a client sends in a round; None if they are measured
     secure_sum_bits: part of uplink_bits for keys and shares of a secure sum
@@ -93,6 +97,7 @@ class Experiment:
     device: torch.device
     start: ServerState
     privacy_target: AnyTarget | None
+    public: PublicTraining | None
     validation: Validation | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
@@ -192,6 +197,8 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     if records is not None:
         config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
+    if config.server.start == "public":
+        notes.append(PUBLIC_START_NOTE)
     if privacy_target is not None and is_user_defined(stages):
         notes.append(_trusted_code_note(stages))
     if start is not None and stated is not None:
@@ -208,12 +215,24 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         device=device,
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         privacy_target=stated,
+        public=None if public is None else _public_training(parts, clients, public, seeds),
         validation=validation,
         not_protected=limitations_of_guarantee(notes, config, stages.decodes_before_the_clip),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
         own_code=user_code_of_run(config),
+    )
+
+
+def _public_training(parts: TrainingParts, clients: LocalTraining, public: Public, seeds: Seeds) -> PublicTraining:
+    masks = parts.specification.sends_masks
+    return PublicTraining(
+        clients=clients,
+        course=parts.masks() if masks else parts.optimizer(),
+        public=public,
+        seeds=seeds,
+        edge=(parts.config.mask or MaskTable()).edge if masks else None,
     )
 
 

@@ -9,6 +9,7 @@ diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums
                    are for the operator and audits only
 canaries.jsonl     scores of each canary, if the run has canaries
 checkpoint.safetensors   state from which the next round starts, and the last round's lines of the files above
+start.safetensors  what the first round broadcasts after training on public samples (server.start = "public")
 population.key     secret key of the fingerprint of the clients, for the operator only
 schedule.key       secret key of the participation schedule, in a run with secure randomness
 model.safetensors, summary.json, report.html, *.png      written at the end, and model.mask.safetensors if the model is
@@ -31,9 +32,11 @@ from typing import Any
 import tomli_w
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from accounting.ledger import population_key
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
@@ -59,6 +62,7 @@ from dpfed.server.state import ServerState
 _LOCK = "lock"
 SCHEDULE_KEY = "schedule.key"
 CLIENT_IDS = "client_ids.json"
+PUBLIC_START = "start.safetensors"
 
 
 class RunFolder:
@@ -196,7 +200,8 @@ class RunFolder:
     def discard_new_folder(self) -> None:
         """Unlock the folder, and remove it if this run created it and was refused before it charged or saved
         anything."""
-        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, CLIENT_IDS, _LOCK)
+        keys = ("population.key", SCHEDULE_KEY, CLIENT_IDS, PUBLIC_START)
+        names = ("config.toml", self.ledger.name, self._metrics.name, *keys, _LOCK)
         if self._made is not None:
             with suppress(OSError):  # a file that cannot be removed must not hide the reason of the refusal
                 for name in names:
@@ -253,6 +258,24 @@ class RunFolder:
         """Save a checkpoint atomically: a crash leaves either the previous checkpoint or this one."""
         assert self._binding is not None
         self._write_file(self._checkpoint.name, checkpoint.checkpoint_bytes(saved, binding=self._binding))
+
+    def public_start(self, new: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the first broadcast after training on public samples.
+
+        It is made by `new` and saved before round 1, and never made again. Raises RunError if a run that has begun
+        lacks the file.
+        """
+        path = self.path / PUBLIC_START
+        if not path.exists() and not (self.ledger.exists() or self._checkpoint.exists()):
+            self._write_file(PUBLIC_START, save({"broadcast": new().cpu()}))
+        try:
+            require_input(path, at_most=LARGEST_ARRAYS)
+            return load(path.read_bytes())["broadcast"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise RunError(
+                f"{path}: the model that the run starts from cannot be read ({error}). It is not trained again. "
+                "Restore the file from a copy, or start a new run."
+            ) from None
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
         """Return the last checkpoint; if none is saved, a checkpoint with the state `start`."""

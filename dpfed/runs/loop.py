@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from accounting.errors import BudgetSpent
@@ -139,7 +140,9 @@ class Run:
         on_round: OnRound,
         binding: Binding,
         project: ProjectLedger | None = None,
+        public_samples_alone: float | None = None,
     ) -> None:
+        self._public_samples_alone = public_samples_alone
         self._began = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
@@ -187,13 +190,15 @@ class Run:
                 )
                 folder.prolong(experiment.config.federation.rounds)
             key = folder.population_key(partial(new_population_key, experiment, project))
-            binding = binding_of(experiment, folder.configuration, key)
+            alone, start = _train_on_public_samples(experiment, folder)
+            binding = binding_of(experiment, folder.configuration, key, start)
             folder.set_binding(binding)
-            saved = folder.load_checkpoint(experiment.start)
+            first = experiment.start if start is None else replace(experiment.start, broadcast=start)
+            saved = folder.load_checkpoint(first)
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
-            return cls(experiment, folder, saved, on_round, binding, project)
+            return cls(experiment, folder, saved, on_round, binding, project, alone)
         except BaseException:
             folder.discard_new_folder()
             raise
@@ -309,6 +314,7 @@ class Run:
             seconds=time.monotonic() - self._began,
             binding=self._binding,
             mask_entropy=self._mask_entropy,
+            public_samples_alone=self._public_samples_alone,
         )
         summary = replace(
             summary, model_sha256=folder.save_model(experiment.model, experiment.readout.weights(self.state))
@@ -360,6 +366,21 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
             f"{project.ledger.path}: privacy.certificate='sampled' certifies one run only, but a project accounts "
             "for all runs on its clients. Remove one of them."
         )
+
+
+def _train_on_public_samples(experiment: Experiment, folder: RunFolder) -> tuple[float | None, torch.Tensor | None]:
+    """Return the score of the public samples alone, and the first broadcast if the run starts from them, before any
+    client trains."""
+    public, server, at = experiment.public, experiment.config.server, experiment.device
+    if public is None:
+        return None, None
+    half = (torch.from_numpy(one).to(at) for one in (experiment.dataset.test_inputs, experiment.dataset.test_labels))
+    initial = experiment.model.initial(experiment.seeds.integer("weights")).to(at)
+    alone = public.score_alone(initial, *half, objective=experiment.objective)
+    if server.start != "public":
+        return alone, None
+    made = partial(public.start, experiment.start.broadcast, epochs=server.start_epochs)
+    return alone, folder.public_start(made).to(at)
 
 
 def _open_book(

@@ -36,6 +36,7 @@ def summary_of(
     seconds: float,
     binding: Binding,
     mask_entropy: int | None,
+    public_samples_alone: float | None,
 ) -> Summary:
     """Return the summary of a finished run; its epsilon is recomputed from the ledger file alone."""
     config, clients, privacy_target = experiment.config, experiment.method.clients, experiment.privacy_target
@@ -55,6 +56,7 @@ def summary_of(
         scores=scores,
         unit=privacy_target.unit if privacy_target else "none",
         clip_norm=state.clip_norm if privacy_target else None,
+        public_samples_alone=public_samples_alone,
         for_release=config.run.for_release if privacy_target else None,
         aggregation=config.aggregation.kind,
         randomness=experiment.method.randomness.name,

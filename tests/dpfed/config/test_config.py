@@ -236,7 +236,7 @@ reset_every = 1
 def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
     config = parse_written_config(tomllib.loads(OF_0_2), source="config.toml")
     assert config.privacy.delta == 60**-1.1
-    assert set(config.to_dict()["server"]) == {"rule", "learning_rate", "beta1", "tau"}
+    assert set(config.to_dict()["server"]) == {"rule", "learning_rate", "beta1", "tau", "start", "start_epochs"}
     assert "learning_rate_decay" not in config.to_dict()["local"]
     assert {"trials", "clip_metric"}.isdisjoint(config.to_dict()["privacy"])
     assert parse(config.to_dict(), source="again") == config
