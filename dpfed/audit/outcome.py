@@ -13,7 +13,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts
-from dpfed.audit.verdict import Check, Verdict, verdict_with_scope
+from dpfed.audit.verdict import Check, Outcome, verdict_with_scope
 
 
 class ClaimUnderTest(Protocol):
@@ -200,7 +200,7 @@ class Audit(Generic[ClaimT, PowerT]):
         return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Outcome:
         """Verdict: "fail" if a test or a check refutes the claim, "pass" or "inconclusive".
 
         Inconclusive: noise short by a fifth would not have been found, no pair shows the claimed distance, or a pair

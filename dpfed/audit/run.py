@@ -16,7 +16,7 @@ from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
-from dpfed.audit.verdict import Check, Verdict, check, verdict, verdict_with_scope
+from dpfed.audit.verdict import Check, Outcome, check, verdict, verdict_with_scope
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import InvalidRecord, Unavailable
@@ -47,7 +47,7 @@ class RunAudit:
         return (1 - self.confidence) / STATISTICAL
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Outcome:
         return verdict(self.checks)
 
     @property

@@ -1,42 +1,125 @@
-"""Checks of an audit and their joint verdict."""
+"""Verdict of an audit, of any kind, and the checks and pairs of neighbours that it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from accounting.errors import AccountingError
 from dpfed.errors import DpfedError
 
-Verdict = Literal["pass", "fail", "inconclusive"]
+Outcome = Literal["pass", "fail", "inconclusive", "nothing tested"]
+"""Vocabulary of verdicts, of every audit."""
 Finding = tuple[bool | None, str]
 """(passed, description) of a check; passed is None if the check was impossible or too weak to find a fault."""
 
 FALSE_ALARM = 1e-6
-"""Largest probability that one check of an upload audit fails on a correct round."""
+"""Largest probability that one check of a round fails on a correct round."""
 
-
-def verdict_with_scope(outcome: str, scope: str = "on these inputs") -> str:
-    """Return the verdict for a reader: a pass is followed by its scope, since it proves nothing beyond that scope."""
-    return f"{outcome} {scope}" if outcome == "pass" else outcome
+_WORST_FIRST: tuple[Outcome, ...] = ("fail", "inconclusive", "nothing tested", "pass")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """Outcome of one check. passed: None if the check was impossible, or too weak to find a fault.
 
+    would_find: smallest fault that the check would have found; None for a check that cannot fail
     decides: if True, the verdict is inconclusive whenever `passed` is None; if False, the other checks decide then
     """
 
     name: str
     passed: bool | None
     detail: str
+    would_find: str | None = None
     decides: bool = True
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the check."""
-        return {"name": self.name, "passed": self.passed, "detail": self.detail}
+        return {"name": self.name, "passed": self.passed, "detail": self.detail, "would_find": self.would_find}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRow:
+    """One pair of neighbouring inputs. cells: texts for a table, by heading. fields: the JSON object of the pair."""
+
+    cells: Mapping[str, str]
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Verdict of an audit: the one record from which tables, pages and JSON documents are made.
+
+    audited:       name of the audited method, function, run folder or configuration
+    text:          reasons of the verdict in one to three sentences
+    scope:         inputs that a pass is limited to
+    lower_bound:   largest lower bound of epsilon that the audit proves
+    pairs:         pairs of neighbouring inputs that were compared
+    differences:   values outside the mechanisms that differ between neighbours, with the place where they arise
+    skipped_files: files that were not compared
+    not_tested:    faults that this audit does not test for
+    details:       further keys of the JSON document
+    """
+
+    audited: str
+    verdict: Outcome
+    text: str
+    scope: str = "on these inputs"
+    claimed_epsilon: float | None = None
+    delta: float | None = None
+    adjacency: str | None = None
+    unit: str | None = None
+    lower_bound: float | None = None
+    checks: tuple[Check, ...] = ()
+    pairs: tuple[PairRow, ...] = ()
+    differences: tuple[Mapping[str, object], ...] = ()
+    skipped_files: tuple[str, ...] = ()
+    not_tested: tuple[str, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def verdict_in_full(self) -> str:
+        """Verdict for a reader: a pass is followed by its scope, since it proves nothing beyond that scope."""
+        return verdict_with_scope(self.verdict, self.scope)
+
+    def __str__(self) -> str:
+        return f"{self.verdict_in_full}: {self.text}"
+
+    def require_pass(self) -> None:
+        """Raise AssertionError with the reasons, unless the verdict is "pass"."""
+        if self.verdict != "pass":
+            raise AssertionError(str(self))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON document of `dpfed audit X --json`."""
+        return {
+            "audited": self.audited,
+            "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
+            "words": self.text,
+            "claimed_epsilon": self.claimed_epsilon,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+            "lower_bound": self.lower_bound,
+            "checks": [one.to_dict() for one in self.checks],
+            "pairs": [dict(one.fields) for one in self.pairs],
+            "differences": [dict(one) for one in self.differences],
+            "skipped_files": list(self.skipped_files),
+            "not_tested": list(self.not_tested),
+            **self.details,
+        }
+
+
+def worst_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of several audits together: "fail" before "inconclusive", "nothing tested" and "pass"."""
+    return min(outcomes, key=_WORST_FIRST.index, default="nothing tested")
+
+
+def verdict_with_scope(outcome: str, scope: str = "on these inputs") -> str:
+    """Return the verdict for a reader: a pass is followed by its scope, since it proves nothing beyond that scope."""
+    return f"{outcome} {scope}" if outcome == "pass" else outcome
 
 
 def check(name: str, finding: Callable[[], Finding]) -> Check:
@@ -48,7 +131,7 @@ def check(name: str, finding: Callable[[], Finding]) -> Check:
     return Check(name=name, passed=passed, detail=detail)
 
 
-def verdict(checks: Sequence[Check]) -> Verdict:
+def verdict(checks: Sequence[Check]) -> Outcome:
     """Return "fail" if a check failed, "pass" if there are deciding checks and all passed, else "inconclusive"."""
     if any(one.passed is False for one in checks):
         return "fail"

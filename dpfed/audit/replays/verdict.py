@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
 from dpfed.audit.replays.replay_run import Difference, RunFindings
-from dpfed.audit.verdict import Verdict
+from dpfed.audit.verdict import Outcome as VerdictWord
 from dpfed.records.replays import configuration_fingerprint
 
 Outcome = Literal["pass", "fail", "nothing tested", "refused"]
@@ -87,7 +87,7 @@ class ReplayAudit:
     """Peak memory of the first run in MiB."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> VerdictWord:
         outcomes = {one.outcome for one in self.pairs}
         if "fail" in outcomes:
             return "fail"
