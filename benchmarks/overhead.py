@@ -170,7 +170,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", LedgerBook, "record"),
-        ("evaluation", dpfed.runs.loop, "scores_on_test_half"),
+        ("evaluation", type(run._public_code), "scores"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append_round"),
     ]

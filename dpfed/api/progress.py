@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from accounting.rounding import downwards, upwards
 from dpfed.records.reading import Unavailable, json_object, validated_record
 from dpfed.records.round import RoundRecord
-from dpfed.runs.loop import OnRound
+from dpfed.runs.public_code import OnRound
 
 _COLUMNS = (
     TextColumn("round"),
@@ -76,13 +76,10 @@ def chosen_progress(
     """Yield the function called with each line of metrics.jsonl, by the argument `progress` of `dpfed.run`.
 
     True draws a bar on standard error, False draws none. None draws a bar on a terminal or in a notebook only. A
-    function is used as it is.
+    function draws none: it is a viewer of the run (`dpfed.api.track.viewers_of_run`).
     """
-    if callable(wish):
-        yield wish
-        return
     console = Console(stderr=True, highlight=False, markup=False)
-    if wish is False or (wish is None and not is_interactive(console)):
+    if wish is False or callable(wish) or (wish is None and not is_interactive(console)):
         yield lambda record: None
         return
     with progress_display(rounds, console, otherwise=console.print, budget=budget, folder=folder) as on_round:

@@ -21,7 +21,7 @@ from accounting.html_table import html_table
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
 from dpfed.api.progress import chosen_progress
-from dpfed.api.track import open_trackers
+from dpfed.api.track import viewers_of_run
 from dpfed.clients.losses import OfSamples
 from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
@@ -36,9 +36,10 @@ from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
-from dpfed.runs.loop import OnRound, Outcome
+from dpfed.runs.loop import Outcome
 from dpfed.runs.metrics_endpoint import configure_log
 from dpfed.runs.plain_torch import plain_torch
+from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
 from dpfed.runs.resuming import naming_missing_code, with_delta_of_run
 from dpfed.runs.summary import number_of_records
 from dpfed.runs.training import CustomObjects, model_maker, model_name
@@ -146,7 +147,8 @@ def run(
     ledger:   a project ledger (`dpfed ledger create`) that is also charged; the run ends when its budget is spent
     pay:      the largest number of project units that the run may use, if its rounds differ from the project's unit
     progress: True draws a bar on standard error, None only on a terminal or in a notebook; or a function called with
-              each line of metrics.jsonl
+              each line of metrics.jsonl. In a run for release this function, metrics and trackers are called in a
+              separate process, made before the first round: what they append to a list of this process is not seen here
     track:    "csv", "tensorboard", "mlflow", "wandb", or a tracker of an installed package, which receive the lines of
               metrics.jsonl (`dpfed.api.track`)
 
@@ -171,13 +173,13 @@ def run(
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
     checked, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
-    with (
-        chosen_progress(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
-        open_trackers(track, folder, checked.to_dict(), after=show, say=_warn_caller) as on_round,
-    ):
+    viewers = viewers_of_run(
+        track, folder, checked.to_dict(), say=_warn_caller, progress=progress if callable(progress) else None
+    )
+    with chosen_progress(progress, checked.federation.rounds, budget=budget, folder=folder) as show:
         try:
             outcome = run_and_report(
-                experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round
+                experiment, folder, engine=engine, resume=resume, project=project, on_round=show, viewers=viewers
             )
         except KeyboardInterrupt as error:
             words = _resume_hint(folder)
@@ -212,8 +214,12 @@ def run_and_report(
     on_round: OnRound,
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
+    viewers: Viewers = NO_VIEWERS,
 ) -> Outcome:
-    """Run the experiment in the engine and write the report. `stop`: called before each round; True ends the run."""
+    """Run the experiment in the engine and write the report. `stop`: called before each round; True ends the run.
+
+    on_round: called in this process with each line of metrics.jsonl. viewers: as in `dpfed.runs.loop.run`.
+    """
     if engine not in ("in-process", "flower"):
         raise ConfigError(f"engine={engine!r}: must be 'in-process' or 'flower'.")
     if engine == "flower":
@@ -230,7 +236,9 @@ def run_and_report(
 
     configure_log()
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
-    outcome = train(experiment, folder, resume=resume, on_round=log_and_forward, project=project, stop=stop)
+    outcome = train(
+        experiment, folder, resume=resume, on_round=log_and_forward, project=project, stop=stop, viewers=viewers
+    )
     LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])
     replay = replayed.current_replay()
     if replay is None or replay.writes_reports:

@@ -14,6 +14,7 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -27,8 +28,8 @@ from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import read_lines
 from dpfed.runs.durable_files import append, put
-from dpfed.runs.loop import OnRound
 from dpfed.runs.metrics_endpoint import MetricsEndpoint
+from dpfed.runs.public_code import OnRound, Viewers
 
 ENTRY_POINT_GROUP = "dpfed.trackers"
 _TRACKER_PACKAGES = {
@@ -81,6 +82,23 @@ def open_trackers(
         yield on_round
     finally:
         apply_to_trackers(lambda tracker: tracker.close())
+
+
+def viewers_of_run(
+    kinds: Sequence[str],
+    folder: Path,
+    config: Mapping[str, object],
+    *,
+    say: Callable[[str], None],
+    progress: OnRound | None = None,
+) -> Viewers:
+    """Return the trackers of these kinds, preceded by the caller's function `progress`, as viewers of a run."""
+    start = partial(open_trackers, kinds, folder, config, after=progress or _ignore)
+    return Viewers(start=lambda to: start(say=to), say=say)
+
+
+def _ignore(record: Mapping[str, object]) -> None:
+    """Do nothing with a line."""
 
 
 def numeric_metrics(record: Mapping[str, object]) -> dict[str, float]:

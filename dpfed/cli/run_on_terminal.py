@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from rich.table import Table
@@ -11,7 +13,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
 from dpfed.api.progress import progress_display
 from dpfed.api.run import Engine, run_and_report
-from dpfed.api.track import open_trackers
+from dpfed.api.track import viewers_of_run
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
@@ -62,14 +64,22 @@ def run_with_progress(
     log = console(to_stderr=True)
     config, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
     log.print(_plan_text(experiment))
+    viewers = viewers_of_run(track, folder, config.to_dict(), say=log.print)
     with (
         progress_display(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
-        open_trackers(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
         stop_by_signals(log.print) as stop,
+        redirect_stdout(sys.stderr),  # what a network prints is no part of the result
     ):
         try:
             return run_and_report(
-                experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
+                experiment,
+                folder,
+                engine=engine,
+                resume=resume,
+                on_round=show,
+                project=project,
+                stop=stop,
+                viewers=viewers,
             )
         except RunInterrupted as error:
             error.signal = getattr(stop, "signal", error.signal)

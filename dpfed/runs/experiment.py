@@ -105,6 +105,11 @@ class Experiment:
     downlink_bits: int
     own_code: tuple[UserCodeFile, ...] = ()
 
+    @property
+    def for_release(self) -> bool:
+        """True if the run is private and its model is for release."""
+        return self.privacy_target is not None and self.config.run.for_release
+
 
 def check_configuration(
     config: Config, ranks: Ranks | None = None, own: CustomObjects | None = None

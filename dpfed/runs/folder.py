@@ -41,7 +41,7 @@ from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
-from dpfed.models.flat import FlatModel
+from dpfed.models.flat import Block
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
@@ -284,14 +284,16 @@ class RunFolder:
         assert self._binding is not None
         return checkpoint.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
 
-    def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
+    def save_model(
+        self, layout: Sequence[Block], weights: torch.Tensor, fixed_weights: Mapping[str, torch.Tensor]
+    ) -> str:
         """Save the final weights and the fixed weights by parameter name; return the SHA-256 of the file.
 
         The file's header lists the names of fixed weights.
         """
         flat = weights.cpu()
-        tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
-        fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
+        tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in layout}
+        fixed = {name: tensor.cpu().contiguous() for name, tensor in fixed_weights.items()}
         about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
         return self._write_hashed("model.safetensors", save(tensors | fixed, metadata=about))
 

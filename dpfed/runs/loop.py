@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,14 +44,13 @@ from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.folder import RunFolder
+from dpfed.runs.public_code import NO_VIEWERS, OnRound, PublicCode, Viewers, start_public_code
 from dpfed.runs.resuming import require_same_rounds
-from dpfed.runs.scores import Scores, majority_accuracy, scores_of_summary, scores_on_test_half, scores_on_validation
+from dpfed.runs.scores import Evaluation, Scores, evaluated_weights, scores_of_summary
 from dpfed.runs.spending import over_budget_text, over_project_budget_text, spending_account
 from dpfed.runs.summary import summary_of, uplink_megabytes
 from dpfed.sources import InProcessClients, TrainedClients, training_errors
 from dpfed.version import __version__
-
-OnRound = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +80,13 @@ def run(
     on_round: OnRound = lambda record: None,
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
+    viewers: Viewers = NO_VIEWERS,
 ) -> Outcome:
     """Run or resume the experiment in folder `out`.
 
-    on_round: called with each line of metrics.jsonl, as a JSON object
+    on_round: called in this process with each line of metrics.jsonl, as a JSON object
+    viewers:  trackers and progress function of the user, which also receive these lines; in a run for release in the
+              separate process that evaluates the models (`dpfed.runs.public_code`)
     project:  ledger of a project, which is charged too; its budget can end the run
     stop:     called before every round; if it returns True, the run ends with RunInterrupted
 
@@ -96,7 +98,7 @@ def run(
     opened: Run | None = None
     try:
         require_samples_here(experiment.config)
-        opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+        opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project, viewers=viewers)
         outcome = opened.run_all_rounds(InProcessClients(seeds=experiment.seeds), stop)
     except (
         TrainingFailed
@@ -141,9 +143,14 @@ class Run:
         binding: Binding,
         project: ProjectLedger | None = None,
         public_samples_alone: float | None = None,
+        *,
+        public_code: PublicCode,
     ) -> None:
         self._public_samples_alone = public_samples_alone
         self._began = time.monotonic()
+        self._public_code, self._fixed = public_code, experiment.model.fixed
+        if experiment.for_release:  # training may write to the tensors that all clients share
+            self._fixed = {name: tensor.clone() for name, tensor in self._fixed.items()}
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
         privacy_target = experiment.privacy_target
@@ -169,16 +176,27 @@ class Run:
         resume: bool,
         on_round: OnRound = lambda record: None,
         project: ProjectLedger | None = None,
+        viewers: Viewers = NO_VIEWERS,
+        trains_here: bool = True,
     ) -> Run:
         """Open a run in a new folder, or in the folder of an interrupted run.
 
         The folder is locked until `unlock`, `close` or the end of this process.
+
+        trains_here: True if clients train in this process. The user's metrics, trackers and progress functions then run
+        in another process if the model is for release.
         """
         _check_project(experiment, project)
         if not resume and experiment.privacy_target is not None:
             experiment.privacy_target.require_consistent_bounds(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
-        folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
+        apart = experiment.for_release and trains_here
+        public_code = start_public_code(Evaluation.of(experiment), viewers, apart=apart)
+        try:
+            folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
+        except BaseException:
+            public_code.close()
+            raise
         try:
             folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
@@ -198,14 +216,16 @@ class Run:
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
-            return cls(experiment, folder, saved, on_round, binding, project, alone)
+            return cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
         except BaseException:
             folder.discard_new_folder()
+            public_code.close()
             raise
 
     def unlock(self) -> None:
-        """Release the lock on the run folder."""
+        """Release the lock on the run folder, and close trackers and their process."""
         self._folder.unlock()
+        self._public_code.close()
 
     @property
     def finished(self) -> bool:
@@ -272,6 +292,7 @@ class Run:
         self._folder.append_round(line, report.round_record)
         self._lines.append(line)
         self._on_round(line.to_dict())
+        self._public_code.show(line.to_dict())
 
     def _metrics_line(self, epsilon: float, aborted: str | None) -> MetricsLine:
         """Return the line of metrics.jsonl of the last round.
@@ -285,8 +306,8 @@ class Run:
             state.round % experiment.config.run.evaluate_every == 0
             or state.round == experiment.config.federation.rounds
         ):
-            scores |= scores_on_test_half(experiment, state) | scores_on_validation(experiment, state)
-            majority = majority_accuracy(experiment)
+            found, majority = self._public_code.scores(evaluated_weights(experiment.readout, state))
+            scores |= found
         return MetricsLine(
             round=state.round,
             scores=scores,
@@ -309,7 +330,7 @@ class Run:
             self.state,
             self._book,
             self._lines,
-            scores=scores_of_summary(experiment, self.state, self._lines),
+            scores=scores_of_summary(self._lines, self._last_scores),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -317,7 +338,10 @@ class Run:
             public_samples_alone=self._public_samples_alone,
         )
         summary = replace(
-            summary, model_sha256=folder.save_model(experiment.model, experiment.readout.weights(self.state))
+            summary,
+            model_sha256=folder.save_model(
+                experiment.model.layout, experiment.readout.weights(self.state), self._fixed
+            ),
         )
         content = experiment.readout.file(self.state)
         if content is not None:
@@ -326,6 +350,9 @@ class Run:
         folder.save_summary(summary)
         self.unlock()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
+
+    def _last_scores(self) -> Scores:
+        return self._public_code.scores(evaluated_weights(self.experiment.readout, self.state))[0]
 
     def _stop_for_project(self, why: BudgetSpent) -> None:
         """Stop the run because another run has spent the project's budget since this round began."""

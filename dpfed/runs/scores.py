@@ -2,73 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.data.samples import Validation
+from dpfed.models.flat import FlatModel
 from dpfed.records.metrics import MetricsLine
-from dpfed.runs.evaluate import TestResult, evaluate
+from dpfed.runs.evaluate import Objective, TestResult, evaluate
 from dpfed.runs.experiment import Experiment
 from dpfed.server.readout import AveragedReadout, Readout
 from dpfed.server.state import ServerState
 
 Scores = dict[str, float | None]
+_PREFIXES = ("test_", "last_test_", "validation_")
 
 
-def scores_on_test_half(experiment: Experiment, state: ServerState) -> Scores:
-    """Return the scores on the test half: test_accuracy (None for numeric targets), test_loss and test_NAME.
+def evaluated_weights(readout: Readout, state: ServerState) -> list[Tensor]:
+    """Return the weights of the evaluated model; if it is a moving average, also those of the last round's model."""
+    last = [readout.readout.weights(state)] if isinstance(readout, AveragedReadout) else []
+    return [readout.weights(state), *last]
 
-    If the evaluated model is a moving average, last_test_NAME are the scores of the last round's model.
-    """
-    dataset, device = experiment.dataset, experiment.device
-    inputs = torch.from_numpy(dataset.test_inputs).to(device)
-    targets = torch.from_numpy(dataset.test_labels).to(device)
-    scores = _evaluate_readout(experiment, experiment.readout, state, inputs, targets).to_record("test")
-    if isinstance(experiment.readout, AveragedReadout):
-        scores |= _evaluate_readout(experiment, experiment.readout.readout, state, inputs, targets).to_record(
-            "last_test"
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """Network, loss and metrics of a run with its test half and its validation samples, but no client's samples."""
+
+    model: FlatModel
+    objective: Objective
+    test: tuple[NDArray[np.generic], NDArray[np.generic]]
+    validation: Validation | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Evaluation:
+        data = experiment.dataset
+        return cls(
+            model=experiment.model,
+            objective=experiment.objective,
+            test=(data.test_inputs, data.test_labels),
+            validation=experiment.validation,
+            device=experiment.device,
         )
-    return scores
+
+    def scores(self, weights: Sequence[Tensor]) -> Scores:
+        """Return the scores of the weights from `evaluated_weights`.
+
+        They are test_accuracy (None for numeric targets), test_loss and test_NAME; last_test_NAME of the second weights
+        if there are any; and validation_NAME if training samples are set aside for validation.
+        """
+        inputs, targets = (torch.from_numpy(half).to(self.device) for half in self.test)
+        scores: Scores = {}
+        for prefix, one in zip(("test", "last_test"), weights, strict=False):
+            scores |= self._result(one, inputs, targets).to_record(prefix)
+        held = self.validation
+        if held is not None:
+            scores |= self._result(weights[0], held.inputs, held.labels).to_record("validation")
+        return scores
+
+    def majority_accuracy(self) -> float | None:
+        """Return the accuracy of always predicting the most frequent label of the public test half; None without
+        classes."""
+        if not self.objective.classes:
+            return None
+        _, counts = np.unique(self.test[1], return_counts=True)
+        return float(counts.max() / counts.sum())
+
+    def _result(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> TestResult:
+        return evaluate(self.model, weights.to(self.device), inputs, targets, objective=self.objective)
 
 
-def scores_on_validation(experiment: Experiment, state: ServerState) -> Scores:
-    """Return the scores on the training samples that are set aside for validation; empty if there are none."""
-    held = experiment.validation
-    if held is None:
-        return {}
-    return _evaluate_readout(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
+def scores_of_summary(metrics: Sequence[MetricsLine], last_scores: Callable[[], Scores]) -> Scores:
+    """Return the scores of summary.json: those of the last round, and the best test accuracy over all rounds.
 
-
-def majority_accuracy(experiment: Experiment) -> float | None:
-    """Return the accuracy of always predicting the most frequent label of the public test half; None without
-    classes."""
-    if not experiment.objective.classes:
-        return None
-    _, counts = np.unique(experiment.dataset.test_labels, return_counts=True)
-    return float(counts.max() / counts.sum())
-
-
-def scores_of_summary(experiment: Experiment, state: ServerState, metrics: Sequence[MetricsLine]) -> Scores:
-    """Return the scores of summary.json: those of the last round, and the best test accuracy over all rounds."""
-    last: Scores = {}
-    if metrics:
-        line = metrics[-1].scores
-        last = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
-        if last["test_loss"] is None:  # the last round was not evaluated, or its loss is not finite
-            last = scores_on_test_half(experiment, state)
+    last_scores: computes the last round's scores, if the round was not evaluated or its loss is not finite
+    """
+    found_last = metrics[-1].scores if metrics else {}
+    last = {name: value for name, value in found_last.items() if name.startswith(_PREFIXES)}
+    if last.get("test_loss") is None:
+        last = last_scores()
     found = [*(line.test_accuracy for line in metrics), last.get("test_accuracy")]
     accuracies = [one for one in found if one is not None]
+    validation = {name: last.pop(name) for name in list(last) if name.startswith("validation_")}
     scores: Scores = {
         "test_accuracy": last.pop("test_accuracy", None),
         "best_test_accuracy": max(accuracies, default=None),
         **last,
     }
-    return scores | {"validation_accuracy": None} | scores_on_validation(experiment, state)
-
-
-def _evaluate_readout(
-    experiment: Experiment, readout: Readout, state: ServerState, inputs: Tensor, targets: Tensor
-) -> TestResult:
-    return evaluate(experiment.model, readout.weights(state), inputs, targets, objective=experiment.objective)
+    return scores | {"validation_accuracy": None} | validation

@@ -22,7 +22,7 @@ from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import population_fingerprint, start_hash_of_run
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import CHARGED_LOSSES, limitation_on_nodes, limitations_of_guarantee
-from dpfed.runs.scores import scores_on_test_half, scores_on_validation
+from dpfed.runs.scores import Evaluation, evaluated_weights
 from dpfed.runs.summary import (
     communication_fields,
     delta_for_failures,
@@ -113,11 +113,8 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
         memory={name: value.to(experiment.device) for name, value in saved.memory.items()},
     )
     try:
-        scores: Mapping[str, float | None] = (
-            scores_on_test_half(experiment, state)
-            | {"validation_accuracy": None}
-            | scores_on_validation(experiment, state)
-        )
+        found = Evaluation.of(experiment).scores(evaluated_weights(experiment.readout, state))
+        scores: Mapping[str, float | None] = {"validation_accuracy": None} | found
     except (RuntimeError, ValueError) as error:  # the checkpoint does not fit this network
         raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
     seen = [one.test_accuracy for one in files.published_rounds if one.test_accuracy is not None]

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.machinery import PathFinder
 from types import TracebackType
 from typing import Any
 
 from accounting.arrays import Floats
 from dpfed.audit.functions.outputs import Output
 from dpfed.errors import ConfigError, RunError
+from dpfed.runs.public_code import is_importable
 
 
 class FunctionProcess:
@@ -121,7 +121,7 @@ def _pickled(what: object, name: str, words: str) -> bytes:
     import cloudpickle  # in the extra [train] only; the commands must start without it
 
     module = sys.modules.get(name)
-    by_value = module is not None and name != "__main__" and not _is_importable(name)
+    by_value = module is not None and name != "__main__" and not is_importable(name)
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -131,9 +131,3 @@ def _pickled(what: object, name: str, words: str) -> bytes:
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_importable(name: str) -> bool:
-    """Return True if a new process can import the module; a module that is loaded here need not be importable."""
-    top = name.split(".")[0]
-    return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger.project import ProjectLedger
+from dpfed import replayed
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
@@ -22,9 +23,10 @@ from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.runs.experiment import Experiment, build
-from dpfed.runs.loop import OnRound, Outcome, Run
+from dpfed.runs.loop import Outcome, Run
 from dpfed.runs.metrics_endpoint import MetricsEndpoint, configure_log
 from dpfed.runs.protection import limitation_on_nodes
+from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
 from dpfed.runs.resuming import with_delta_of_run
 
 _LOG = logging.getLogger("dpfed")
@@ -94,6 +96,7 @@ def serve_run(
     on_round: OnRound = lambda record: None,
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
+    viewers: Viewers = NO_VIEWERS,
 ) -> Outcome:
     """Run all rounds with Flower's nodes, and write a run folder like that of `dpfed run`.
 
@@ -118,7 +121,15 @@ def serve_run(
     directory = NodeDirectory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait_for_nodes(more_may_join=more_may_join)
     experiment = replace(experiment, method=replace(experiment.method, aggregation=sums_of_nodes(experiment.method)))
-    run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+    run = Run.open(
+        experiment,
+        out,
+        resume=resume,
+        on_round=on_round,
+        project=project,
+        viewers=viewers,
+        trains_here=replayed.current_replay() is not None,
+    )
     try:
         grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
         return run.run_all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)

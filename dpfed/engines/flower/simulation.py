@@ -26,7 +26,8 @@ from dpfed.engines.flower.server_app import TIMEOUT, serve_run
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.loop import OnRound, Outcome
+from dpfed.runs.loop import Outcome
+from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
 
 _CLUSTER = "ray_bootstrap_config.yaml"
 
@@ -39,6 +40,7 @@ def simulate(
     on_round: OnRound = lambda record: None,
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
+    viewers: Viewers = NO_VIEWERS,
 ) -> Outcome:
     """Run the experiment on simulated nodes, one node per client; n nodes run at a time on n processors.
 
@@ -65,6 +67,7 @@ def simulate(
                 on_round=on_round,
                 project=project,
                 stop=stop,
+                viewers=viewers,
             )
         )
 
