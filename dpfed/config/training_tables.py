@@ -90,6 +90,10 @@ class _CommonLocal(Table):
     """Execution of local training. loop: one client after another; vmap: several clients in one vectorised pass; auto:
     the strategy that is expected to be faster.
 
+    "auto" trains one client after another in five cases: private runs with secure randomness (last bits would depend
+    on other clients), private records, BatchNorm in bf16, recurrent layers, and custom networks whose trial shows that
+    clients affect each other. No method and no compressor requires it.
+
     Results agree up to rounding. The value "graphs" of earlier versions is read as "vmap".
     """
 
