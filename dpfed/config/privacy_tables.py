@@ -192,7 +192,8 @@ class BernoulliPrivacy(PrivacyTable):
     """Standard deviation of Gaussian noise on probabilities before they are sampled."""
 
     correction: Literal["none", "linear", "invert"] | None = None
-    """Correction of the bias that clipping adds to noised probabilities (docs/bias-correction.md). Not given: linear."""
+    """Correction of the bias that clipping adds to noised probabilities; not given: linear
+    (docs/bias-correction.md)."""
 
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"

@@ -2,8 +2,8 @@
 
     python experiments/fedpm/correction.py > experiments/fedpm/correction.csv     two minutes of a core
 
-Private FedPM on the digits, epsilon 3 (zero-out), 20 rounds, noise of standard deviation 0.3 on probabilities before they
-are sampled. Runs of one seed differ in privacy.correction only.
+Private FedPM on the digits, epsilon 3 (zero-out), 20 rounds, noise of standard deviation 0.3 on probabilities before
+they are sampled. Runs of one seed differ in privacy.correction only.
 """
 
 from __future__ import annotations
