@@ -42,9 +42,12 @@ class Loss:
 
     def record_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return losses [b], the loss of each record computed on that record alone."""
-        if self.apart:
-            return self.each(outputs, targets)
-        return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
+        return self.each(outputs, targets) if self.apart else _single_losses(self.each, outputs, targets)
+
+
+def _single_losses(each: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return losses [n], from one call for each sample: a loss may have conditions, which torch.vmap refuses."""
+    return torch.cat([each(outputs[i : i + 1], targets[i : i + 1]).reshape(-1) for i in range(len(targets))])
 
 
 def _sample_means(losses: Tensor) -> Tensor:
@@ -94,7 +97,8 @@ def register(name: str, loss: OfSamples) -> None:
     """Register a custom loss under the name used in local.loss, in this process; a second loss of that name replaces
     the first.
 
-    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss per sample, of operations that torch.vmap supports.
+    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss per sample. With operations that torch.vmap does not
+          support (.item(), assert or if on a tensor) clients train one after the other.
     Raises ConfigError for the name of a built-in loss.
     """
     if name in LOSSES or name == OWN:
@@ -130,8 +134,8 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
         )
     if not together.requires_grad:
         raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
-    one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
-    if not torch.allclose(together, _trial_losses(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
+    singles = _trial_losses(loss, partial(_single_losses, loss.each), outputs, targets)
+    if singles.shape != together.shape or not torch.allclose(together, singles, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(
             f"local.loss={loss.name!r}: the loss of a sample depends on the other samples of its batch. A client's "
             "batches are padded, and a private record must not affect other records: compute the loss from each "

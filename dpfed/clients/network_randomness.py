@@ -103,19 +103,19 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return True if this operation draws; attention and recurrent layers draw only if they have dropout."""
     if _SEEDED not in func.tags:
         return False
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    off = any(given.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train", "training"))
-    return not (off or ("dropout_p" in names and "dropout_p" not in given))
+    arguments = func._schema.arguments
+    given = {one.name: one.default_value for one in arguments if one.has_default_value()}
+    given |= dict(zip((one.name for one in arguments), args, strict=False)) | dict(kwargs)
+    return not any(given.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train", "training"))
 
 
 def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) -> bool:
-    """Return True if a forward pass of two zero samples in the shape of inputs [N, ...] draws random numbers."""
+    """Return True if a forward pass of the first two of these inputs [n, ...] draws random numbers."""
     module = model.bind(model.initial(0))
     module = module if training else module.eval()
     seen = DrawRecorder()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), seen:
-        module(torch.zeros(2, *inputs.shape[1:], dtype=inputs.dtype))
+        module(inputs[:2].cpu())
     return seen.any
 
 
@@ -148,6 +148,14 @@ def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | No
         return given.clone(), torch.ones_like(given, dtype=torch.bool)
     kept = _bernoulli_samples(uniforms, given, 1 - dropped)
     return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
+
+
+def _rrelu(
+    uniforms: Uniforms, given: Tensor, slopes: Tensor, low: float = 1 / 8, high: float = 1 / 3, *_: object
+) -> Tensor:
+    """Return the inputs, the negative ones times a slope, and write the slopes, which the backward pass reads."""
+    drawn = uniforms(given.shape, given.device) * (high - low) + low
+    return given * slopes.copy_(torch.where(given <= 0, drawn, 1.0))
 
 
 def _uniform_in_place(uniforms: Uniforms, given: Tensor, low: float = 0.0, high: float = 1.0, **_: object) -> Tensor:
@@ -214,6 +222,7 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
     _ATEN.bernoulli.p: _bernoulli,
     _ATEN.bernoulli.default: _bernoulli,
     _ATEN.native_dropout.default: _dropout,
+    _ATEN.rrelu_with_noise.default: _rrelu,
     _ATEN.uniform_.default: _uniform_in_place,
     _ATEN.normal_.default: _normal_in_place,
     _ATEN.normal.Tensor_Tensor: _normal_around,

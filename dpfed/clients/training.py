@@ -62,6 +62,8 @@ class LocalTraining:
     start:          initial state of network and loss for each client (`dpfed.clients.trial`); None: no state is
                     restored between clients
     not_together:   reason why clients cannot be trained side by side, for "auto"; None: they can
+    probe:          public inputs [n, ...], never a client's, on which the network is called before round 1 to measure
+                    its cost, its memory layout and its random draws; None: two samples of zeros
 
     Random draws of a network (dropout layers) are separate for each client, from the seeds
     (`dpfed.clients.network_randomness`).
@@ -89,6 +91,7 @@ class LocalTraining:
     record: RecordLevel | None = None
     start: InitialState | None = None
     not_together: str | None = None
+    probe: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -210,11 +213,18 @@ class LocalTraining:
 
     @cached_property
     def _draws_random_numbers(self) -> bool:
-        return draws_random_numbers(self.model, self.inputs, training=True)
+        return draws_random_numbers(self.model, self._probe, training=True)
 
     @cached_property
     def _channels_last(self) -> bool:
-        return takes_channels_last(self.model, self.inputs)
+        return takes_channels_last(self.model, self._probe)
+
+    @property
+    def _probe(self) -> Tensor:
+        """Two public inputs, on the device of training."""
+        if self.probe is None:
+            return self.inputs.new_zeros(2, *self.inputs.shape[1:])
+        return self.probe[torch.arange(2) % len(self.probe)].to(self.inputs.device)
 
     @property
     def plan(self) -> TrainingPlan:
@@ -243,7 +253,7 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        cost, device = step_cost(self.model, self.inputs, self.batch_size), self.inputs.device
+        cost, device = step_cost(self.model, self._probe, self.batch_size), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         if self.strategy != "auto":
@@ -284,7 +294,7 @@ def _check_single_samples(training: LocalTraining) -> None:
     alone = (sizes % batch_size == 1) | (sizes > 0) & (batch_size == 1)
     if training.steps is not None:
         alone &= -(-sizes // batch_size) <= training.steps
-    if alone.any() and not training.model.trains_on_one(training.inputs[:1]):
+    if alone.any() and not training.model.trains_on_one(training._probe[:1]):
         first = int(np.argmax(alone))
         raise ConfigError(
             f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, for which "

@@ -22,7 +22,7 @@ from dpfed.clients.state import OUTSIDE, StateChanges
 from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
-from dpfed.config.own_code import error_text
+from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.randomness import Simulated
@@ -34,6 +34,8 @@ SECONDS = 0.25
 _STEPS = 16
 _BATCH = 8
 _ROWS = 256
+_LONE = 4
+"""Number of samples that are tried as a batch of one."""
 _SEEDS = Seeds(root=0)
 _ROUNDING = 1e-4
 """Relative difference allowed between equal updates on a GPU, where sums are taken in varying order."""
@@ -65,7 +67,8 @@ def training_after_trial(
     start:   state of network and loss before any use
     cohort:  number of clients in a round
 
-    A synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
+    Clients with one batch of one sample, half a batch and a full batch train first (`_Trial.batch_failure`). A
+    synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
     the run. The number of A's is the number of clients in a round, or the number that trains within `SECONDS`. B's
     updates must be bitwise equal (on a GPU up to rounding) under any state of the global random generators, and
     training must not change these generators.
@@ -73,8 +76,9 @@ def training_after_trial(
     Raises ConfigError with the dependence that was found. The global generators are always restored.
     """
     training, moved = replace(training, start=start), StateChanges()
-    strategy = _strategy(training)
     with one_thread(), without_replay(), _global_generators(training.inputs.device):
+        training = _after_trial_of_batches(training, broadcast, samples)
+        strategy = training.plan.strategy
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
         if together and problem is None and moved.names:
@@ -87,35 +91,48 @@ def training_after_trial(
     if problem is not None:
         raise ConfigError(f"model or local.loss, on synthetic clients ({training.plan.strategy}): {problem}")
     start.alone = start.shared_between_modules(moved)
-    return replace(training, start=start if moved.names else None)
+    return replace(training, start=start if moved.names or training.model.kept_buffers else None)
 
 
-def training_after_vmap_trial(
+def training_after_batch_trial(
     training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: InitialState
 ) -> LocalTraining:
-    """Return local training without privacy. With strategy "auto" it is a loop if synthetic clients cannot train side
-    by side.
+    """Return local training without privacy, after a trial of batches as in `training_after_trial`. With strategy
+    "auto" it is a loop if synthetic clients cannot train side by side.
     """
-    strategy = _strategy(training)
-    if training.strategy != "auto" or strategy == "loop":
-        return training
     with one_thread(), without_replay(), _global_generators(training.inputs.device):
-        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).vmap_failure()
+        training = _after_trial_of_batches(training, broadcast, samples)
     start.restore()
+    return training
+
+
+def _after_trial_of_batches(
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor]
+) -> LocalTraining:
+    """Return local training in a loop, if synthetic clients fail only side by side and the strategy is "auto".
+
+    Raises ConfigError if they fail in a loop, which every run may use: with secure randomness, or after a failure of
+    memory.
+    """
+    loop = _Trial(training, broadcast, samples, strategy="loop", cohort=1)
+    problem = loop.batch_failure() or loop.buffer_change()
+    if problem is not None:
+        raise ConfigError(f"model or local.loss, on synthetic clients: {problem}")
+    if _strategy(training) == "loop":
+        return training
+    problem = _Trial(training, broadcast, samples, strategy="vmap", cohort=1).batch_failure()
+    if problem is not None and training.strategy != "auto":
+        raise ConfigError(
+            f"model or local.loss, on synthetic clients ({training.strategy}): {problem} A loop has no such limits: "
+            "choose local.strategy 'auto' or 'loop', or write conditions on tensors as torch.where."
+        )
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
 
 
 def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
     """Return the planned strategy. Raise ConfigError if the network fails on the plan's inputs."""
-    try:
+    with errors_of_user_code("model: fails on one test sample in evaluation mode"):
         return training.plan.strategy
-    except DpfedError:
-        raise
-    except Exception as error:  # a user's network may raise any exception
-        raise ConfigError(
-            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must accept any batch "
-            "size."
-        ) from error
 
 
 class _Trial:
@@ -153,6 +170,8 @@ class _Trial:
             record=None if record is None else replace(record, randomness=Simulated(seeds=_SEEDS)),
         )
         self._drawn: dict[_Generator, None] = {}
+        self._full: NDArray[np.int64] = np.arange(min(training.batch_size, _ROWS)) % len(self._base.inputs)
+        """Rows of a full batch."""
 
     def dependence(self, start: InitialState, moved: StateChanges) -> str | None:
         """Return a description of a dependence between clients, or None."""
@@ -170,14 +189,64 @@ class _Trial:
             return f"training draws from {', '.join(drawn)}. {_OWN_DRAWS}"
         return found
 
-    def vmap_failure(self) -> str | None:
-        """Return a description of a failure of training side by side, or None."""
-        variant = self._make_training(2, 1, others=False)
-        try:
-            self._train(variant, [0, 1, 2])
-        except Exception as error:  # a user's network and loss may raise any exception
-            return f"training fails ({error_text(error)})"
+    def batch_failure(self) -> str | None:
+        """Return a description of a failure for a batch of some size, or None.
+
+        Clients have one batch: a full one, half of one, or one sample. A client of one sample trains by itself and,
+        side by side, beside a full client, where its batch is padded. Where a full batch has a finite update, each
+        smaller batch of its samples must have one. Batches of one are left out if BatchNorm refuses them
+        (`LocalTraining` refuses clients that have one).
+        """
+        full = len(self._full)
+        smaller = [self._full[: max(1, full // 2)], *self._full[:_LONE, None]]
+        if not self._base.model.trains_on_one(self._base.inputs[:1]):
+            smaller = [rows for rows in smaller if len(rows) > 1]
+        clients = [self._full, *smaller]
+        variant = replace(self._base, partition=_partition(clients), batch_size=full)
+        finite = self._is_finite(variant, [0])
+        if isinstance(finite, str):
+            return f"training fails on a batch of {_count(full, 'sample')} ({finite})."
+        for place in range(1, len(clients)):
+            for together in ([place], [0, place]):
+                found = self._is_finite(variant, together)
+                if found is True or (found is False and not finite):
+                    continue
+                what = "gives an update that is not finite" if found is False else f"fails ({found})"
+                return (
+                    f"training {what} on a batch of {_count(len(clients[place]), 'sample')}, as a client's last batch "
+                    f"may be, but not on {full}. Networks and losses must accept any batch size: name dimensions in "
+                    "squeeze and view, and compute no statistics of a batch."
+                )
         return None
+
+    def buffer_change(self) -> str | None:
+        """Return a description of saved buffers that forward passes in training change, or None."""
+        model = self._base.model
+        if not model.kept_buffers:
+            return None
+        module = model.bind(self._base.model.initial(0).to(self._base.inputs.device))
+        before = {name: tensor.clone() for name, tensor in module.named_buffers() if name in model.kept_buffers}
+        with torch.no_grad():
+            for rows in (self._full, self._full[:2], self._full):
+                module(self._base.inputs[torch.from_numpy(rows)])
+        now = dict(module.named_buffers())
+        changed = [name for name, tensor in before.items() if not _same_tensor(tensor, now.get(name))]
+        if not changed:
+            return None
+        return (
+            f"training changes the buffers {_first_names(changed)}; only parameters and the running statistics of "
+            "BatchNorm are trained, noised and sent. Replace the layer that has them, a normalisation by GroupNorm or "
+            "LayerNorm; buffers that no pass changes are constants and stay."
+        )
+
+    def _is_finite(self, variant: LocalTraining, clients: list[int]) -> bool | str:
+        """Return True if the update of the last client is finite, or the text of the error that its training raises."""
+        try:
+            return bool(self._train(variant, clients)[-1].isfinite().all())
+        except DpfedError:
+            raise
+        except Exception as error:  # a user's network and loss may raise any exception
+            return error_text(error)
 
     def _dependence_of_updates(self, moved: StateChanges) -> str | None:
         steps, many = self._trial_sizes()
@@ -272,6 +341,17 @@ class _Trial:
 def _is_near(first: Tensor, second: Tensor) -> bool:
     """Return True if the rows differ by padding's rounding at most, or an update is not finite."""
     return not bool((first - second).norm() > _PADDING * first.norm())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _same_tensor(first: Tensor, second: Tensor | None) -> bool:
+    """Return True if two tensors have equal type, shape and numbers; two NaNs are equal."""
+    if second is None or first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def _partition(rows: Sequence[NDArray[np.int64]]) -> Partition:

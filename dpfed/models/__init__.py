@@ -17,7 +17,7 @@ from dpfed.data.dataset import Part
 from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
-from dpfed.models.named_inputs import with_named_inputs
+from dpfed.models.named_inputs import with_logits, with_named_inputs
 from dpfed.models.networks import (
     cnn_4_bn,
     cnn_8_bn,
@@ -36,6 +36,8 @@ __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
 """Largest number of parameters of a built-in network: 4 GB."""
+
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -86,12 +88,14 @@ def build(
     *,
     fixed_seed: int = 0,
     parts: Sequence[Part] = (),
+    labels: tuple[int, ...] | None = None,
     **options: Any,
 ) -> FlatModel:
     """Build the model `name` for samples of `input_shape` in `classes` classes.
 
     options: the model's own options (`mlp`: hidden=(32,)); fixed_seed: seed of parameters that are not trained; parts:
-    parts of a sample, which the module takes as arguments by name. Raises ConfigError for an unknown name or option,
+    parts of a sample, which the module takes as arguments by name; labels: shape of a sample's labels, None if targets
+    are numbers. Raises ConfigError for an unknown name or option,
     and for a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
@@ -109,7 +113,8 @@ def build(
             )
     if name in MODELS:
         _check_size(name, made)
-    return _flat_model(name, made, fixed_seed, parts)
+        return _flat_model(name, partial(with_named_inputs, made, parts), fixed_seed)
+    return _flat_model(name, partial(_custom_module, made, parts, classes, labels), fixed_seed)
 
 
 def build_own(
@@ -120,18 +125,22 @@ def build_own(
     *,
     fixed_seed: int = 0,
     parts: Sequence[Part] = (),
+    labels: tuple[int, ...] | None = None,
 ) -> FlatModel:
     """Return the model that a custom maker makes, registered or not; raise ConfigError if it makes none."""
-    return _flat_model(name, partial(_make_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
+    made = partial(_make_module, name, partial(maker, input_shape, classes))
+    return _flat_model(name, partial(_custom_module, made, parts, classes, labels), fixed_seed)
 
 
-def _flat_model(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
+def _flat_model(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
     with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
-        return FlatModel(partial(_make_with_parts, made, parts), seed=fixed_seed)
+        return FlatModel(made, seed=fixed_seed)
 
 
-def _make_with_parts(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
-    return with_named_inputs(made(), parts)
+def _custom_module(
+    made: Callable[[], nn.Module], parts: Sequence[Part], classes: int, labels: tuple[int, ...] | None
+) -> nn.Module:
+    return with_logits(with_named_inputs(made, parts), None if labels is None else (classes, *labels))
 
 
 def _known_models() -> dict[str, Callable[..., nn.Module]]:
@@ -159,6 +168,27 @@ def _make_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
         module = maker()
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model={name!r}: its maker gives {type(module).__name__}, not a torch.nn.Module.")
+    return _unwrapped(name, module)
+
+
+def _unwrapped(name: str, module: nn.Module) -> nn.Module:
+    """Return the network without wrappers that train on several devices or compile it, at any depth.
+
+    Raises ConfigError for a scripted or traced part, whose calls cannot be separated by clients.
+    """
+    while True:
+        inner = module.module if isinstance(module, _PARALLEL) else getattr(module, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            break
+        module = inner
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError(
+            f"model={name!r}: {getattr(module, 'original_name', 'a part')} is a module of torch.jit, whose weights "
+            "cannot be replaced by a client's. Give the module from which it was scripted or traced."
+        )
+    for child_name, child in list(module.named_children()):
+        if (bare := _unwrapped(name, child)) is not child:
+            setattr(module, child_name, bare)
     return module
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
 
 from dpfed.errors import ConfigError
 from dpfed.models.batch_norm import STATISTICS, batch_norms, with_padding
@@ -19,6 +20,7 @@ from dpfed.models.char_lstm import LstmLayer, make_stepwise
 Kind = Literal["weight", "bias", "normalisation", "statistic"]
 """Kind of a block: a matrix or convolution, a bias, scale or shift of a normalisation layer, running statistics."""
 
+_COUNTED = (*STATISTICS, "num_batches_tracked")
 _NORMALISATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -42,8 +44,9 @@ class FlatModel:
     the statistics of a BatchNorm whose parameters are all fixed. A part that the factory leaves in eval(), inside a
     module in training, stays in eval() during training: its dropout is off, its BatchNorm fixed.
 
-    Buffers that a module does not save (`persistent=False`: positions, rotations) are constants. Raises ConfigError for
-    other buffers: they would neither be sent nor noised.
+    Other buffers (positions, index tables, frozen normalisations) are constants: equal for all clients, neither trained
+    nor sent. Those that the module saves are in `fixed`. `dpfed.clients.trial` refuses a network that changes them.
+    Raises ConfigError for buffers that a known layer changes, and for trained parameters that are not float32.
     """
 
     def __init__(self, factory: Callable[[], nn.Module], *, seed: int = 0) -> None:
@@ -54,7 +57,9 @@ class FlatModel:
         self._eval_modules = _eval_modules(module)
         self._module = self._set_mode(module, training=False)
         statistics = _running_statistics(module, self._eval_modules)
-        _refuse_hidden_state(module)
+        _refuse_sparse(module)
+        self.kept_buffers: tuple[str, ...] = _kept_buffers(module)
+        """Names of saved buffers outside BatchNorm, which are constants: no forward pass may change them."""
         self.layout: tuple[Block, ...] = _vector_layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
         self.fixed: Mapping[str, Tensor] = _fixed_tensors(module, self.layout)
@@ -184,12 +189,10 @@ class FlatModel:
         if not self.has_statistics:
             return True
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self.bind(self.initial(0).to(sample.device))(sample)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            return False
+        except Exception as error:  # the trial before round 1 names the errors of a user's network
+            return "more than 1 value per channel" not in str(error)
         return True
 
     def _state(self, weights: Tensor) -> dict[str, Tensor]:
@@ -269,6 +272,18 @@ def _vector_layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Bl
         raise ConfigError(
             "model: has no parameters with requires_grad; there is nothing to train. Give it a layer with weights."
         )
+    for name, one in parameters.items():
+        if isinstance(one, UninitializedParameter):
+            raise ConfigError(
+                f"model: parameter {name!r} has no shape before a first call. Give layers their input sizes (nn.Linear "
+                "for nn.LazyLinear), or call the network on one batch before it is given."
+            )
+        if one.dtype != torch.float32:
+            raise ConfigError(
+                f"model: parameter {name!r} is {str(one.dtype).removeprefix('torch.')}; trained parameters must be "
+                "float32. Call .float() on the network, or local.precision='bf16' for fast products; fixed parameters "
+                "(requires_grad=False) may have any type."
+            )
     blocks: list[Block] = []
     start = 0
     for name, tensor in (parameters | statistics).items():
@@ -290,17 +305,22 @@ def _parameter_kind(module: nn.Module, name: str, parameters: dict[str, nn.Param
     return "bias" if any(parameter.dim() > 1 for parameter in same) else "normalisation"
 
 
-def _refuse_hidden_state(module: nn.Module) -> None:
-    kept = (*STATISTICS, "num_batches_tracked")
+def _refuse_sparse(module: nn.Module) -> None:
     if any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules()):
         raise ConfigError(
             "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
         )
-    known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
+
+
+def _kept_buffers(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of saved buffers outside BatchNorm. Raise ConfigError for a layer that changes its buffers."""
+    known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in _COUNTED}
     known |= set(_unsaved_buffers(module))
-    buffers = [name for name, _ in module.named_buffers() if name not in known]
-    if buffers:
+    kept = tuple(name for name, _ in module.named_buffers() if name not in known)
+    moving = [name for name in kept if isinstance(module.get_submodule(name.rpartition(".")[0]), _NormBase)]
+    if moving:
         raise ConfigError(
-            f"model: has buffers {buffers}; only parameters and the running statistics of BatchNorm are trained, "
-            "noised and sent. Replace the layer that has them, a normalisation by GroupNorm or LayerNorm."
+            f"model: has buffers {moving} that training changes; only parameters and the running statistics of "
+            "BatchNorm are trained, noised and sent. Replace the layer that has them by GroupNorm or LayerNorm."
         )
+    return kept

@@ -1,9 +1,11 @@
-"""Networks with named inputs, such as those of transformers: hooks that convert rows of numbers to their inputs."""
+"""Networks with named inputs and outputs, such as those of transformers: hooks that convert rows of numbers to their
+inputs, and return the logits of their outputs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,18 +29,45 @@ class NamedInputs:
         return (), {part.name: named[part.name].long() if part.integers else named[part.name] for part in self.parts}
 
 
-def logits_of(module: nn.Module, args: object, outputs: object) -> object:
-    """Forward hook that returns the logits of a network's outputs, [b, classes, ...]; transformers has classes last."""
-    logits = getattr(outputs, "logits", None)
-    if not isinstance(logits, Tensor):
-        return outputs
-    return logits.movedim(-1, 1) if logits.dim() > 2 else logits
+@dataclass(frozen=True)
+class Logits:
+    """Forward hook that returns the logits among a network's outputs, with classes as dimension 1.
+
+    Outputs may be a tensor, a dictionary with the key "logits" or "out", or an object with the attribute `logits`.
+    Logits [b, ..., classes] are turned to [b, classes, ...] if only that form fits the labels, or if both fit and the
+    outputs are such an object, since transformers have classes last.
+
+    form: (classes, *shape of a sample's labels); None if targets are numbers
+    """
+
+    form: tuple[int, ...] | None
+
+    def __call__(self, module: nn.Module, args: object, outputs: object) -> object:
+        found = outputs
+        if isinstance(outputs, Mapping):
+            found = outputs.get("logits", outputs.get("out"))
+        elif not isinstance(outputs, Tensor):
+            found = getattr(outputs, "logits", None)
+        if not isinstance(found, Tensor):
+            return outputs
+        if self.form is None or found.dim() != len(self.form) + 1 or found.dim() < 3:
+            return found
+        shape, last = tuple(found.shape[1:]), (*self.form[1:], self.form[0])
+        turned = shape == last and (shape != self.form or found is not outputs)
+        return found.movedim(-1, 1) if turned else found
 
 
-def with_named_inputs(module: nn.Module, parts: Sequence[Part]) -> nn.Module:
-    """Return the module itself with these hooks, added once; its parameters keep their names."""
+def with_logits(module: nn.Module, form: tuple[int, ...] | None) -> nn.Module:
+    """Return the module itself with the hook `Logits`, added once."""
+    if not any(isinstance(hook, Logits) for hook in module._forward_hooks.values()):
+        module.register_forward_hook(Logits(form))
+    return module
+
+
+def with_named_inputs(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
+    """Return the module of `made` with a hook that gives it its inputs by name, added once."""
+    module = made()
     hooks = module._forward_pre_hooks.values()
     if parts and not any(isinstance(hook, NamedInputs) for hook in hooks):
         module.register_forward_pre_hook(NamedInputs(tuple(parts)), with_kwargs=True)
-        module.register_forward_hook(logits_of)
     return module

@@ -17,7 +17,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, ch
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import error_text
+from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, TrainingFailed
@@ -202,7 +202,9 @@ def objective_of(
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
     inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))
     outputs = models.check_outputs(config.model.name, model, inputs, form)
-    if draws_random_numbers(model, inputs, training=False):
+    with errors_of_user_code(f"model={config.model.name!r}: fails on {len(inputs)} test samples"):
+        drawn = draws_random_numbers(model, inputs, training=False)
+    if drawn:
         raise ConfigError(
             f"model.name={config.model.name!r}: draws random numbers in evaluation mode, so that test results "
             "are not reproducible. Draw them only if self.training is true."

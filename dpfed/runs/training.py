@@ -18,7 +18,7 @@ from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
 from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
-from dpfed.clients.trial import SECONDS, training_after_trial, training_after_vmap_trial
+from dpfed.clients.trial import SECONDS, training_after_batch_trial, training_after_trial
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
 from dpfed.data.dataset import Dataset
@@ -93,10 +93,15 @@ def _takes_no_arguments(maker: Callable[..., nn.Module]) -> bool:
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
     """Return the network of a run; its initial and fixed weights follow from the seed."""
     name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
+    labels = None if dataset.classes is None else dataset.target_shape
     if own is not None:
-        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts)
+        return models.build_own(
+            name, own, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts, labels=labels
+        )
     options = model_options(config)
-    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts, **options)
+    return models.build(
+        name, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts, labels=labels, **options
+    )
 
 
 def model_options(config: Config) -> dict[str, object]:
@@ -141,6 +146,7 @@ def local_training(
         at_once=min(config.federation.cohort, clients_trained_together(config, model)),
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
+        probe=torch.from_numpy(dataset.test_inputs[:2]),
     )
     replay = replayed.current_replay()
     return training if replay is None else replay.training(training)
@@ -157,11 +163,12 @@ def training_after_custom_trial(
 ) -> LocalTraining:
     """Return the local training of a custom network or loss, after a trial on test samples.
 
-    Raises ConfigError if state passes from one client to another in the trial (`dpfed.clients.trial`).
+    Raises ConfigError if training fails on a batch of some size, or if state passes from one client to another
+    (`dpfed.clients.trial`).
     """
     samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
     if config.privacy is None and config.local.record is None:
-        return training_after_vmap_trial(clients, broadcast, samples, start)
+        return training_after_batch_trial(clients, broadcast, samples, start)
     return training_after_trial(clients, broadcast, samples, start, cohort=config.federation.cohort)
 
 

@@ -189,7 +189,7 @@ def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
         (lambda outputs, targets: (outputs - targets) ** 2, r"float32 \[4, 3\] for 4 samples.*reduction='none'"),
         (lambda outputs, targets: (outputs.detach() - targets).mean(dim=1), "no gradient"),
         (lambda outputs, targets: (outputs - targets.nothing).mean(dim=1), "fails for outputs float32.*AttributeError"),
-        (lambda outputs, targets: outputs.mean(dim=1) if outputs[0, 0].item() > 0 else outputs[:, 0], "fails"),
+        (lambda outputs, targets: outputs.mean(dim=1) if outputs[0, 0].item() > 0 else outputs[:, 0], "other samples"),
         (lambda outputs, targets: 3.0, "gives float for 4 samples"),
     ],
 )  # fmt: skip

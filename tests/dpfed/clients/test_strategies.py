@@ -191,7 +191,7 @@ def test_small_steps_of_many_clients_go_side_by_side(name: str, batch: int, clie
 
 
 def test_the_cost_counts_layers_and_multiplications() -> None:
-    cost = step_cost(network(), torch.zeros(0, 1, 10, 10), 5)
+    cost = step_cost(network(), torch.zeros(1, 1, 10, 10), 5)
     assert (cost.weights, cost.dense, cost.convolutions) == (40 + 64 * 16 + 16 + 16 * 4 + 4, 2, 1)
     assert (cost.products, cost.convolved) == (5 * (64 * 16 + 16 * 4), 5 * 8 * 8 * 4 * 9)
 

@@ -31,7 +31,7 @@ from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.state import State, StateChanges
 from dpfed.clients.task import InitialState
-from dpfed.clients.trial import training_after_trial, training_after_vmap_trial
+from dpfed.clients.trial import training_after_batch_trial, training_after_trial
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import MODELS, build
@@ -411,7 +411,7 @@ def test_without_privacy_a_loop_takes_what_vmap_cannot() -> None:
     model = FlatModel(Escapes)
     training = trainer(model, points(model), strategy="auto", at_once=100)
     start = InitialState(model, training.loss, torch.device("cpu"))
-    training = training_after_vmap_trial(training, model.initial(0), points(model), start)
+    training = training_after_batch_trial(training, model.initial(0), points(model), start)
     assert training.plan.strategy == "loop"
     assert updates(training, [0, 1, 2]).isfinite().all()
 
