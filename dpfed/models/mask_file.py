@@ -50,7 +50,7 @@ class Recipe:
         """Return the frozen network; raise ConfigError for names that do not exist."""
         fixed_seed = Seeds(root=self.seed).integer("weights")
         model = models.build(
-            self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), **self.options
+            self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), labels=None, **self.options
         )
         return freeze(
             model,

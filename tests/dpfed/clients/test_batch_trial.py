@@ -1,4 +1,4 @@
-"""Trial of a custom network before round 1: batches of one, half a batch and a full one, buffers, number types, draws."""
+"""Trial of a custom network before round 1: batches of one, half and full size, buffers, number types, draws."""
 
 import json
 from collections.abc import Callable
@@ -201,7 +201,8 @@ def test_random_slopes_have_their_distribution_and_gradient() -> None:
         outputs = nn.RReLU()(inputs)
     outputs.sum().backward()  # type: ignore[no-untyped-call]
     slopes = outputs.detach() / -2
-    assert 1 / 8 <= float(slopes.min()) < 0.126 and 0.332 < float(slopes.max()) <= 1 / 3
+    assert 1 / 8 <= float(slopes.min()) < 0.126
+    assert 0.332 < float(slopes.max()) <= 1 / 3
     assert float(slopes.mean()) == pytest.approx((1 / 8 + 1 / 3) / 2, abs=0.0042)
     assert inputs.grad is not None
     torch.testing.assert_close(inputs.grad, slopes)
