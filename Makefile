@@ -36,7 +36,7 @@ test-slow: $(READY)
 test-all: test test-slow
 
 test-flower: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
+	$(FLOWER)/bin/python -m pytest --dist loadscope tests/dpfed/engines
 
 test-adapters: $(ADAPTERS)/.ready
 	$(ADAPTERS)/bin/python -m pytest -n 0 -rs tests/examples/test_adapters.py tests/dpfed/data/test_real_libraries.py

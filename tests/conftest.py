@@ -11,6 +11,8 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+for _library in ("OMP", "OPENBLAS", "MKL"):  # every core has a worker: threads of theirs would only wait for each other
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 os.environ["DPFED_CACHE_DIR"] = ""  # tests compute, and leave nothing behind
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")

@@ -195,6 +195,7 @@ def test_nothing_is_chosen_where_a_candidate_failed(experiment_file, tmp_path, m
 
 def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     config = {"run": {"device": "auto"}}
     jobs = [RunJob(number=i, config=config, folder=tmp_path, state="to run") for i in range(6)]
 
