@@ -86,8 +86,9 @@ def _starting_question(file: str | None, options: Question) -> Question:
 
 def _completed_options(options: Question) -> Question:
     """Return the options with defaults for clients, cohort, rounds and noise multiplier if they are missing."""
-    clients = options.clients or _DEFAULT_PLAN.clients
+    clients = options.clients or (None if options.unit == "record" else _DEFAULT_PLAN.clients)
     needs = options.cohort is None and options.sampling != "all" and options.participations is None
+    needs = needs and options.unit != "record"
     cohort = min(_DEFAULT_PLAN.cohort or 1, clients or 1) if needs else options.cohort
     whole = options.with_options(clients=clients, cohort=cohort)
     if not whole.plan().has_noise_multiplier:

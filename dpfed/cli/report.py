@@ -14,6 +14,8 @@ def report(
     card: Path | None = None,
     registry: Path | None = None,
     about: Path | None = None,
+    latex: Flag = False,
+    sentence: Flag = False,
     json: Flag = False,
 ) -> None:
     """Write an HTML page that compares runs with published numbers, figures as PNG and PDF, and CSV tables.
@@ -33,6 +35,10 @@ def report(
     about
         A TOML file with information that a run folder lacks, such as the publisher and the purpose. On a terminal the
         command prompts for missing entries; entries without an answer are marked in the text.
+    latex
+        Print the table in LaTeX (booktabs) instead of text; the page is written all the same.
+    sentence
+        Print the privacy paragraph of all rows, with the conditions of each epsilon, instead of the table.
     json
         Print the table as one JSON document.
     """
@@ -40,6 +46,7 @@ def report(
         from dpfed.cli.report_on_terminal import show_collection, write_statements
         from dpfed.report.collection import collect_runs
         from dpfed.report.experiment import write_experiment_report
+        from dpfed.report.paper import latex_table, privacy_paragraph
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
     if card is not None or registry is not None:
@@ -49,6 +56,11 @@ def report(
         raise ConfigError(
             "--about without --card or --registry: only these files use its answers. Remove it, or give one of them."
         )
+    if latex + sentence + json > 1:
+        raise ConfigError("--latex, --sentence, --json: each prints the result in its form. Give one of them.")
     found = collect_runs(folders)
     page = write_experiment_report(found, out or folders[0] / "report")
+    if latex or sentence:
+        print(latex_table(found) if latex else privacy_paragraph(found))
+        return
     show_collection(found, page, json=json)

@@ -12,6 +12,7 @@ from rich.table import Table
 from dpfed.cli.output import console, print_json, write_file
 from dpfed.errors import ConfigError
 from dpfed.report.collection import RunCollection
+from dpfed.report.conditions import differing_conditions
 from dpfed.report.finished_run import read_finished
 from dpfed.report.model_card import model_card
 from dpfed.report.registry_entry import registry_entry, to_yaml
@@ -65,26 +66,32 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
     table = Table(title=found.title)
     for heading in ("row", "quantity"):
         table.add_column(heading, overflow="fold")
-    for heading in ("ours", "seeds", "published", "difference"):
+    beside = ("published", "difference") if found.published else ()
+    for heading in ("ours", "seeds", *beside):
         table.add_column(heading, justify="right")
     for group in groups_of(found):
         for key in found.quantities:
             one = group_mean(group, key, found)
             digits, there = one.digits, one.published
+            published = (
+                "–" if there is None else f"{there.value:g}",
+                _cell_text(one.difference, one.quantity.difference, digits),
+            )
+            holds = f" ({'; '.join(group.conditions)})" if key == "epsilon" and one.mean is not None else ""
             table.add_row(
                 group.name,
-                one.quantity.heading,
+                one.quantity.heading + holds,
                 _cell_text(one.mean, one.quantity.printed, digits)
                 + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
                 str(one.n),
-                "–" if there is None else f"{there.value:g}",
-                _cell_text(one.difference, one.quantity.difference, digits),
+                *(published if beside else ()),
             )
             records.append(
                 {
                     "row": group.row,
                     "folders": [str(run.folder) for run in group.runs],
                     "at": dict(group.at),
+                    "epsilon_holds_for": list(group.conditions),
                     "quantity": key,
                     "unit": one.quantity.unit,
                     "n": one.n,
@@ -106,6 +113,8 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
         )
         return
     out = console()
+    if words := differing_conditions([(run.row, run.summary) for run in found.runs]):
+        out.print(words)
     out.print(table)
     if found.difference_lines:
         for group in groups_of(found):

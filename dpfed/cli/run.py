@@ -38,6 +38,7 @@ def run(
     engine: Engine = "in-process",
     load: Load = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
+    verbose: Flag = False,
     json: Flag = False,
 ) -> int:
     """Run a federated experiment; the run folder receives the ledger, the metrics, the model and a report.
@@ -72,6 +73,8 @@ def run(
     track
         Tracker that also receives the lines of metrics.jsonl: csv, tensorboard, mlflow, wandb, or a package's tracker;
         may be given again.
+    verbose
+        Print at the end also the run's setting, all files, limitations and notes, which the report has.
     json
         The summary as one JSON document on standard output.
     """
@@ -133,7 +136,7 @@ def run(
     if json:
         print_json(outcome.summary)
     else:
-        show_outcome(outcome)
+        show_outcome(outcome, verbose=verbose)
     return 1 if outcome.record.no_statement else 0
 
 
@@ -149,13 +152,14 @@ def _show_presets(names: list[str]) -> None:
         methods.add_row(name, all_methods()[str(presets.preset_tables(f"{name}-digits")["method"]["name"])].what)
     sets = Table()
     sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
-    for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
+    for heading in ("runs here", "network", "clients", "a round", "rounds", "epsilon where private"):
         sets.add_column(heading, overflow="fold")
-    for name in presets.data_sets():
+    for name in sorted(presets.data_sets(), key=lambda name: not name.startswith("digits")):
         tables = presets.preset_tables(f"dp-fedavg-{name}")
         who = tables["federation"]
         numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
-        sets.add_row(name, tables["model"]["name"], *map(str, numbers))
+        here = "yes" if name.startswith("digits") else "with its files"
+        sets.add_row(name, here, tables["model"]["name"], *map(str, numbers))
     out.print(methods)
     out.print(sets)
     out.print(_measured_presets(names))

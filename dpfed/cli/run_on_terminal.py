@@ -100,24 +100,28 @@ def _plan_text(experiment: Experiment) -> str:
     return words + f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
 
 
-def show_outcome(outcome: Outcome) -> None:
-    """Print the run's privacy card, its setting, and its files; the card's lists follow as notes."""
+def show_outcome(outcome: Outcome, *, verbose: bool = False) -> None:
+    """Print the run's sentence, numbers and report; with `verbose` also its setting, its other files and its notes."""
     summary, out = outcome.record, console()
     card = card_of(summary)
     table = Table(show_header=False, title=f"{summary.method} on {summary.dataset}")
     table.add_row("In one sentence", card.sentence)
     for one in card.numbers:
         table.add_row(one.name.capitalize(), f"{one.value} ({one.conditions})")
-    for fact in (*card.texts, *run_texts(summary)):
+    for fact in (*card.texts, *run_texts(summary)) if verbose else ():
         if not fact.items:
             table.add_row(fact.name, fact.text)
     if summary.no_statement:
         table.add_row("No statement", privacy_statement(summary).removeprefix("No statement: "))
     for name, file in _FILES.items():
-        if (outcome.folder / file).exists():
+        if (verbose or file == "report.html") and (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
     if nothing := nothing_learned(outcome.lines):
         out.print(f"{nothing} `dpfed diagnose {outcome.folder}` lists likely causes.")
-    for line in (line for fact in card.texts for line in fact.items):
-        out.print(f"note: {line}")
+    lines = [line for fact in card.texts for line in fact.items]
+    if verbose:
+        for line in lines:
+            out.print(f"note: {line}")
+    elif lines:
+        out.print(f"{len(lines)} limitations and notes: in the report, or with --verbose.")

@@ -26,6 +26,7 @@ from dpfed.cli.output import Flag, Load, Settings, console, number_text, print_j
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.planner.whole_numbers import MaybeWholeNumber
+from dpfed.report.conditions import conditions_text, differing_conditions
 from dpfed.report.units import percent_text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def sweep(
     jobs: MaybeWholeNumber = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Settings = None,
+    neighbours: Literal["add-remove", "zero-out", "replace-one"] | None = None,
     dry_run: Flag = False,
     private_selection: float | None = None,
     selection_law: Literal["negative-binomial", "poisson"] = "negative-binomial",
@@ -69,6 +71,8 @@ def sweep(
         Run this row only; may be given again.
     settings
         table.key=value on top of every configuration; may be given again.
+    neighbours
+        Neighbouring datasets of all private rows (privacy.adjacency), so that their epsilons are one guarantee.
     dry_run
         Check every configuration without loading data, list the runs, and stop.
     private_selection
@@ -90,7 +94,9 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
     load_files(load or [])
-    planned = plan(experiment, profile=profile, out=out, settings=settings or [], only=only or [])
+    planned = plan(
+        experiment, profile=profile, out=out, settings=settings or [], only=only or [], neighbours=neighbours
+    )
     if dry_run:
         print_json(planned.to_dict()) if json else _show_plan(planned)
         return 0
@@ -180,12 +186,19 @@ def _show_finished(finished: FinishedSweep) -> None:
     table = Table(title=finished.plan.title)
     for heading in ("row", "at"):
         table.add_column(heading, overflow="fold")
-    for heading in ("accuracy", "epsilon", "MB", "seconds"):
+    for heading in ("accuracy", "epsilon"):
+        table.add_column(heading, justify="right")
+    table.add_column("epsilon holds for", overflow="fold")
+    for heading in ("MB", "seconds"):
         table.add_column(heading, justify="right")
     table.add_column("state")
     for one in finished.ended_runs:
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
         table.add_row(one.cell.row, _point_text(one.cell.at), *_summary_cells(one.summary), kind + one.outcome)
+    rows = [(one.cell.row, one.summary) for one in finished.ended_runs if one.summary is not None]
+    if words := differing_conditions(rows):
+        equal = " `--neighbours zero-out` gives all private rows the same neighbours." if "neighbours:" in words else ""
+        out.print(f"{words}{equal}")
     out.print(table)
     for choice in finished.tuned:
         out.print(_choice_text(choice))
@@ -196,13 +209,15 @@ def _show_finished(finished: FinishedSweep) -> None:
     out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
 
 
-def _summary_cells(summary: Summary | None) -> tuple[str, str, str, str]:
-    """Return accuracy, epsilon, uplink megabytes and seconds of a run as text; dashes for a failed run."""
+def _summary_cells(summary: Summary | None) -> tuple[str, ...]:
+    """Return accuracy, epsilon, its conditions, uplink megabytes and seconds of a run as text; dashes for a failed
+    run."""
     if summary is None:
-        return "–", "–", "–", "–"
+        return ("–",) * 5
     return (
         percent_text(summary.test_accuracy),
         upwards(summary.epsilon),
+        conditions_text(summary),
         number_text(summary.uplink_megabytes_total),
         number_text(summary.seconds),
     )

@@ -58,7 +58,11 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
             )
         return
     if specification.privacy == "never":
-        yield "method.name: is never private. Use dp-fedavg or fedpm with [privacy], or remove run.release."
+        yield (
+            "method.name: its clients are never private. To protect records (patients of a few hospitals), add "
+            "[local.record] to fedavg; to protect whole clients, use dp-fedavg or fedpm with [privacy]. Or remove "
+            "run.release."
+        )
     elif table is None:
         yield "[privacy] is missing: the model would be released without any noise. Add it, or remove run.release."
     if specification.dithered:

@@ -32,7 +32,7 @@ from dpfed.records.reading import (
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
 """Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
-_IF_ANY = (*_OF_MASKS, "certificate", "gpu", "public_samples_alone")
+_IF_ANY = (*_OF_MASKS, "certificate", "gpu", "public_samples", "public_samples_alone")
 """Keys that summary.json does not contain if their value is None."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
@@ -79,6 +79,7 @@ class Summary:
     scores:  score of the last round by its key, as in `MetricsLine`, and best_test_accuracy, the best of all rounds
     epsilon: upper bound computed from the ledger alone; None in a run without privacy, or if the upper bound is below a
         lower bound (`no_statement` has the reason)
+    public_samples: number of public samples, which no epsilon protects; None without them
     public_samples_alone: test accuracy (without classes: test loss) of a network trained on the public samples alone,
         without any client; None without public samples
     others:  values of keys that this version does not define
@@ -96,6 +97,7 @@ class Summary:
     rounds: Count
     loss: Word | None = None
     scores: Mapping[str, Real | None] = field(default_factory=dict)
+    public_samples: Count | None = None
     public_samples_alone: Real | None = None
     epsilon: Size | None = None
     no_statement: Text | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.report.collection import SEED, RunCollection, write_results
+from dpfed.report.conditions import differing_conditions
 from dpfed.report.evidence import NOTHING_SHARE, nothing_learned
 from dpfed.report.experiment_figures import draw_figures
 from dpfed.report.finished_run import FinishedRun
@@ -57,6 +58,8 @@ def _page_content(collection: RunCollection) -> dict[str, Any]:
         "dense": len(axes) + sum(1 if decimals is None else 3 for decimals in beside) > _MOST_COLUMNS,
         "lines": [_table_line(group, axes, means[id(group)], beside) for group in groups],
         "beside": any(decimals is not None for decimals in beside),
+        "private": any(run.summary.epsilon is not None for run in collection.runs),
+        "differing_conditions": differing_conditions([(run.row, run.summary) for run in collection.runs]),
         "folders": list(collection.folders),
         "differing": list(collection.differing_values.items()),
         "places": _published_sources(collection),
@@ -90,6 +93,7 @@ def _table_line(
         "row": group.row,
         "at": [group.at.get(axis, "") for axis in axes],
         "n": len(group.runs),
+        "conditions": "; ".join(group.conditions),
         "cells": [_table_cell(one, decimals) for one, decimals in zip(means, beside, strict=True)],
     }
 

@@ -139,11 +139,9 @@ def _card_texts(summary: Summary) -> list[CardText]:
     if summary.readings is not None:
         facts.append(CardText(name="Likelihood of extraction", items=_as_sentences(readings_text(summary.readings))))
     facts += _other_epsilons(summary)
-    missing = _as_sentences(summary.not_protected)
-    if missing:
+    standing = _ALWAYS_UNPROTECTED if summary.epsilon is not None else ()
+    if missing := (*_as_sentences(summary.not_protected), *standing):
         facts.append(CardText(name="Not protected", items=missing))
-    elif summary.epsilon is not None:
-        facts.append(CardText(name="Not protected", text=_ALWAYS_UNPROTECTED))
     notes = _as_sentences(summary.notes)
     if notes:
         facts.append(CardText(name="Mind", items=notes))
@@ -151,8 +149,13 @@ def _card_texts(summary: Summary) -> list[CardText]:
 
 
 _ALWAYS_UNPROTECTED = (
-    "The operator's files diagnostics.jsonl and canaries.jsonl, and choices made by looking at the data."
+    "From the server of a plain sum: it sees every upload.",
+    "Another unit: epsilon protects clients or records, never both.",
+    "Who took part: members and sizes of cohorts, in diagnostics.jsonl and canaries.jsonl of the operator.",
+    "Public data, and settings chosen by looking at results.",
+    "Times and logs.",
 )
+"""Standing limitations of every guarantee (docs/limitations.md)."""
 
 
 def _mechanism_text(summary: Summary) -> str:

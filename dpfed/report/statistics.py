@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfed.report.collection import SEED, RunCollection
+from dpfed.report.conditions import conditions_text
 from dpfed.report.finished_run import FinishedRun
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
@@ -31,13 +32,18 @@ class RunGroup:
         words = ", ".join(f"{short_axis_name(name)} {value}" for name, value in self.at.items())
         return f"{self.row}, {words}" if words else self.row
 
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Distinct conditions of the group's epsilons (`dpfed.report.conditions`)."""
+        return tuple(dict.fromkeys(conditions_text(run.summary) for run in self.runs))
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMean:
     """Mean over seeds of a quantity of a group, or its statistic `quantity.over_seeds`, in the printed unit.
 
-    `std` is the sample deviation over seeds, None for one seed and for statistics other than a mean; `difference` is
-    measured minus published.
+    `std` is the sample deviation over seeds, None for one or two seeds and for statistics other than a mean;
+    `difference` is measured minus published.
     """
 
     quantity: Quantity
@@ -86,7 +92,7 @@ def group_mean(group: RunGroup, key: str, collection: RunCollection) -> GroupMea
         quantity=quantity,
         n=len(values),
         mean=_OVER_SEEDS[quantity.over_seeds](values) if values else None,
-        std=statistics.stdev(values) if len(values) > 1 and quantity.over_seeds == "mean" else None,
+        std=statistics.stdev(values) if len(values) > 2 and quantity.over_seeds == "mean" else None,
         published=_published_number(group, key, collection),
     )
 
@@ -97,7 +103,7 @@ def write_table(collection: RunCollection, target: Path) -> None:
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
     stream = io.StringIO(newline="")
     lines = csv.writer(stream)
-    lines.writerow(["row", *axes, *_COLUMNS])
+    lines.writerow(["row", *axes, *_COLUMNS, "epsilon_holds_for"])
     for group in groups:
         for key in collection.quantities:
             one = group_mean(group, key, collection)
@@ -107,7 +113,7 @@ def write_table(collection: RunCollection, target: Path) -> None:
                 [group.row, *(group.at.get(name, "") for name in axes)]
                 + [key, quantity.unit, quantity.over_seeds, one.n]
                 + ["" if number is None else _number_text(key, number) for number in numbers]
-                + [there.where if there else ""]
+                + [there.where if there else "", "; ".join(group.conditions)]
             )
     put(target, stream.getvalue().encode())
 

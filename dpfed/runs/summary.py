@@ -56,6 +56,7 @@ def summary_of(
         scores=scores,
         unit=privacy_target.unit if privacy_target else "none",
         clip_norm=state.clip_norm if privacy_target else None,
+        public_samples=config.data.public or None,
         public_samples_alone=public_samples_alone,
         for_release=config.run.for_release if privacy_target else None,
         aggregation=config.aggregation.kind,

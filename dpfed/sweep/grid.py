@@ -60,11 +60,17 @@ class Grid:
 
 
 def expand_grid(
-    experiment: ExperimentFile, profile: SweepProfile, *, settings: Sequence[str] = (), only: Sequence[str] = ()
+    experiment: ExperimentFile,
+    profile: SweepProfile,
+    *,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+    neighbours: str | None = None,
 ) -> Grid:
     """Return the grid of an experiment. Configurations are validated without their data; ConfigError names the row.
 
-    Later levels override earlier ones: preset, [base], [axes], row, profile, `settings` (table.key=value).
+    Later levels override earlier ones: preset, [base], [axes], row, profile, `settings` (table.key=value), `neighbours`
+    (privacy.adjacency of the rows that have [privacy]).
     """
     for name in only:
         require_row(name, experiment, where="--only")
@@ -82,6 +88,8 @@ def expand_grid(
         mine = known[row.name]
         axes = {name: values for name, values in profile.axes.items() if name in mine.axes or name not in own_axes}
         mine = mine.without_keys(profile.drop).with_final(profile.set).with_axes(axes).with_final(given)
+        if neighbours is not None and mine.has_key("privacy"):
+            mine = mine.with_final({"privacy.adjacency": neighbours})
         tuned = _tuned_axes(experiment, row) if profile.tune else {}
         grid = _grid_with_row(grid, experiment, row, mine, tuned)
     if not grid.cells:
@@ -92,7 +100,7 @@ def expand_grid(
 
 def folder_name(text: str) -> str:
     """Return the text with only characters that are safe in a folder name."""
-    return re.sub(r"[^A-Za-z0-9.,=+_-]+", "-", text).strip("-._").lower()
+    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-._").lower()
 
 
 def _row_settings(experiment: ExperimentFile, row: Row) -> RowSettings:
@@ -163,16 +171,15 @@ def _row_cells(
     cells = []
     for labels, here in settings.axis_points():
         at = {**(before or {}), **labels}
-        words = ",".join(f"{name}={value}" for name, value in at.items())
-        source = f"{settings.place}{f' at {words}' if words else ''}"
+        words = [f"{name}={value}" for name, value in at.items()]
+        source = f"{settings.place}{' at ' if words else ''}{', '.join(words)}"
         config = parse(here.to_tables(), source=source)
         try:
             check_configuration(config)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from None
-        cells.append(
-            GridCell(row=row, at=at, config=config, folder=f"{parent}{folder_name(row)}/{folder_name(words) or 'run'}")
-        )
+        folder = "__".join(map(folder_name, words)) or "run"
+        cells.append(GridCell(row=row, at=at, config=config, folder=f"{parent}{folder_name(row)}/{folder}"))
     return cells
 
 

@@ -38,6 +38,7 @@ class PlannedSweep:
     note: str
     folder: Path
     settings: tuple[str, ...]
+    neighbours: str | None
     only: tuple[str, ...]
     grid: Grid
     whole_grid: Grid
@@ -72,26 +73,33 @@ class PlannedSweep:
 
 
 def plan(
-    file: Path, *, profile: str | None, out: Path | None, settings: Sequence[str] = (), only: Sequence[str] = ()
+    file: Path,
+    *,
+    profile: str | None,
+    out: Path | None,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+    neighbours: str | None = None,
 ) -> PlannedSweep:
     """Return the sweep, validated without data. ConfigError for a wrong file, RunError for a folder of other runs."""
     experiment = read_experiment(file)
     name, chosen = experiment.profile(profile)
     try:
-        grid = expand_grid(experiment, chosen, settings=settings, only=only)
+        grid = expand_grid(experiment, chosen, settings=settings, only=only, neighbours=neighbours)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     whole = grid
     with suppress(ConfigError):  # a --set may be valid only for the rows of --only
-        whole = expand_grid(experiment, chosen, settings=settings)
+        whole = expand_grid(experiment, chosen, settings=settings, neighbours=neighbours)
     numbers = experiment.published
     found = PlannedSweep(
         file=file,
         experiment=experiment,
         profile=name,
-        note=_profile_note(chosen.note, settings),
+        note=_profile_note(chosen.note, settings, neighbours),
         folder=out or Path("runs") / _default_folder_name(file, name),
         settings=tuple(settings),
+        neighbours=neighbours,
         only=tuple(only),
         grid=grid,
         whole_grid=whole,
@@ -134,9 +142,11 @@ def _keys_of_run(cell: GridCell, folder: Path, there: Mapping[str, Any]) -> dict
     return dict(here)
 
 
-def _profile_note(note: str, settings: Sequence[str]) -> str:
-    """Return the note of the profile and the settings changed by --set, so that the page shows every deviation."""
-    return "; ".join(words for words in (note, f"changed by --set: {', '.join(settings)}" if settings else "") if words)
+def _profile_note(note: str, settings: Sequence[str], neighbours: str | None) -> str:
+    """Return the note of the profile and the settings changed by options, so that the page shows every deviation."""
+    changed = f"changed by --set: {', '.join(settings)}" if settings else ""
+    equal = f"neighbours of all private rows: {neighbours}" if neighbours else ""
+    return "; ".join(words for words in (note, changed, equal) if words)
 
 
 def _default_folder_name(file: Path, profile: str | None) -> str:
@@ -174,6 +184,7 @@ def _sweep_command(plan: PlannedSweep) -> str:
     words += ["--profile", plan.profile] if plan.profile else []
     for setting in plan.settings:
         words += ["--set", setting]
+    words += ["--neighbours", plan.neighbours] if plan.neighbours else []
     words += [word for file in named_files() for word in ("--load", file.path)]
     return shlex.join(words)
 
