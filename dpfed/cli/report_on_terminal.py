@@ -82,7 +82,7 @@ def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
                 group.name,
                 one.quantity.heading + holds,
                 _cell_text(one.mean, one.quantity.printed, digits)
-                + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
+                + ("" if one.shown_std is None else f" ± {one.shown_std:.{digits}f}"),
                 str(one.n),
                 *(published if beside else ()),
             )

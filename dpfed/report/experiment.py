@@ -107,10 +107,9 @@ def _table_cell(one: GroupMean, decimals: int | None) -> dict[str, object]:
     """Return a table cell. `decimals`: number of decimals of the published column, None without such a column."""
     digits, there = one.digits, one.published
     ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
-    if one.std is not None and (
-        one.std or one.quantity.unit == "%"
-    ):  # without it for sizes, which are often equal for all seeds
-        ours += f" ± {one.std:,.{digits}f}"
+    std = one.shown_std
+    if std is not None and (std or one.quantity.unit == "%"):  # not for sizes, which are often equal for all seeds
+        ours += f" ± {std:,.{digits}f}"
     return {
         "ours": ours,
         "with_published": decimals is not None,

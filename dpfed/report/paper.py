@@ -72,7 +72,7 @@ def _number(one: GroupMean) -> str:
     if one.mean is None:
         return "–"
     words = one.quantity.printed(one.mean, one.digits)
-    return words if one.std is None else f"{words} ± {one.std:,.{one.digits}f}"
+    return words if one.shown_std is None else f"{words} ± {one.shown_std:,.{one.digits}f}"
 
 
 def _row(cells: list[str]) -> str:

@@ -42,8 +42,8 @@ class RunGroup:
 class GroupMean:
     """Mean over seeds of a quantity of a group, or its statistic `quantity.over_seeds`, in the printed unit.
 
-    `std` is the sample deviation over seeds, None for one or two seeds and for statistics other than a mean;
-    `difference` is measured minus published.
+    `std` is the sample deviation over seeds, None for one seed and for statistics other than a mean; `difference` is
+    measured minus published.
     """
 
     quantity: Quantity
@@ -55,6 +55,11 @@ class GroupMean:
     @property
     def difference(self) -> float | None:
         return None if self.mean is None or self.published is None else self.mean - self.published.value
+
+    @property
+    def shown_std(self) -> float | None:
+        """Deviation to print: None for fewer than three seeds, whose deviation says little."""
+        return self.std if self.n > 2 else None
 
     @property
     def digits(self) -> int:
@@ -92,7 +97,7 @@ def group_mean(group: RunGroup, key: str, collection: RunCollection) -> GroupMea
         quantity=quantity,
         n=len(values),
         mean=_OVER_SEEDS[quantity.over_seeds](values) if values else None,
-        std=statistics.stdev(values) if len(values) > 2 and quantity.over_seeds == "mean" else None,
+        std=statistics.stdev(values) if len(values) > 1 and quantity.over_seeds == "mean" else None,
         published=_published_number(group, key, collection),
     )
 

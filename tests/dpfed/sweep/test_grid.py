@@ -26,7 +26,7 @@ def test_every_row_at_every_point_of_its_axes(experiment_file):
     assert [cell.config.run.seed for cell in cells] == [1, 2, 1, 1, 2, 2]
     assert [cell.config.privacy.noise_multiplier for cell in cells[2:]] == [1.0, 2.0, 1.0, 2.0]
     assert cells[0].config.privacy is None
-    assert cells[3].folder == "dp-fedavg/run.seed=1,privacy.noise_multiplier=2"
+    assert cells[3].folder == "dp-fedavg/run.seed=1__privacy.noise_multiplier=2"
     assert len({cell.folder for cell in cells}) == 6
 
 

@@ -1,0 +1,107 @@
+"""Conditions go with every epsilon of a comparison: page, terminal, CSV, LaTeX, paragraph."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from run_folders import PRIVATE, run_folder
+
+from dpfed.cli import status
+from dpfed.report.collection import collect_runs
+from dpfed.report.conditions import conditions_text, differing_conditions
+from dpfed.report.experiment import write_experiment_report
+from dpfed.report.paper import latex_table, privacy_paragraph
+from dpfed.runs.sweep_folder import ListedRun, Sweep, write_sweep
+
+OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sweep of three rows with three seeds: two kinds of neighbours, and a row without privacy."""
+    listed = []
+    for row, changes in (("A & B", PRIVATE), ("C, masks", OTHER), ("D", {})):
+        for seed, last in ((1, 0.8), (2, 0.9), (3, 0.7)):
+            at = {"run.seed": str(seed)}
+            listed.append(ListedRun(row=row, at=at, folder=f"{row[0].lower()}/{seed}"))
+            run_folder(tmp_path / "out" / listed[-1].folder, accuracies=(last,), seed=seed, **changes)
+    write_sweep(
+        tmp_path / "out",
+        Sweep(
+            title="Two guarantees",
+            paper="",
+            profile=None,
+            note="",
+            quantities=("test_accuracy", "epsilon"),
+            x=None,
+            rows=("A & B", "C, masks", "D"),
+            runs=tuple(listed),
+            published=(),
+            command="dpfed sweep two.toml",
+            versions={},
+            commit=None,
+            tuned=(),
+        ),
+    )
+    return tmp_path / "out"
+
+
+def test_rows_with_other_conditions_are_named_first(folder: Path, tmp_path: Path) -> None:
+    found = collect_runs([folder])
+    text = write_experiment_report(found, tmp_path / "page").read_text()
+    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    warning = plain.index("Epsilons of these rows are different guarantees")
+    assert warning < plain.index("Results")
+    assert "zero-out (&#34;C, masks&#34;)" in plain[warning:]
+    assert "137 public" in plain
+    with (tmp_path / "page" / "table.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["row"]: line["epsilon_holds_for"] for line in lines}.keys() == {"A & B", "C, masks", "D"}
+    assert all("replace-one" in line["epsilon_holds_for"] for line in lines if line["row"] == "A & B")
+    assert all(line["epsilon_holds_for"] == "no guarantee" for line in lines if line["row"] == "D")
+
+
+def test_equal_conditions_give_no_warning(folder: Path) -> None:
+    runs = [run for run in collect_runs([folder]).runs if run.row != "C, masks"]
+    assert differing_conditions([(run.row, run.summary) for run in runs]) is None
+    assert conditions_text(runs[0].summary).startswith("client, replace-one, delta ")
+
+
+def test_the_terminal_says_it_before_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["report", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("different guarantees") < printed.index("test accuracy")
+    assert "published" not in printed
+
+
+def test_latex_states_conditions_and_escapes_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = latex_table(collect_runs([folder]))
+    assert r"A \& B & 80.00 $\pm$ 10.00 &" in text
+    assert r"$\varepsilon$ holds for" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {4}
+    assert status(["report", str(folder), "--latex"]) == 0
+    assert capsys.readouterr().out.strip() == text.strip()
+    assert status(["report", str(folder), "--latex", "--sentence"]) == 2
+
+
+def test_the_paragraph_names_each_guarantee_once(folder: Path) -> None:
+    text = privacy_paragraph(collect_runs([folder]))
+    assert text.count("differentially private") == 2
+    assert "137 public samples are not protected" in text
+    assert "D: no differential privacy." in text
+    assert text.endswith("adds up their losses.")
+
+
+def test_neighbours_are_set_in_private_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "two.toml"
+    file.write_text(
+        'title = "Two"\n[[row]]\nname = "A"\npreset = "dp-fedavg-digits"\n'
+        '[[row]]\nname = "B"\npreset = "fedavg-digits"\n'
+    )
+    assert status(["sweep", str(file), "--dry-run", "--json", "--neighbours", "zero-out", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count('"adjacency": "zero-out"') == 1
