@@ -120,8 +120,10 @@ def show_outcome(outcome: Outcome, *, verbose: bool = False) -> None:
     if nothing := nothing_learned(outcome.lines):
         out.print(f"{nothing} `dpfed diagnose {outcome.folder}` lists likely causes.")
     lines = [line for fact in card.texts for line in fact.items]
-    if verbose:
-        for line in lines:
-            out.print(f"note: {line}")
-    elif lines:
-        out.print(f"{len(lines)} limitations and notes: in the report, or with --verbose.")
+    for line in lines if verbose else ():
+        out.print(f"note: {line}")
+    if not verbose:
+        for words in summary.not_protected:
+            out.print(f"not protected: {words}")
+        if lines:
+            out.print("All limitations and notes: in the report, or with --verbose.")

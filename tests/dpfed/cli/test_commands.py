@@ -299,7 +299,8 @@ def test_private_masks_run_as_the_readme_says(capsys, tmp_path):
 
 
 def test_a_mask_is_shown_as_a_file(capsys, tmp_path):
-    assert status(["run", "fedpm-digits", "--set", "federation.rounds=1", "--out", str(tmp_path / "r")]) == 0
+    words = ["run", "fedpm-digits", "--set", "federation.rounds=1", "--verbose", "--out", str(tmp_path / "r")]
+    assert status(words) == 0
     assert "model.mask.safetensors" in capsys.readouterr().out
 
 
