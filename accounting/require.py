@@ -1,6 +1,7 @@
 """Domain checks of numbers. A number is given as a keyword argument, whose name appears in the error message."""
 
 import math
+import operator
 import reprlib
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -36,6 +37,25 @@ def short_repr(value: object) -> str:
         return "an integer of thousands of digits"
 
 
+def plain(value: object) -> object:
+    """Return a number of numpy, torch, decimal or fractions as an int or a float; any other value unchanged.
+
+    Whole numbers are those with `__index__`; arrays and tensors must have no dimension. Containers are unchanged.
+    """
+    if isinstance(value, bool | int | str | bytes) or value is None:
+        return value
+    if getattr(value, "dtype", None) is not None and str(getattr(value, "dtype", "")).endswith("bool"):
+        return bool(value) if getattr(value, "ndim", 1) == 0 else value
+    if not hasattr(value, "__float__") or getattr(value, "ndim", 0) != 0:
+        return value
+    for convert in (operator.index, float):
+        try:
+            return convert(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            continue
+    return value
+
+
 def _domain_error(name: str, value: object, allowed: str) -> InvalidParameter:
     return InvalidParameter(f"{name}={short_repr(value)}: must be {allowed}.")
 
@@ -44,9 +64,10 @@ def real(allowed: str, **named: object) -> float:
     """Return the value of the one keyword argument as a finite float. `allowed`: the domain, as the error message
     describes it.
     """
-    ((name, value),) = named.items()
+    ((name, given),) = named.items()
+    value = plain(given)
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _domain_error(name, value, allowed)
+        raise _domain_error(name, given, allowed)
     try:
         number = float(value)
     except OverflowError:  # an int beyond the range of a double
@@ -99,9 +120,10 @@ def clip_norm(**named: object) -> float:
 
 def count(at_least: int = 1, **named: object) -> int:
     """Return a whole number of at least `at_least`, as a Python int."""
-    ((name, value),) = named.items()
+    ((name, given),) = named.items()
+    value = plain(given)
     if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= LARGEST_COUNT:
-        raise _domain_error(name, value, f"a whole number from {at_least} to {LARGEST_COUNT:.0e}")
+        raise _domain_error(name, given, f"a whole number from {at_least} to {LARGEST_COUNT:.0e}")
     return int(value)
 
 

@@ -33,7 +33,14 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    return lazy.load_exported(__name__, name, _HOMES)
+    try:
+        return lazy.load_exported(__name__, name, _HOMES)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("dpfed", "accounting"):
+            raise
+        raise ModuleNotFoundError(
+            f"dpfed.{name} needs the training extra ({error}): pip install 'dpfed[train]'.", name=error.name
+        ) from None
 
 
 def __dir__() -> list[str]:

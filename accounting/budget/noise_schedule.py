@@ -35,7 +35,7 @@ class NoiseSchedule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", checked_factors(self.factors))
-        require.count(rounds=self.rounds)
+        object.__setattr__(self, "rounds", require.count(rounds=self.rounds))
         if len(self.factors) > self.rounds:
             raise InvalidParameter(
                 f"noise_schedule of {len(self.factors)} parts in rounds={self.rounds}: each part must have a round. "

@@ -135,6 +135,7 @@ class Plan:
         before: Composed | None = None,
         **options: Any,
     ) -> None:
+        options = {name: require.plain(value) for name, value in options.items()}
         sampling_object, chosen = sampling_and_mechanism({"sampling": sampling, "mechanism": mechanism, **options})
         if isinstance(chosen, BandedNoise) and isinstance(sampling_object, BallsAndBins):
             sampling_object, chosen = chosen.with_lanes_and_bands(sampling_object, require.count(clients=clients))

@@ -31,7 +31,7 @@ class _CohortSampling:
     is_schedule: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require.count(cohort=self.cohort)
+        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
 
     def period(self, clients: int) -> int:
         """Return the average number of rounds from one participation of a client to the next: clients / cohort,
@@ -73,7 +73,7 @@ class Poisson(_CohortSampling):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cohort_cap is not None:
-            require.count(cohort_cap=self.cohort_cap)
+            object.__setattr__(self, "cohort_cap", require.count(cohort_cap=self.cohort_cap))
 
     def sampler(self, clients: int, stream: str) -> Sampling:
         q = self.cohort / clients
@@ -169,13 +169,13 @@ class BallsAndBins(_CohortSampling):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.lanes is not None:
-            require.count(lanes=self.lanes)
+            object.__setattr__(self, "lanes", require.count(lanes=self.lanes))
         if self.secret_lanes and self.lanes == 1:
             raise InvalidParameter(
                 "secret_lanes with lanes=1: there is only one lane, so no lane is drawn. Use more lanes."
             )
         if self.participations is not None:
-            require.count(participations=self.participations)
+            object.__setattr__(self, "participations", require.count(participations=self.participations))
 
     def most_rounds(self, clients: int) -> int | None:
         """Return the length of the schedule in rounds; None if it is unbounded."""

@@ -33,7 +33,7 @@ class Steps:
     clients: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require.count(count=self.count)
+        object.__setattr__(self, "count", require.count(count=self.count))
         whole = all(isinstance(client, int) and not isinstance(client, bool) for client in self.clients)
         if not whole or min(self.clients, default=0) < 0 or len(set(self.clients)) < len(self.clients):
             raise InvalidParameter("clients: must be distinct integers of at least 0.")

@@ -41,7 +41,8 @@ class RandomRuns:
     def __post_init__(self) -> None:
         require.one_of(LAWS, law=self.law)
         object.__setattr__(self, "mean", require.positive(mean=self.mean))
-        if require.real("a number above -1", eta=self.eta) <= -1:
+        object.__setattr__(self, "eta", require.real("a number above -1", eta=self.eta))
+        if self.eta <= -1:
             raise InvalidParameter(f"eta={self.eta}: must be above -1.")
         if self.law == "negative-binomial" and not 1 < self.mean <= 1e6:
             raise InvalidParameter(f"mean={self.mean} of a number of runs of at least 1: must be above 1, up to 1e6.")

@@ -35,7 +35,8 @@ class _BernoulliUploads:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
-        if not 0 < require.real("a number in (0, 1/2)", floor=self.floor) < 0.5:
+        object.__setattr__(self, "floor", require.real("a number in (0, 1/2)", floor=self.floor))
+        if not 0 < self.floor < 0.5:
             raise InvalidParameter(f"floor={self.floor!r}: must be in (0, 1/2).")
         if self.l2_clip is None and self.linf_clip is None:
             raise InvalidParameter("l2_clip and linf_clip are both missing: give at least one bound on the move.")

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from accounting import require
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
@@ -37,6 +38,8 @@ _PUBLIC_RANKING = ("fed-smp-topk", "fedpm")
 """Methods that in version 0.2 could choose coordinates by training on public samples."""
 
 _MOST_SHOWN = 200
+BYTE_ORDER_MARK = "\ufeff"
+"""First character of text files that some editors on Windows write."""
 
 
 class Config(Table):
@@ -180,17 +183,28 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file without validation; raises ConfigError if the file cannot be read."""
     try:
-        return tomllib.loads(read_text(path, at_most=LARGEST_CONFIGURATION))
+        return tomllib.loads(read_text(path, at_most=LARGEST_CONFIGURATION).removeprefix(BYTE_ORDER_MARK))
     except OSError as error:
         raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:  # tomllib raises ValueError for numbers of 5000 digits
         raise ConfigError(f"{path}: not TOML ({error}).") from None
 
 
+def plain_values(values: Any) -> Any:
+    """Return tables and lists with the numbers of numpy, torch and decimal as Python's (`accounting.require.plain`)."""
+    if isinstance(values, Mapping):
+        return {str(key): plain_values(value) for key, value in values.items()}
+    if getattr(values, "ndim", 0) == 1 and hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, list | tuple):
+        return type(values)([plain_values(value) for value in values]) if type(values) in (list, tuple) else values
+    return require.plain(values)
+
+
 def parse(tables: Mapping[str, Any], *, source: str) -> Config:
     """Return the validated configuration; raises ConfigError that names `source` and every wrong or unknown key."""
     try:
-        return Config.model_validate(tables)
+        return Config.model_validate(plain_values(tables))
     except ValidationError as error:
         problems = "\n  ".join(_problem_text(item) for item in error.errors(include_url=False))
         raise ConfigError(f"{source}:\n  {problems}") from None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +26,7 @@ from dpfed.data.dataset import (
     exact_floats,
     finite_numbers,
     names_of,
+    refuse_gaps,
     undeclared_label,
 )
 from dpfed.data.parts import Inputs, pack, parts_of
@@ -169,14 +173,53 @@ def from_samples(
                 f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i], and a data "
                 "set that can only be iterated over is not enough. Give a map-style one, or list(it)."
             )
-        rows = [samples[i] for i in range(len(samples))]
+        rows = items_of(samples)
         pairs.append(rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None))
     return from_arrays(pairs[0], pairs[1], classes=classes, clients=clients, name=name)
+
+
+_DRAWN_ONCE = (
+    "samples: reading a sample twice gives two results, so the data set augments at random. Each sample was drawn "
+    "once, and the run trains on that draw: give a random augmentation in the network (while self.training), or "
+    "several draws of each sample as the client's data."
+)
+_READ_TWICE = 8
+
+
+def items_of(samples: Samples) -> list[Any]:
+    """Return all items of a map-style data set. Warn once if its first items differ when they are read again; global
+    random generators are then restored.
+    """
+    items = [samples[i] for i in range(len(samples))]
+    torch = sys.modules.get("torch")
+    states = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()  # noqa: NPY002
+    try:
+        if not all(_is_equal(one, samples[i]) for i, one in enumerate(items[:_READ_TWICE])):
+            warnings.warn(_DRAWN_ONCE, stacklevel=2)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(states[2])
+    return items
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    """Return True if two items have equal numbers. Items of other types count as equal."""
+    if isinstance(first, Mapping):
+        return all(_is_equal(first[key], second[key]) for key in first if key in second)
+    if isinstance(first, tuple | list):
+        return all(map(_is_equal, first, second))
+    try:
+        return bool(np.array_equal(np.asarray(first), np.asarray(second), equal_nan=False))
+    except (TypeError, ValueError):
+        return True
 
 
 def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Inputs, Numbers]:
     """Return inputs and labels of items (input, label) or dictionaries. of_classes: a sample's only label is an
     integer. Raise DataError for other items."""
+    refuse_gaps(list(rows), where)
     try:
         if rows and isinstance(rows[0], Mapping):
             parts, labels = parts_of(rows, where)
@@ -233,11 +276,24 @@ def inputs_of(values: object, where: str) -> Inputs:
     """Return an array of numbers, or one for each named part. Raise DataError for values that are not numbers."""
     if isinstance(values, Mapping):
         return {str(name): array_of(part, f"{where}, part {name!r}") for name, part in values.items()}
+    if isinstance(values, tuple) and len({np.ndim(one) for one in values if hasattr(one, "shape")}) == 1:
+        shapes = [tuple(one.shape) for one in values if hasattr(one, "shape")]
+        if len(shapes) == len(values) > 1 and len(shapes[0]) > 1:
+            raise DataError(several_inputs(where, len(values)))
     return array_of(values, where)
+
+
+def several_inputs(where: str, count: int) -> str:
+    """Return the error text for several inputs without names."""
+    return (
+        f"{where}: {count} arrays of inputs without names. Give a dictionary of them, by the names of the network's "
+        "arguments: {'image': ..., 'age': ..., 'labels': ...}, or ({'image': ..., 'age': ...}, labels)."
+    )
 
 
 def array_of(values: object, where: str) -> Numbers:
     """Return an array of numbers; tensors on any device are converted. Raise DataError for other values."""
+    refuse_gaps(values, where)
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:  # its message may contain a value
@@ -246,6 +302,7 @@ def array_of(values: object, where: str) -> Numbers:
 
 def _client_names(clients: Sequence[object], name: str) -> Numbers:
     """Return the client of each sample: whole numbers, texts, or other sortable values. Raise DataError."""
+    refuse_gaps(clients, f"dataset {name!r}, clients")
     try:
         array = np.asarray(clients)
         names = clients if array.dtype.kind in "OUS" else array
@@ -270,7 +327,7 @@ def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Cl
     if number is None:
         labels = [_checked_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
     else:
-        check_classes(number, where=where)
+        number = check_classes(number, where=where)
         halves = ("train", "test")
         labels = [_checked_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
         if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
@@ -329,7 +386,8 @@ def _checked_labels(array: Numbers, where: str, classes: int) -> NDArray[np.int6
     if array.dtype.kind not in "iu" or array.ndim < 1:
         raise DataError(
             f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels per "
-            "sample. Convert it; numbers that are not classes must be called train_targets and test_targets."
+            "sample. Convert whole numbers by .astype(int) or .long(), after filling gaps. Numbers that are no classes "
+            "need classes=None, in a file the names train_targets and test_targets."
         )
     return array.astype(np.int64)
 

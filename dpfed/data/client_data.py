@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dpfed.data.arrays import array_of, from_arrays, inputs_of, join_types, rows_of
+from dpfed.data.arrays import array_of, from_arrays, inputs_of, items_of, join_types, rows_of, several_inputs
 from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.data.parts import Inputs, parts_of_batch
@@ -37,6 +37,7 @@ def from_clients(
              - a list with an item for each client, which may be empty: a pair (inputs, labels) of arrays or tensors, a
                `torch.utils.data` data set or loader, a dictionary (`input_ids`, `attention_mask`, `labels`) or a list
                of dictionaries
+             - a dictionary of them, whose keys are then the clients' ids; or a generator of them
              - a table with a column of clients, or a list of tables
              - a partitioner of `flwr_datasets`
     test:    test half: one pair, data set, dictionary or table
@@ -51,6 +52,11 @@ def from_clients(
     """
     if hasattr(clients, "load_partition") and hasattr(clients, "num_partitions"):
         clients = [clients.load_partition(i) for i in range(clients.num_partitions)]
+    if isinstance(clients, Mapping):
+        ids = list(clients) if ids is None else ids
+        clients = list(clients.values())
+    elif isinstance(clients, Iterator):
+        clients = list(clients)
     if inputs or label is not None or client is not None:
         if isinstance(inputs, str) or not inputs or label is None:
             raise DataError(
@@ -64,7 +70,11 @@ def from_clients(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
             "a table name its columns: client=, inputs= and label=."
         )
-    held = [pair_of(one, f"dataset {name!r}, client {i}") for i, one in enumerate(clients)]
+    called = range(len(clients)) if ids is None or len(ids) != len(clients) else ids
+    held = [
+        pair_of(one, f"dataset {name!r}, client {i}", twice=one is clients[0])
+        for i, one in zip(called, clients, strict=True)
+    ]
     if not held:
         raise DataError(f"dataset {name!r}: there is no client. The data of each must be a pair (inputs, labels).")
     full = [one for one in held if len(one[1])]
@@ -100,17 +110,20 @@ def _add_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bo
     return replace(dataset, client_ids=found)
 
 
-def pair_of(given: ClientData, where: str) -> tuple[Inputs, Numbers]:
+def pair_of(given: ClientData, where: str, *, twice: bool = True) -> tuple[Inputs, Numbers]:
     """Return inputs and labels of a pair, of a dictionary of named parts, or of a `torch.utils.data` data set or
-    loader. Raise DataError unless inputs and labels have equal lengths."""
+    loader; with `twice` its first items are read twice (`items_of`). Raise DataError unless inputs and labels have
+    equal lengths."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
         given = _whole_dataset(given, where)
     tensors = getattr(given, "tensors", None)
-    if isinstance(tensors, tuple):  # the tensors of a TensorDataset
+    if isinstance(tensors, tuple) and type(given).__name__ == "TensorDataset":  # a subclass may change its items
         given = tensors
     if isinstance(given, Mapping):
         given = parts_of_batch(given, where)
     if isinstance(given, tuple | list) and not (given and isinstance(given[-1], Mapping)):
+        if len(given) > 2 and all(hasattr(part, "shape") for part in given):
+            raise DataError(several_inputs(where, len(given) - 1))
         pair = [inputs_of(part, where) for part in given]
         counts = {len(one) for part in pair for one in (part.values() if isinstance(part, Mapping) else [part])}
         if len(pair) != 2 or len(counts) != 1:
@@ -118,7 +131,7 @@ def pair_of(given: ClientData, where: str) -> tuple[Inputs, Numbers]:
         return pair[0], array_of(pair[1], where)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
         rows: Any = given
-        return rows_of([rows[i] for i in range(len(rows))], where)
+        return rows_of(items_of(rows) if twice else [rows[i] for i in range(len(rows))], where)
     raise DataError(
         f"{where}: is {type(given).__name__}; must be a pair (inputs, labels), a data set of torch.utils.data whose "
         "items are such pairs, or a DataLoader of one; for a table, name its columns by inputs= and label=."
@@ -139,13 +152,19 @@ def _join_inputs(several: Sequence[Inputs], where: str) -> Inputs:
 def _whole_dataset(loader: Any, where: str) -> ClientData:
     """Return the data set of a DataLoader that yields each sample once and unchanged; raise DataError for others."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
+    batches = type(loader.batch_sampler).__name__
+    collate = collate if str(getattr(loader.collate_fn, "__module__", "")).startswith("torch.") else ""
     plain = sampler == "SequentialSampler" or (
         sampler == "RandomSampler" and not loader.sampler.replacement and len(loader.sampler) == len(loader.dataset)
     )
-    if not plain or collate not in ("default_collate", "default_convert"):
+    if (
+        not plain
+        or batches not in ("BatchSampler", "NoneType")
+        or collate not in ("default_collate", "default_convert")
+    ):
         raise DataError(
-            f"{where}: a DataLoader with a custom sampler or collate_fn, which may leave samples out or change "
-            "them. Give a torch.utils.data.Subset, or a data set whose items are the client's samples."
+            f"{where}: a DataLoader with a custom sampler, batch_sampler or collate_fn, which may leave samples out "
+            "or change them. Give a torch.utils.data.Subset, or a data set whose items are the client's samples."
         )
     return loader.dataset
 

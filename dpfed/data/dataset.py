@@ -214,6 +214,11 @@ def finite_numbers(array: Numbers, where: str, *, dimensions: int = 2) -> Number
 
     dimensions: least number of dimensions. Raises DataError, naming `where`, for other arrays, NaN and infinity.
     """
+    if array.dtype.kind in "biuf" and array.ndim == 1 and dimensions == 2:
+        raise DataError(
+            f"{where}: {array.dtype} of shape {array.shape}, one number for each sample; must be [N, ...]. Give each "
+            "sample a dimension: [N, 1] by .reshape(-1, 1)."
+        )
     if array.dtype.kind not in "biuf" or array.ndim < dimensions:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
@@ -227,6 +232,21 @@ def finite_numbers(array: Numbers, where: str, *, dimensions: int = 2) -> Number
     return inputs
 
 
+def refuse_gaps(values: object, where: str) -> None:
+    """Raise DataError, naming `where`, for arrays of numpy.ma with masked values, in lists and tuples as well.
+
+    numpy.asarray would return the numbers behind the mask.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError(
+            f"{where}: has masked values. Fill them with a number that is declared in advance (.filled), or remove "
+            "these samples."
+        )
+    for one in values if isinstance(values, list | tuple) else ():
+        if isinstance(one, np.ma.MaskedArray | list | tuple):
+            refuse_gaps(one, where)
+
+
 def floats_hold(integers: Numbers) -> bool:
     """Return True if float32 represents all of these integers exactly."""
     return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)
@@ -234,12 +254,13 @@ def floats_hold(integers: Numbers) -> bool:
 
 def check_classes(classes: object, *, where: str) -> int:
     """Return the declared number of classes. Raise DataError naming `where` it is declared if a run cannot have it."""
-    if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
+    number = require.plain(classes)
+    if not require.is_whole(number) or not 1 <= number <= MOST_CLASSES:
         raise DataError(
             f"{where}: classes={require.short_repr(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. "
             "Declare how many labels there can be."
         )
-    return classes
+    return number
 
 
 def undeclared_label(where: str, classes: int) -> DataError:

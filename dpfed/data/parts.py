@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dpfed.data.dataset import Numbers, Part, exact_floats, finite_numbers
+from dpfed.data.dataset import Numbers, Part, exact_floats, finite_numbers, refuse_gaps
 from dpfed.errors import DataError
 
 LABELS = ("labels", "label")
@@ -76,6 +76,7 @@ def _part_numbers(array: Numbers, name: str, where: str) -> Numbers:
 
 
 def _stack_part(values: Sequence[object], name: str, where: str) -> Numbers:
+    refuse_gaps(list(values), f"{where}, part {name!r}")
     try:
         return np.stack([np.asarray(value) for value in values])
     except (TypeError, ValueError) as error:

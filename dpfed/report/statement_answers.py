@@ -11,6 +11,7 @@ from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.tables import BYTE_ORDER_MARK
 from dpfed.errors import ConfigError
 
 UNKNOWN_DATE = "1900-01-01"
@@ -58,7 +59,7 @@ def read_about(file: Path | None) -> StatementAnswers:
     if file is None:
         return StatementAnswers()
     try:
-        found = tomllib.loads(read_text(file, at_most=LARGEST_CONFIGURATION))
+        found = tomllib.loads(read_text(file, at_most=LARGEST_CONFIGURATION).removeprefix(BYTE_ORDER_MARK))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--about {file}: cannot be read as TOML ({error}).") from None
     return StatementAnswers(

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting import Guarantee, Ledger
+from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import replayed
+from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
@@ -96,7 +97,7 @@ class ClientLevel:
     def __init__(
         self,
         *,
-        clients: int | Sequence[str],
+        clients: int | Iterable[str],
         cohort: int,
         clip_norm: float,
         rounds: int,
@@ -117,7 +118,7 @@ class ClientLevel:
         stages: StagesOf | None = None,
     ) -> None:
         replayed.require_apart(*(() if ledger is None else (ledger,)))
-        count = clients if isinstance(clients, int) else len(clients)
+        names, count = _clients_of(clients)
         if delta is None and count > 0:  # the configuration refuses other numbers of clients
             delta = (None if ledger is None else delta_of_old_ledger(Path(ledger))) or default_delta(count)
         privacy = {
@@ -134,15 +135,20 @@ class ClientLevel:
             "lane_secrecy": lane_secrecy,
             "cohort_cap": cohort_cap,
         }
-        plan: dict[str, dict[str, Any]] = {
-            "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
-            | {key: value for key, value in schedule.items() if value is not None},
-            "privacy": {key: value for key, value in privacy.items() if value is not None},
-            "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
-        }
-        self._names = None if isinstance(clients, int) else _distinct_names(clients)
+        plan: dict[str, dict[str, Any]] = plain_values(
+            {
+                "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
+                | {key: value for key, value in schedule.items() if value is not None},
+                "privacy": {key: value for key, value in privacy.items() if value is not None},
+                "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
+            }
+        )
+        self._names = names
         ids = None if self._names is None else ClientIds.of(self._names)
-        self._parts, self._stages_of = plan_parts_of(plan, dimension, ids), stages
+        size = None if dimension is None else require.count(dimension=dimension)
+        self._parts, self._stages_of = plan_parts_of(plan, size, ids), stages
+        rounds, clip_norm = self._parts.config.federation.rounds, float(plan["privacy"]["clip_norm"])
+        delta = plan["privacy"].get("delta")
         self._machine, self._target = planned_method(self._parts, stages)
         if self._target is not None and noise_multiplier is not None:
             _require_affordable_round(self._target, rounds)
@@ -216,8 +222,13 @@ class ClientLevel:
         return tuple(str(one) if self._names is None else self._names[one] for one in cohort.tolist())
 
     @plain_torch()
-    def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
+    def release(self, step: Step, updates: object = None) -> Tensor | dict[str, Tensor]:
         """Release the updates of a round; `Step.release` calls this method and documents it."""
+        if not isinstance(step, Step):
+            raise ConfigError(
+                "ClientLevel.release: updates belong to a step, which draws their cohort. Use `for step in "
+                "private.rounds(): step.release(updates)`."
+            )
         self._require_open_step(step)
         self._step = None  # neither the code that yields updates nor another thread can release this step meanwhile
         try:
@@ -364,7 +375,21 @@ def _require_affordable_round(privacy_target: PrivacyTarget, rounds: int) -> Non
         raise ConfigError(over_budget_text(privacy_target, after))
 
 
-def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+def _clients_of(clients: object) -> tuple[tuple[str, ...] | None, int]:
+    """Return the clients' names, None if only their number is given, and their number."""
+    number = require.plain(clients)
+    if require.is_whole(number):
+        return None, number
+    if isinstance(number, str | bytes | float) or not isinstance(clients, Iterable):
+        raise ConfigError(
+            f"clients={require.short_repr(clients)}: must be a whole number of clients, or their names (a list, a "
+            "dictionary, or anything that yields them)."
+        )
+    names = _distinct_names(clients)
+    return names, len(names)
+
+
+def _distinct_names(names: Iterable[object]) -> tuple[str, ...]:
     found = tuple(str(name) for name in names)
     if len(set(found)) < len(found):
         raise ConfigError(

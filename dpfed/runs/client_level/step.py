@@ -183,6 +183,13 @@ def _form_of(update: object) -> UpdateForm:
 def _update_vector(update: Any, form: UpdateForm) -> Tensor:
     """Return the update as float32 [size]; raises ConfigError if its form is not `form`."""
     found = _form_of(update)
+    if found.names != form.names and sorted(found.names) == sorted(form.names):
+        place = next(i for i, name in enumerate(form.names) if found.names[i] != name)
+        raise ConfigError(
+            f"updates: a dictionary whose tensor {place} is {found.names[place]!r}, after one where it is "
+            f"{form.names[place]!r}. Give every dictionary one order of names: {{name: update[name] for name in "
+            "first}}. Nothing of the round was released."
+        )
     if not found.matches(form) or found.device != form.device:
         raise ConfigError(
             f"updates: {found.description} after {form.description}; all must have one form, one order of names, one "
@@ -199,6 +206,11 @@ def _float_tensor(value: object, what: str) -> Tensor:
         value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = getattr(value, "dtype", type(value).__name__)
+        if isinstance(value, list | tuple) and all(isinstance(one, Tensor | np.ndarray) for one in value):
+            raise ConfigError(
+                f"{what}: is a {kind} of arrays, such as one for each layer. Give a dictionary of arrays by name, or "
+                "one vector (torch.cat, numpy.concatenate)."
+            )
         raise ConfigError(
             f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out tensors that "
             "are not trained, such as counters (num_batches_tracked)."

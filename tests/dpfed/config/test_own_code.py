@@ -160,9 +160,9 @@ def test_a_network_that_fails_in_training_is_one_error(tmp_path, monkeypatch, ca
     (tmp_path / "net_that_fails_late.py").write_text(MODEL.format(maker="pass", forward=forward))
     monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_that_fails_late.py"))
     words = ["run", config_with_mine(tmp_path), "--set", "local.strategy=loop", "--out", str(tmp_path / "run")]
-    assert status(words) == 1
+    assert status(words) == 2
     said = capsys.readouterr().err
-    assert "round 1: training failed (LookupError: a b (" in said
+    assert "training fails on a batch of 10 samples (LookupError: a b (" in said
     assert "net_that_fails_late.py, line 11)" in said
     assert "Traceback" not in said
 

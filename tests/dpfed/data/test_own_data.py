@@ -58,7 +58,7 @@ def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
         ({"test_inputs": None}, "has no array test_inputs"),
         ({"extra": np.zeros(3)}, "unknown array extra"),
         ({"train_inputs": np.full((60, 5), np.nan)}, "NaN or infinity"),
-        ({"train_inputs": np.zeros(60)}, r"must be numbers \[N, ...\]"),
+        ({"train_inputs": np.zeros(60)}, r"must be \[N, ...\]. Give each"),
         ({"train_labels": np.zeros(60)}, r"train_labels: float64.*must be integers"),
         ({"train_labels": np.zeros(59, np.int64)}, "60 samples with labels"),
         ({"train_labels": np.full(60, -1)}, "not among the 3 declared classes"),
