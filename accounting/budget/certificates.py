@@ -22,10 +22,16 @@ import numpy as np
 
 from accounting import disk_cache, require
 from accounting.budget.answers import Budget
-from accounting.compose import sampled_lanes, sampled_rests, sampled_weights
-from accounting.compose.sampled_lanes import LanesUnderNoise
-from accounting.compose.sampled_rests import RestsUnderNoise
-from accounting.compose.sampled_weights import CHUNK, Chunk, Pair, SampledRun, Sums, sampled_sums, weights_at
+from accounting.compose import sampled_schedules
+from accounting.compose.sampled_schedules import (
+    CHUNK,
+    Chunk,
+    Pair,
+    ScheduleUnderNoise,
+    Sums,
+    sampled_sums,
+    weights_at,
+)
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     BallsAndBins,
@@ -153,7 +159,7 @@ def cached_or_new_certificate(claim: "Claim", *, samples: int = SAMPLES) -> Cert
 @cache
 def code_hash() -> str:
     """Return a hash of the source code and the numpy version that determine a certificate."""
-    modules = (sampled_weights, sampled_rests, sampled_lanes, sys.modules[__name__])
+    modules = (sampled_schedules, sys.modules[__name__])
     sources = [Path(module.__file__ or "").read_bytes() for module in modules]
     return hashlib.sha256(b"\0".join([*sources, np.__version__.encode()])).hexdigest()
 
@@ -172,7 +178,7 @@ class Claim:
         return cls(mechanism=budget.mechanism, delta=budget.plan.delta, deterministic=budget.epsilon)
 
     @property
-    def run(self) -> SampledRun:
+    def run(self) -> ScheduleUnderNoise:
         """Sampled model of the rounds. Errors: UnsupportedMechanism, InvalidParameter if no certificate covers them."""
         return sampled_run(self.mechanism)
 
@@ -254,7 +260,7 @@ def generator_of(seed: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int(seed[:32], 16)))
 
 
-def sampled_run(mechanism: Mechanism) -> SampledRun:
+def sampled_run(mechanism: Mechanism) -> ScheduleUnderNoise:
     """Return the sampled model of a run. Errors: UnsupportedMechanism for a run that no certificate covers;
     InvalidParameter for noise so small that likelihood ratios overflow.
     """
@@ -273,12 +279,8 @@ def sampled_run(mechanism: Mechanism) -> SampledRun:
             "Gaussian noise of the server, and for 'balls-and-bins' in secret lanes. The deterministic bounds of "
             "other settings are already nearly tight."
         )
-    found: SampledRun
-    if isinstance(schedule, MinSeparation):
-        found = RestsUnderNoise(schedule=schedule, rounds=rounds, noise_multiplier=noise.noise_multiplier)
-    else:
-        assert isinstance(schedule, BallsAndBins)
-        found = LanesUnderNoise(schedule=schedule, rounds=rounds, noise_multiplier=noise.noise_multiplier)
+    assert isinstance(schedule, BallsAndBins | MinSeparation)
+    found = ScheduleUnderNoise(schedule=schedule, rounds=rounds, noise_multiplier=noise.noise_multiplier)
     if max(found.largest_log(tilts) for tilts in found.tilts) > _LARGEST_LOG:
         raise InvalidParameter(
             f"certificate='sampled' with noise_multiplier={noise.noise_multiplier}: likelihood ratios overflow. Use "
@@ -313,7 +315,7 @@ def _smallest_certified_epsilon(claim: Claim, samples: int, tilts: Pair, count: 
     return bisected_bracket(is_likely, 0.0, claim.deterministic, rtol=1e-4)[1]
 
 
-def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts: Pair, samples: int) -> float:
+def likely_bound(chunks: Iterable[Chunk], run: ScheduleUnderNoise, epsilon: float, tilts: Pair, samples: int) -> float:
     """Estimate from these chunks a value that the bound of `samples` samples will probably not exceed."""
     weights = [weights_at(chunk, epsilon) for chunk in chunks]
     sums = Sums(
@@ -326,7 +328,7 @@ def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts
     return float(max(bound + _MARGIN * error for bound, error in zip(bounds, errors, strict=True)))
 
 
-def run_description(run: SampledRun) -> dict[str, Any]:
+def run_description(run: ScheduleUnderNoise) -> dict[str, Any]:
     """Return schedule, rounds and noise multiplier of a run as a JSON object."""
     return {"schedule": run.schedule.to_dict(), "rounds": run.rounds, "noise_multiplier": run.noise_multiplier}
 

@@ -32,7 +32,7 @@ from accounting.budget.certificates import (
 from accounting.budget.correlated import BandedNoise
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import BallsAndBins
-from accounting.compose.sampled_weights import CHUNK, Chunk, Pair
+from accounting.compose.sampled_schedules import CHUNK, Chunk, Pair
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.rounding import upwards
 

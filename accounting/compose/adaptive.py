@@ -12,7 +12,6 @@ was drawn. With error feedback, control variates or other memory of earlier part
 
 import itertools
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 
 from accounting.compose import pld
@@ -23,7 +22,7 @@ from accounting.compose.pld import LossDistributions
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
-__all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "epsilons", "values"]
+__all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "values"]
 
 HYPOTHESIS = (
     "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn before (no "
@@ -76,41 +75,6 @@ def epsilon(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD
     """
     found = values(mechanism, delta=delta, fineness=fineness)
     return None if found is None else found.worse_epsilon(delta)
-
-
-def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float] | None:
-    """Return an iterator of epsilon after 1, 2, ... rounds, on the grid for `rounds` rounds; None if the account does
-    not apply.
-
-    `lost`, the part of delta outside the account, is subtracted from delta for every round. Each round is one step of
-    the program.
-    Claim: each value is the epsilon of the adaptive account.
-    Source: docs/theory.md, Theorem 7.
-    Adjacency: replace-one or zero-out.
-    Direction of error: upper bound.
-    Errors: none.
-
-    >>> from accounting import FixedSizeSampling, Gaussian, subsample
-    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
-    >>> found = epsilons(subsample(noise, FixedSizeSampling(cohort=10, clients=100)), delta=1e-5, rounds=2)
-    >>> round(next(found), 2)
-    1.68
-    """
-    game = Game.of(Composed(parts=((release, rounds),)))
-    grid = None if game is None else grid_of(game, delta, STANDARD)
-    if game is None or grid is None:
-        return None
-    kernels = kernels_of(game.kinds[0], rounds, delta, game.symmetric, STANDARD, grid)
-    return _epsilons_over_rounds(Values.for_no_rounds(grid, upper=True), kernels, delta, lost)
-
-
-def _epsilons_over_rounds(
-    found: Values, kernels: tuple[Kernels, Kernels | None], delta: float, lost: float
-) -> Iterator[float]:
-    for count in itertools.count(1):
-        found = found.with_another_round(*kernels)
-        target = delta - count * lost
-        yield found.worse_epsilon(target) if target > 0 else math.inf
 
 
 class Adding:

@@ -4,7 +4,6 @@ The profile of each mechanism's dominating pair (`gaussian.poisson`, `gaussian.f
 connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_distribution`.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
 from accounting.mechanisms import (
     CappedPoissonSampling,
-    Composed,
     Mechanism,
     SingleRelease,
     gaussian_of,
@@ -233,36 +231,3 @@ def _unsampled_losses(mu: float, interval: float) -> LossDistributions:
 def _grid_losses(largest: float, interval: float) -> Floats:
     steps = math.ceil(largest / interval) + 1
     return interval * np.arange(steps + 1, dtype=float)
-
-
-def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
-    """Yield upper bounds on epsilon after 1, 2, ... rounds of `mechanism`, on the grid for `rounds` rounds.
-
-    `lost`, the part of delta outside the account, is subtracted from delta for every round. Each round needs one
-    convolution; the iterator continues beyond `rounds`. Domain and direction of error: as `epsilon`.
-    """
-    require.open_probability(delta=delta)
-    interval = loss_grid.interval(Composed(parts=((mechanism, rounds),)))
-    if schedule_of(mechanism) is not None:
-        yield from _epsilons_of_schedule(mechanism, interval, delta, lost)
-        return
-    one = distribution(mechanism, interval)
-    total = one
-    for count in itertools.count(1):
-        target = delta - count * lost - 2 * composition_slack(count)
-        yield total.smallest_epsilon(target) if target > 0 else math.inf
-        total = total.plus(one)
-
-
-def _epsilons_of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
-    """Yield epsilon of all rounds so far of a schedule, which are accounted jointly; infinity after the end of the
-    schedule.
-    """
-    for count in itertools.count(1):
-        target = delta - count * lost - 2 * composition_slack(count)
-        schedule = schedule_of(mechanism)
-        has_ended = schedule is not None and schedule.ends_after is not None and count > schedule.ends_after
-        if has_ended or target <= 0:
-            yield math.inf
-        else:
-            yield distribution(Composed(parts=((mechanism, count),)), interval).smallest_epsilon(target)

@@ -16,8 +16,7 @@ from accounting.budget import certificates
 from accounting.budget.certified_noise import cached_or_new_certified_noise, certified_noise
 from accounting.compose import accountant, lower_bound
 from accounting.compose.profiles import profile
-from accounting.compose.sampled_lanes import LanesUnderNoise
-from accounting.compose.sampled_weights import CHUNK, sampled_sums, weights_at
+from accounting.compose.sampled_schedules import CHUNK, ScheduleUnderNoise, sampled_sums, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.factorisation import square_root
 from accounting.ledger.terms import Terms, unit_of
@@ -43,7 +42,7 @@ def secret(bins, lanes, bands=1, c=None, **more):
 
 
 def run(bins, lanes, bands, rounds, z=1.1):
-    return LanesUnderNoise(schedule=secret(bins, lanes, bands), rounds=rounds, noise_multiplier=z)
+    return ScheduleUnderNoise(schedule=secret(bins, lanes, bands), rounds=rounds, noise_multiplier=z)
 
 
 def patterns(bins, lanes, rounds):
@@ -131,7 +130,7 @@ def test_means_are_the_hockey_sticks_of_all_patterns(setting, epsilon):
 
 def exact(epsilon, z, c=(1.0, 0.7)):
     """Both hockey sticks of one epoch of two rounds in two secret lanes, by quadrature over the plane."""
-    one = LanesUnderNoise(schedule=secret(2, 2, c=c), rounds=2, noise_multiplier=z)
+    one = ScheduleUnderNoise(schedule=secret(2, 2, c=c), rounds=2, noise_multiplier=z)
     axis = np.linspace(-9, 11, 1200)
     weight = np.exp(-axis * axis / 2)
     weight /= weight.sum()
@@ -171,7 +170,7 @@ def test_patterns_have_one_lane_and_one_round_an_epoch():
     """Chi-square of all patterns, false alarm 1e-6; planted: a lane drawn anew for each epoch."""
     one = run(4, 2, 2, 8)
     draws = generator()
-    drawn = np.concatenate([one._sampled_participations(draws) for _ in range(4)], axis=1)
+    drawn = np.concatenate([one._law.draw(draws, one._columns.shape[1]) for _ in range(4)], axis=1)
     rounds = np.nonzero(drawn.T)[1].reshape(-1, 2)
     assert np.all(rounds // 4 == [0, 1])
     assert np.all(rounds[:, 0] % 2 == rounds[:, 1] % 2)
@@ -207,7 +206,7 @@ def shown(sets, one, epsilon, seed=5, count=400_000):
 @pytest.mark.parametrize("name", [*FAULTS, "sound"])
 def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
     """Bounds at failure 1e-6, faults by five standard errors; the sound twin is not flagged."""
-    one, epsilon, tilts = LanesUnderNoise(**LANES), 2.0, (0.8, 1.0)
+    one, epsilon, tilts = ScheduleUnderNoise(**LANES), 2.0, (0.8, 1.0)
     if name == ANEW:  # columns of two epochs overlap, which shows at a larger epsilon
         one, epsilon, tilts = replace(one, schedule=secret(4, 2, c=(1.0, 1.0))), 4.0, (1.2, 1.0)
     bounds = sampled_sums(one, generator(), 1_000_000, epsilon, tilts).bounds(one.largest_weights(epsilon, tilts), 1e-6)
@@ -220,7 +219,7 @@ def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
 
 def test_a_lane_kept_for_the_next_run_shows_more_than_two_runs():
     """Two runs of one epoch whose client keeps its lane show more than two that draw anew, by five standard errors."""
-    one = means_of(LanesUnderNoise(**{**LANES, "rounds": 4}), [[t] for t in range(4)])
+    one = means_of(ScheduleUnderNoise(**{**LANES, "rounds": 4}), [[t] for t in range(4)])
     found = []
     for kept in (False, True):
         pairs = [(a, b) for a in range(4) for b in range(4) if not kept or a == b]  # as many lanes as bins

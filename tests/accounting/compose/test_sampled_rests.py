@@ -10,14 +10,13 @@ from scipy.stats import chi2
 
 from accounting import Plan, budget
 from accounting.budget import certificates
-from accounting.compose.sampled_rests import RestsUnderNoise
-from accounting.compose.sampled_weights import Sums, sampled_sums, weights_at
+from accounting.compose.sampled_schedules import ScheduleUnderNoise, Sums, sampled_sums, weights_at
 from accounting.compose.shown_schedules import counts_distribution
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
 from tests.accounting.participation.test_ratio_law import chain_law
 
-SMALL = RestsUnderNoise(schedule=MinSeparation(separation=2, probability=0.3), rounds=3, noise_multiplier=1.1)
+SMALL = ScheduleUnderNoise(schedule=MinSeparation(separation=2, probability=0.3), rounds=3, noise_multiplier=1.1)
 
 
 def generator(seed=3):
@@ -58,9 +57,11 @@ def test_means_are_the_hockey_sticks_and_weights_keep_to_their_bound(epsilon, ti
 
 def test_a_chain_without_the_rest_is_not_the_truth(monkeypatch):
     """Planted: the coin in the place of the chance, and no rest."""
-    wrong = RestsUnderNoise(schedule=MinSeparation(separation=1, probability=0.45), rounds=3, noise_multiplier=1.1)
-    monkeypatch.setattr(RestsUnderNoise, "_log_ratio", lambda self, x, shift: type(self)._log_ratio_of(wrong, x, shift))
-    monkeypatch.setattr(RestsUnderNoise, "_log_ratio_of", _ORIGINAL, raising=False)
+    wrong = ScheduleUnderNoise(schedule=MinSeparation(separation=1, probability=0.45), rounds=3, noise_multiplier=1.1)
+    monkeypatch.setattr(
+        ScheduleUnderNoise, "_log_ratio", lambda self, x, shift: type(self)._log_ratio_of(wrong, x, shift)
+    )
+    monkeypatch.setattr(ScheduleUnderNoise, "_log_ratio_of", _ORIGINAL, raising=False)
     sums = sampled_sums(SMALL, generator(), 60_000, 0.4, (0.3, 0.2))
     truth = quadrature(SMALL, 0.4)
     errors = [math.sqrt(square) / sums.count for square in sums.squares]
@@ -69,28 +70,28 @@ def test_a_chain_without_the_rest_is_not_the_truth(monkeypatch):
     )
 
 
-_ORIGINAL = RestsUnderNoise._log_ratio
+_ORIGINAL = ScheduleUnderNoise._log_ratio
 
 
 @pytest.mark.parametrize(("separation", "probability", "rounds"), [(1, 0.2, 6), (3, 0.25, 6), (5, 0.2, 3), (4, 0.2, 4)])
 def test_the_ratio_is_the_mean_over_patterns(separation, probability, rounds):
-    rests = RestsUnderNoise(
+    rests = ScheduleUnderNoise(
         schedule=MinSeparation(separation=separation, probability=probability), rounds=rounds, noise_multiplier=0.9
     )
-    x, s = generator().standard_normal((rounds, 5)), 1.3
+    x, s = generator().standard_normal((rounds, 5)), 1 / rests.noise_multiplier
     direct = sum(
         chance * math.prod([np.exp(s * x[k] - s * s / 2) for k in range(rounds) if pattern[k]], start=np.ones(5))
         for pattern, chance in chain_law(separation, probability, rounds).items()
     )
-    assert np.exp(rests._log_ratio(x, s)) == pytest.approx(direct, rel=1e-12)
+    assert np.exp(rests._log_ratio(rests._columns.T @ x, 1.0)) == pytest.approx(direct, rel=1e-12)
 
 
 def test_patterns_rest_and_have_the_chances_of_the_schedule():
     """Chi-square of the number of participations, false alarm 1e-6; every round alike."""
     schedule = MinSeparation(separation=4, probability=0.15)
-    rests = RestsUnderNoise(schedule=schedule, rounds=12, noise_multiplier=1.0)
+    rests = ScheduleUnderNoise(schedule=schedule, rounds=12, noise_multiplier=1.0)
     draws = generator()
-    patterns = np.concatenate([rests._sampled_participations(draws) for _ in range(8)], axis=1)
+    patterns = np.concatenate([rests._law.draw(draws, rests.rounds) for _ in range(8)], axis=1)
     for one, two in itertools.combinations(range(12), 2):
         assert two - one >= 4 or not np.any(patterns[one] * patterns[two])
     law, count = counts_distribution(schedule, 12), patterns.shape[1]
