@@ -168,7 +168,7 @@ class ScheduleUnderNoise:
     @property
     def _mean_column(self) -> Floats:
         """Vector mbar: the sum of the columns over the noise, times the probability of each."""
-        return np.asarray(self._columns.sum(axis=1)).ravel() * self._law.probability
+        return np.asarray(np.asarray(self._columns.sum(axis=1)).ravel() * self._law.probability)
 
     def _log_ratio(self, products: Floats, tilt: float) -> Floats:
         """Return log E_pi prod_(t in pi) e^(tilt <m_t, x> - tilt^2 |m_t|^2 / 2) for every column of products."""
