@@ -9,7 +9,7 @@ a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorems 7 a
     M = (E e^((1+a) |m_pi|^2 / 2) e^-epsilon)^a a^a / (1+a)^(1+a),    M' = e^(a' (E |m_pi|^2 / 2 - epsilon) + a'^2
     |mbar|^2 / 2),    mbar = E m_pi.
 
-A schedule enters by three functions of its law: a draw of pi, E_pi prod_(t in pi) v_t, and the marginal Pr[t in pi].
+A schedule enters by three functions of its distribution: a draw of pi, E_pi prod_(t in pi) v_t, and the marginal Pr[t in pi].
 The expectation of weights in [0, M] is at most mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), from n
 samples, except with probability beta.
 """
@@ -37,9 +37,9 @@ Chunk = tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
 
 @dataclass(frozen=True)
 class SecretLanes:
-    """Law of one round of each epoch, uniform among those of a uniform secret lane.
+    """Distribution of one round of each epoch, uniform among those of a uniform secret lane.
 
-    turns: number of rounds that the law draws from, at least those of the run. mean_product: E_pi prod_(t in pi) of
+    turns: number of rounds that are drawn, at least those of the run. mean_product: E_pi prod_(t in pi) of
     every column of values [turns, n].
     """
 
@@ -72,7 +72,7 @@ class SecretLanes:
 
 @dataclass(frozen=True)
 class Rests:
-    """Law of a renewal chain, stationary from the first round on."""
+    """Distribution of a renewal chain, stationary from the first round on."""
 
     schedule: MinSeparation
     tilts: ClassVar = ((0.3, 0.2), (0.5, 0.2), (0.7, 0.2), (1.0, 0.2))
