@@ -9,7 +9,7 @@ a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorems 7 a
     M = (E e^((1+a) |m_pi|^2 / 2) e^-epsilon)^a a^a / (1+a)^(1+a),    M' = e^(a' (E |m_pi|^2 / 2 - epsilon) + a'^2
     |mbar|^2 / 2),    mbar = E m_pi.
 
-A schedule enters by three functions of its distribution: a draw of pi, E_pi prod_(t in pi) v_t, and the marginal Pr[t in pi].
+A schedule enters by three functions of its distribution: a draw of pi, E_pi prod_(t in pi) v_t, and Pr[t in pi].
 The expectation of weights in [0, M] is at most mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), from n
 samples, except with probability beta.
 """
