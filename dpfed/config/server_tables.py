@@ -203,11 +203,12 @@ class RunTable(Table):
     """Seed of all randomness of a simulation, except the division of samples among clients (data.partition_seed)."""
 
     device: str = "auto"
-    """Device of the training: cpu, cuda or cuda:N; auto: a GPU if the machine has one, else the CPU. dpfed has not been
-    run on a GPU yet; `make bench-gpu` tries it."""
+    """Device of the training: cpu, cuda or cuda:N; auto: a GPU if the machine has one, else the CPU. It has
+    been run on one kind of GPU (benchmarks/gpu.md); `make bench-gpu` tests and measures another one."""
 
     group: Clients = 20
-    """Number of clients that are trained and summed together."""
+    """Smallest number of clients that are trained and summed together; on a GPU the whole cohort is, if its memory
+    allows."""
 
     evaluate_every: Count = 1
     """Rounds between two evaluations; the last round is always evaluated."""

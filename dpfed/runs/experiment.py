@@ -327,7 +327,7 @@ def _round_method(settings: Settings, stages: Stages, privacy_target: PrivacyTar
         clients=settings.clients,
         aggregation=sums_of(config, stages, privacy_target, settings.seeds),
         server=_with_moving_average(config, _server_rule(settings)),
-        group=clients_trained_together(config, settings.model),
+        group=clients_trained_together(config, settings.model, settings.device),
         divisor=settings.sampler.expected if privacy_target else None,
         fill=clients_in_filled_sum(config, privacy_target),
         dropouts=dropouts_of(config, settings.randomness),

@@ -16,6 +16,7 @@ from torch import nn
 from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
+from dpfed.clients.plan import default_budget
 from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, training_after_batch_trial, training_after_trial
@@ -115,9 +116,19 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
     ).to(device)
 
 
-def clients_trained_together(config: Config, model: FlatModel) -> int:
-    """Return the number of clients that are trained together, whose updates are in memory at the same time."""
-    return config.run.group if model.size > 100_000 else max(config.run.group, 100)
+_VECTORS = 16
+"""Vectors of the model's size for each client of a group: training and stages, on a GPU."""
+
+
+def clients_trained_together(config: Config, model: FlatModel, device: torch.device) -> int:
+    """Return the number of clients that are trained together, whose updates are in memory at the same time.
+
+    On a GPU it is the cohort, as far as a quarter of its memory allows; it does not depend on who was drawn.
+    """
+    least = config.run.group if model.size > 100_000 else max(config.run.group, 100)
+    if device.type != "cuda":
+        return least
+    return max(least, min(config.federation.cohort, default_budget(device) // (4 * _VECTORS * model.size)))
 
 
 _ROUNDING = (
@@ -143,7 +154,7 @@ def local_training(
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,
-        at_once=min(config.federation.cohort, clients_trained_together(config, model)),
+        at_once=min(config.federation.cohort, clients_trained_together(config, model, device)),
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
         probe=torch.from_numpy(dataset.test_inputs[:2]),

@@ -21,7 +21,7 @@ from dpfed.methods import presets
 from dpfed.models.flat import FlatModel
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
-from dpfed.runs.training import device_of, gpu_description
+from dpfed.runs.training import clients_trained_together, device_of, gpu_description
 from dpfed.sweep.jobs import worker_pool
 
 from ...rounds import Book, watched_round
@@ -49,6 +49,16 @@ def test_tensors_of_two_devices_do_not_meet():
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
         assert (2 * there).cpu().tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("budget", "together"), [(10**9, 400), (10**7, 250), (10**4, 100)])
+def test_the_whole_cohort_is_one_group_on_a_gpu_if_memory_allows(budget, together):
+    """The memory holds 16 vectors of the model for each client; a hundred clients of a small model are the least."""
+    config = parse(override(presets.preset_tables("dp-fedavg-digits"), ["federation.cohort=400"]), source="test")
+    model = mock.Mock(size=10**7 // (4 * 16 * 250))
+    with mock.patch("dpfed.runs.training.default_budget", return_value=budget):
+        assert clients_trained_together(config, model, torch.device("cuda")) == together
+        assert clients_trained_together(config, model, torch.device("cpu")) == 100
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
