@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpfed.clients.gradients import BatchGradients
-from dpfed.clients.records import RecordGradients
+from dpfed.clients.records import gradients_of_records
 from dpfed.clients.side_by_side import allocate_moves
 from dpfed.clients.task import LocalTask, ModuleState, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
@@ -139,7 +139,7 @@ class _PrivateStep:
     def _prepare(self) -> None:
         self._task.restore_shared_state()
         self._module = self._task.model.bind(self._room)
-        self._records = RecordGradients(self._module, loss=self._task.loss)
+        self._records = gradients_of_records(self._module, loss=self._task.loss, by=self._task.gradients_by)
         self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)
 
     def start_client(self, walk: Walk) -> None:

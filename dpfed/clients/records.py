@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -151,6 +152,11 @@ def step_release(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, si
     return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
 
+Way = Literal["hooks", "vmap", "single"]
+"""Computation of per-record gradients of a whole network: Opacus' hooks, torch.vmap over batches of one record, or one
+backward pass for each record."""
+
+
 class RecordGradients:
     """Per-record gradients of a module's loss, by Opacus' hooks. An instance is for one thread."""
 
@@ -200,3 +206,54 @@ class RecordGradients:
         if left is None:
             raise RuntimeError("Opacus computed no per-record gradients of a trained parameter; nothing is private.")
         return left.reshape(batch, -1)
+
+
+class WholeGradients:
+    """Per-record gradients of a module's loss on batches of one record, equal to single backward passes.
+
+    by: "vmap" computes the records of a batch together, for any layer that torch.vmap supports; "single" computes one
+    after the other. An instance is for one thread.
+    """
+
+    def __init__(self, module: nn.Module, *, loss: Loss = CROSS_ENTROPY, by: Way = "vmap") -> None:
+        # Some operations have no batching rule, and torch.vmap computes them record by record.
+        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        self._module, self._loss, self._by = make_stepwise(module), loss, by
+        self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+    def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
+        """Return gradients [b, d] for inputs [b, ...], b at least 1; the forward passes run in the context `within`."""
+        named = dict(self._module.named_parameters())
+        weights = {name: named[name].detach() for name in self._names}
+        gradient = torch.func.grad(self._loss_of_record)
+        with torch.enable_grad(), within or nullcontext():
+            if self._by == "vmap":
+                found = torch.func.vmap(gradient, (None, 0, 0), randomness="different")(weights, inputs, labels)
+            else:
+                each = [self._gradient_of_record(named, one, label) for one, label in zip(inputs, labels, strict=True)]
+                found = {name: torch.stack([one[name] for one in each]) for name in self._names}
+        return torch.cat([found[name].detach().reshape(len(labels), -1) for name in self._names], dim=1)
+
+    def _loss_of_record(self, weights: dict[str, Tensor], inputs: Tensor, label: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(self._module, weights, (inputs[None],))
+        return self._loss.each(outputs, label[None]).sum()
+
+    def _gradient_of_record(self, named: dict[str, nn.Parameter], inputs: Tensor, label: Tensor) -> dict[str, Tensor]:
+        loss = self._loss.each(self._module(inputs[None]), label[None]).sum()
+        trained = [named[name] for name in self._names]
+        found = torch.autograd.grad(loss, trained, materialize_grads=True, allow_unused=True)
+        return dict(zip(self._names, found, strict=True))
+
+
+def gradients_of_records(module: nn.Module, *, loss: Loss, by: Way) -> RecordGradients | WholeGradients:
+    """Return the per-record gradients of a module, computed in the given way for all its layers."""
+    return RecordGradients(module, loss=loss) if by == "hooks" else WholeGradients(module, loss=loss, by=by)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if Opacus has a hook for each layer with trained parameters, and no layer works in place."""
+    from opacus import GradSampleModule
+
+    trained = [one for one in module.modules() if any(p.requires_grad for p in one.parameters(recurse=False))]
+    known = all(type(one) in GradSampleModule.GRAD_SAMPLERS for one in trained)
+    return known and not any(getattr(one, "inplace", False) for one in module.modules())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpfed.clients import records
 from dpfed.clients.losses import Loss
 from dpfed.clients.network_randomness import ClientRandomness, draws_random_numbers
-from dpfed.clients.records import RecordGradients
+from dpfed.clients.records import RecordGradients, Way, WholeGradients, has_hooks
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
@@ -31,8 +31,11 @@ _FAR = (1e3, -1e6)
 
 def require_records_apart(
     model: FlatModel, loss: Loss, inputs: Tensor, targets: Tensor, *, batch_size: int, seeds: Seeds
-) -> None:
-    """Raise ConfigError unless a record's output and gradient do not depend on the other records of its batch.
+) -> Way:
+    """Return the way to compute per-record gradients of this network: Opacus' hooks if there is one for every layer,
+    else torch.vmap over the whole network, else single backward passes.
+
+    Raises ConfigError unless a record's output and gradient do not depend on the other records of its batch.
 
     Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one. The
     `RecordGradients` of a record alone are compared with those in batches with others (unchanged, scaled, zeros, up to
@@ -42,12 +45,31 @@ def require_records_apart(
     The trial finds only dependences that these samples trigger: a network that mixes records on particular inputs only
     is not found.
     """
+    ways: list[Way] = ["hooks", "vmap", "single"]
+    for by in ways[0 if has_hooks(model.bind(model.initial(0))) else 1 :]:
+        try:
+            _require_apart(model, loss, inputs, targets, batch_size=batch_size, seeds=seeds, by=by)
+            return by
+        except _NoGradients:
+            if by == "single":
+                raise
+    raise AssertionError("the last way returns or raises")
+
+
+class _NoGradients(ConfigError):
+    """Error of one way to compute per-record gradients; another way may succeed."""
+
+
+def _require_apart(
+    model: FlatModel, loss: Loss, inputs: Tensor, targets: Tensor, *, batch_size: int, seeds: Seeds, by: Way
+) -> None:
+    """Raise ConfigError as `require_records_apart`, for gradients computed `by` one way."""
     generator = torch.Generator().manual_seed(0)
     most = max(1, records._MOST_NUMBERS // model.size)
     random = draws_random_numbers(model, inputs, training=True)
     start = model.initial(0)
     for weights in (start, _perturbed_weights(model, start, generator)):
-        trial = _Trial(model, loss, weights, seeds if random else None)
+        trial = _Trial(model, loss, weights, seeds if random else None, by)
         for scale in (1.0, 100.0) if inputs.is_floating_point() else (1.0,):
             _try_records(trial, inputs, targets, scale, min(most, max(batch_size, _TARGETS + 1)), generator)
 
@@ -134,18 +156,18 @@ class _CheckedGradients(RecordGradients):
     def _record_gradients(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
         name, words = self.names[parameter], "is used outside its layer's own call, where per-record gradients"
         if total is not None and parameter.grad_sample is None:  # type: ignore[attr-defined]
-            raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss it. {_ADVICE}")
+            raise _NoGradients(f"[local.record]: the network's parameter {name!r} {words} miss it. {_ADVICE}")
         rows = super()._record_gradients(parameter, total, batch)
         if batch == 1 and total is not None and _differs(rows, total.reshape(1, -1), _GRADIENT, 1e-6):
-            raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss a part. {_ADVICE}")
+            raise _NoGradients(f"[local.record]: the network's parameter {name!r} {words} miss a part. {_ADVICE}")
         return rows
 
 
 class _Trial:
-    """Trial of a module at `weights`; seeds: streams of the network's random numbers."""
+    """Trial of a module at `weights`; seeds: streams of the network's random numbers; by: computation of gradients."""
 
-    def __init__(self, model: FlatModel, loss: Loss, weights: Tensor, seeds: Seeds | None) -> None:
-        self._model, self._loss, self._weights, self._seeds = model, loss, weights, seeds
+    def __init__(self, model: FlatModel, loss: Loss, weights: Tensor, seeds: Seeds | None, by: Way) -> None:
+        self._model, self._loss, self._weights, self._seeds, self._by = model, loss, weights, seeds, by
         self.random = seeds is not None
         self._calls: list[tuple[str, Any, Any]] = []
         self._build_module()
@@ -154,13 +176,17 @@ class _Trial:
         """Build a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
         self._room = self._weights.clone()
         self._module = self._model.bind(self._room)
+        self._records: RecordGradients | WholeGradients
         try:
-            self._records = _CheckedGradients(self._module, loss=self._loss)
+            if self._by == "hooks":
+                self._records = _CheckedGradients(self._module, loss=self._loss)
+                self._records.names = {one: name for name, one in self._module.named_parameters()}
+            else:
+                self._records = WholeGradients(self._module, loss=self._loss, by=self._by)
         except Exception as error:  # Opacus refuses some layers, by several classes of errors
-            raise ConfigError(
+            raise _NoGradients(
                 f"[local.record]: no per-record gradients of this network: {error_text(error)}."
             ) from error
-        self._records.names = {one: name for name, one in self._module.named_parameters()}
         for name, part in self._module.named_modules():
             part.register_forward_hook(self._rows_hook(name))
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
@@ -190,7 +216,7 @@ class _Trial:
         except ConfigError:
             raise
         except Exception as error:  # a user's network may raise any exception
-            raise ConfigError(
+            raise _NoGradients(
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
 
@@ -201,7 +227,8 @@ class _Trial:
         found: Tensor | None = None
         if gradients:
             found = self._records(inputs, targets, self._random_draws(fixed, len(inputs)))
-        else:
+        if not gradients or self._by != "hooks":  # the calls of a whole batch show which layer mixes its records
+            self._calls.clear()
             with torch.no_grad(), self._random_draws(fixed, len(inputs)):
                 self._module(inputs)
         calls = [(name, _rows_of(given, len(inputs)), _rows_of(made, len(inputs))) for name, given, made in self._calls]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.plan import Precision
-from dpfed.clients.records import RecordLevel
+from dpfed.clients.records import RecordLevel, Way
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.state import State, StateChanges
 from dpfed.models.flat import FlatModel
@@ -163,6 +163,7 @@ class LocalTask:
     seeds: Seeds
     loss: Loss = CROSS_ENTROPY
     record: RecordLevel | None = None
+    gradients_by: Way = "hooks"
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"

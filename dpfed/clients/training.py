@@ -27,7 +27,7 @@ from dpfed.clients.plan import (
     step_cost,
     takes_channels_last,
 )
-from dpfed.clients.records import RecordLevel
+from dpfed.clients.records import RecordLevel, Way
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
 from dpfed.clients.task import Course, InitialState, LocalTask
@@ -58,6 +58,7 @@ class LocalTraining:
                     "float32".
     record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes are clipped
                     record by record and noised (`RecordLevel`). Clients are then trained in a loop; vmap is refused.
+    gradients_by:   computation of the slopes of private records (`dpfed.clients.records_apart` chooses it)
 
     start:          initial state of network and loss for each client (`dpfed.clients.trial`); None: no state is
                     restored between clients
@@ -89,6 +90,7 @@ class LocalTraining:
     at_once: int = 100
     precision: Precision = "float32"
     record: RecordLevel | None = None
+    gradients_by: Way = "hooks"
     start: InitialState | None = None
     not_together: str | None = None
     probe: Tensor | None = None
@@ -176,6 +178,7 @@ class LocalTraining:
             seeds=seeds,
             loss=self.loss,
             record=self.record,
+            gradients_by=self.gradients_by,
             random=f"{purpose}.network" if self._draws_random_numbers else None,
             channels_last=self._channels_last,
             precision=self.precision,

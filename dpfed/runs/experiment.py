@@ -172,7 +172,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     records: RecordTarget | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
-        require_records_apart(
+        by = require_records_apart(
             model,
             objective.loss,
             torch.from_numpy(dataset.test_inputs),
@@ -180,6 +180,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
             batch_size=config.local.batch_size,
             seeds=seeds,
         )
+        clients = replace(clients, gradients_by=by)
     broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
     if start is not None:
         clients = training_after_custom_trial(config, clients, broadcast.to(device), dataset, start)

@@ -104,11 +104,9 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gradients": (GradientsAlone, "another gradient"),
     "a state": (before(lambda m, x: m.mix(x), mix=Hidden), "layer 'mix' .Hidden. .*keeps a state"),
     "noise of its own": (before(own_noise), "draws random numbers"),
-    "BatchNorm made in eval()": (AsleepBatchNorm, "BatchNorm"),
-    "a weight used elsewhere, too": (
-        before(lambda m, x: x + linear(x @ m.inner.weight.T, m.inner.weight.T)), "'inner.weight' .*miss a part"),
-    "a weight used elsewhere only": (
-        before(lambda m, x: linear(x, m.mix.weight), mix=lambda: nn.Linear(8, 8)), "'mix.weight' .*miss it"),
+    "attention over the batch": (
+        before(lambda m, x: x + m.mix(x[:, None], x[:, None], x[:, None])[0][:, 0],
+               mix=lambda: nn.MultiheadAttention(8, 2)), "layer 'mix' .MultiheadAttention."),
 }  # fmt: skip
 
 APART: dict[str, Callable[[], nn.Module]] = {
@@ -117,6 +115,9 @@ APART: dict[str, Callable[[], nn.Module]] = {
     "dropout": before(lambda m, x: m.drop(x), drop=lambda: nn.Dropout(0.5)),
     "noise from torch": before(lambda m, x: x + 0.01 * torch.randn_like(x)),
     "a parameter of its own": before(lambda m, x: m.scale(x), scale=lambda: Scale()),
+    "BatchNorm made in eval()": AsleepBatchNorm,
+    "a weight used elsewhere, too": before(lambda m, x: x + linear(x @ m.inner.weight.T, m.inner.weight.T)),
+    "a weight used elsewhere only": before(lambda m, x: linear(x, m.mix.weight), mix=lambda: nn.Linear(8, 8)),
     "weights clamped": before(lambda m, x: (m.inner.weight.data.clamp_(-0.1, 0.1), x)[1]),
 }
 
