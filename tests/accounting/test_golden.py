@@ -68,6 +68,7 @@ def test_tight_upper_bounds(sampling, adjacency, expected):
         assert round(epsilon(sampling, adjacency, "best").epsilon, 4) == expected
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("adjacency", "expected"), [("replace-one", 3.2426), ("zero-out", 2.4490)])
 def test_adaptive_account_of_fixed_size(adjacency, expected):
     answer = epsilon("fixed", adjacency)

@@ -14,6 +14,7 @@ from accounting.mechanisms.integers import DiscreteGaussian
 DELTA = 6000**-1.1
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("mechanism", "accounted", "expected"),
     [

@@ -28,9 +28,13 @@ def test_every_example_is_in_the_table():
     assert len(NAMES) >= 4
 
 
-def test_own_data_is_as_short_as_promised(tmp_path):
+def test_own_data_is_as_short_as_promised():
     code = [line for line in (EXAMPLES / "own_data.py").read_text().splitlines()[1:] if line.strip()]
     assert len(code) <= 15
+
+
+@pytest.mark.slow
+def test_own_data_trains_within_its_budget(tmp_path):
     said = output("own_data.py", tmp_path)
     assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 80
     assert "epsilon 3.0000 at delta" in said
@@ -151,6 +155,7 @@ def test_a_function_of_ones_own_is_found_right_and_wrong(tmp_path):
     assert verdicts == {"clipped_sum": 0, "forgotten_layers": 1}
 
 
+@pytest.mark.slow
 def test_the_replay_audit_of_a_project_that_uses_opacus(tmp_path):
     """The fixture is given by a conftest.py here: this environment may be older than the package's entry point."""
     (tmp_path / "conftest.py").write_text("from dpfed.audit.replays.pytest_plugin import dp_replay\n")

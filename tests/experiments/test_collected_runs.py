@@ -37,6 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {cell.row: folder / str(number) for number, cell in enumerate(cells)}
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("data", ["fashion-mnist", "svhn", "shakespeare"])
 def test_rows_of_figure_3_without_noise_have_its_row_names_and_the_clip_of_the_private_ones(
     collect: ModuleType, data: str

@@ -168,6 +168,7 @@ def test_short_walks_are_exact_at_the_smallest_delta(n, u, delta):
     assert walk_epsilon(n, u, 1 - u, delta) <= exact * 1.01
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("n", "u", "v", "delta"), [(40, 1 - 1e-12, 1e-12, 1e-5), (200, 0.99, 0.01, 1e-5), (40, 0.2, 0.01, 0.5)]
 )

@@ -152,6 +152,7 @@ def test_integer_noise_of_few_steps_is_calibrated(scale):
     assert budget.epsilon(plan, noise_multiplier=z * (1 - 3e-6), rounds=2) > 3
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-12, 1e-200), (1e-300, 1e-300), (50, 1 - 1e-13)])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_targets_at_the_ends_of_their_domains_have_noise_or_an_error(epsilon, delta, sampling):

@@ -155,7 +155,7 @@ def test_streams_that_no_proof_covers(fields, words):
         CorrelatedRounds(separation=3, **fields)
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(8)
 @pytest.mark.parametrize(
     ("momentum", "epsilon", "lanes", "error"),
     [

@@ -65,6 +65,7 @@ def test_noise_for_an_epsilon():
     assert 1.009 < budget.epsilon(plan, noise_multiplier=z, rounds=180) <= 1.01
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_the_first_rounds_of_a_run(sampling):
     plan = Plan(clients=60, cohort=10, sampling=sampling, noise_schedule=FACTORS)

@@ -201,6 +201,7 @@ def test_groups_that_round_upwards_are_noticed(monkeypatch):
     assert of_shifts(1e-3, 10**6, 1e-5, 1e-5) > smallest_epsilon(1e-5, mu=1.0)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("sigma", "rounds"), [(20.0, 10**6), (20.0, 10**7), (100.0, 10**7)])
 def test_does_not_collapse_after_many_rounds(sigma, rounds):
     many = times(poisson(0.01, sigma), rounds)

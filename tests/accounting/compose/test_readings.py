@@ -187,6 +187,7 @@ def lower_bound_profile(run):
     return both
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -218,6 +219,7 @@ def test_a_line_that_guarantees_nothing_has_no_readings():
     assert answer.to_dict()["advantage"] is answer.to_dict()["gaussian_dp"] is None
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("target", [{"advantage": 0.1}, {"tpr": 0.02, "fpr": 0.01}])
 def test_targets(target):
     """The least noise and the most rounds that keep the reading; a little less noise, or a round more, does not."""

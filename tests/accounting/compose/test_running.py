@@ -167,9 +167,8 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize(
-    "delta", [1e-10, *(pytest.param(delta, marks=pytest.mark.slow) for delta in (1e-6, 1e-8, 1e-12))]
-)
+@pytest.mark.slow_but_one_in(12)
+@pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-8, 1e-12])
 @pytest.mark.parametrize("name", MIXTURES)
 def test_no_mixture_is_cheaper_than_what_an_attack_shows_of_it(name, delta):
     """At a small delta rounds of a schedule cost nothing, since laws that are held tilted did not have them."""
@@ -249,6 +248,7 @@ def differs(mixture, delta=1e-5):
 QUICK = (*range(9), 10, 11, 18)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60) if seed not in QUICK)]
 )

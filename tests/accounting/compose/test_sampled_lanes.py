@@ -110,6 +110,7 @@ def test_weights_keep_to_their_bounds(setting, epsilon, tilts):
         assert best > 0.05 * largest[order] or order or epsilon > 1
 
 
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("setting", TINY)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
 def test_means_are_the_hockey_sticks_of_all_patterns(setting, epsilon):
@@ -203,6 +204,7 @@ def shown(sets, one, epsilon, seed=5, count=400_000):
     return [(one.mean(), one.std() / math.sqrt(count)) for one in both]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("name", [*FAULTS, "sound"])
 def test_what_is_not_the_schedule_shows_more_than_a_certificate_says(name):
     """Bounds at failure 1e-6, faults by five standard errors; the sound twin is not flagged."""
@@ -312,6 +314,7 @@ def test_the_description_holds_all_that_the_bound_follows_from():
     assert len(seeds) == len(others) + 4 + 2
 
 
+@pytest.mark.slow
 def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     """Smaller than what holds for sure, verified once, and its certificate is about the epsilon that was asked for."""
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))

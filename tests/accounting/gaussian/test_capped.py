@@ -29,6 +29,7 @@ def golden(cap, adjacency="zero-out", noise=1.4, rounds=180, sampling=None):
     return Composed(parts=((subsample(Gaussian(noise_multiplier=noise, adjacency=adjacency), drawn), rounds),))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("adjacency", "stated"),
     [

@@ -51,6 +51,7 @@ def divergences(patterns, c, rounds, z, epsilons, seed=3):
     return np.array([one for one, _ in found]), np.array([error for _, error in found])
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("rounds", "bins", "lanes", "bands"),
     [(4, 4, 2, 2), (8, 4, 2, 2), (6, 6, 3, 2), (7, 4, 2, 2), (6, 6, 2, 1), (5, 2, 2, 2)],
@@ -141,6 +142,7 @@ def test_only_gaussian_noise_is_taken_back_and_a_secret_bin_has_no_replacement()
         subsample(Gaussian(noise_multiplier=1.0, adjacency="replace-one"), bands)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("lanes", [1, 4, 10, 20, 60])
 def test_the_account_is_that_of_a_lane_and_meets_the_lower_bound(lanes):
     c = tuple(square_root(lanes))

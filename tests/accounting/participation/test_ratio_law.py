@@ -73,6 +73,7 @@ def two_rounds(shift: float, weights: tuple[float, float], gamma: float) -> tupl
     return expected(0, wanted), wanted * expected(1, 1 / wanted)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.3, 0.1), (1 / 60, 1 / 60)])
 def test_two_rounds_against_quadrature(shift, weights):

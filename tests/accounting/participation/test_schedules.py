@@ -62,7 +62,7 @@ def test_cyclic_order_is_the_gaussian_of_the_client_that_takes_part_most():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("z", [0.3, 0.05, 0.03, 0.01])
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_at_tiny_noise_a_secret_schedule_costs_no_more_than_a_public_one(schedule, z):
@@ -246,6 +246,7 @@ def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, partici
         assert stated - lower_bound.epsilon(run, delta=delta) < high - low
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("z", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_hardly_any_noise_has_both_bounds(schedule, z):

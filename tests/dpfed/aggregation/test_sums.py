@@ -63,6 +63,7 @@ def test_all_to_all_is_exact_while_enough_are_left_and_ends_otherwise(kind, data
             summed(kind, ids, rows, lost, bits=bits, threshold=threshold)
 
 
+@pytest.mark.slow_but_one_in(4)
 @KINDS
 @pytest.mark.parametrize("neighbours", [None, 6])
 @pytest.mark.parametrize("bits", [8, 16, 17, 32])

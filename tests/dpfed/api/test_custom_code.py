@@ -65,7 +65,9 @@ def weights(
     [
         pytest.param(Plain, FAR, {}, None, id="plain: 0.143", marks=pytest.mark.slow),
         pytest.param(HiddenState, FAR, {}, None, id="hidden state kept: 0.665 before"),
-        pytest.param(FittedOnFirstBatch, FAR, LOOP, None, id="fitted on the first batch: 2.279 before"),
+        pytest.param(
+            FittedOnFirstBatch, FAR, LOOP, None, id="fitted on the first batch: 2.279 before", marks=pytest.mark.slow
+        ),
         pytest.param(
             RunningMeanInHook, FAR, LOOP, None, id="running mean in a hook: 0.567 before", marks=pytest.mark.slow
         ),

@@ -45,6 +45,7 @@ def run(folder, **more):
     return [(line["test_loss"], line["epsilon"]) for line in done.metrics]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_is_the_same(mode, tmp_path):
     plain = run(tmp_path / "plain")
@@ -54,6 +55,7 @@ def test_a_run_is_the_same(mode, tmp_path):
         assert state() == before
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_release_is_the_same(mode):
     rows = np.ones((4, 6), np.float32)

@@ -251,6 +251,7 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
 ]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("network", "said"), REFUSED)
 @pytest.mark.parametrize("strategy", ["loop", pytest.param("auto", marks=pytest.mark.slow)])
 def test_what_still_passes_between_clients_is_refused(
@@ -333,6 +334,7 @@ PASS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", PASS)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 def test_nothing_else_is_refused(name: str, strategy: str) -> None:
@@ -340,6 +342,7 @@ def test_nothing_else_is_refused(name: str, strategy: str) -> None:
         after_trial(PASS[name], strategy=strategy)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_fused_layers_are_not_refused(layer: Callable[..., nn.Module]) -> None:
     after_trial(lambda: Steps(layer(1, 8, batch_first=True)), strategy="auto")

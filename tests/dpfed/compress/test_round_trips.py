@@ -47,6 +47,7 @@ def test_all_schemes_are_here():
     assert {name for name, _ in SETTINGS.values()} | of_probabilities == set(dpfed.compress.names())
 
 
+@pytest.mark.slow_but_one_in(3)
 @settings(max_examples=8)
 @given(st.data())
 @ALL

@@ -204,6 +204,7 @@ def test_more_levels_than_a_message_holds_are_refused():
         dithered(noise_multiplier=1e-6)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_its_noise_is_that_of_dp_fedavg(sampling):
     """For the same epsilon, but for the cohorts that are too large."""

@@ -130,6 +130,7 @@ def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
         check_configuration(parse(masks, source="test"))
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("more", "without"), [((), ()), (SIGNS, ("mask",))], ids=["moves", "signs"])
 def test_a_secure_sum_of_coins_near_a_half_allows_the_clip_of_a_plain_one(more, without):
     """Others are relied on there to keep to the edge, which is where a clip to linf_clip leaves their coins."""

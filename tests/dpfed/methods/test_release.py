@@ -27,6 +27,7 @@ RELEASED = {
 """Settings with which a method can be released; each other method has none."""
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_method_that_can_be_released_runs(tiny_config, tmp_path, name):
     config = tiny_config(f"method.name={name}", *RELEASED[name], "run.release=true", "federation.rounds=1")

@@ -47,7 +47,7 @@ def stated(question):
     return found, found[found["solved"]]
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("options", QUESTIONS)
 def test_the_command_and_the_lines_give_the_number_of_the_page(options, capsys):
     found, number = stated(question_of(options))

@@ -90,6 +90,7 @@ def same_charges(folder, project):
     assert len({one.nonce for one in own}) == len(own)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, project, monkeypatch, kind, moment):

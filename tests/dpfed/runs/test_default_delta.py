@@ -53,6 +53,7 @@ def _without(unit):
     return ["privacy"] if unit == "record" else []
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_a_folder_of_0_2_is_resumed_and_judged_by_its_own_default(tiny_config, tmp_path, monkeypatch, unit):
     config = tiny_config(*(RECORD if unit == "record" else ()), without=_without(unit))

@@ -58,6 +58,7 @@ def test_one_seed_is_one_result_whatever_the_number_of_threads(tmp_path, threads
     assert ran(built(method, "run.seed=1"), tmp_path / "other") != first
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("method", ["discrete", "fedpm"])
 def test_sums_of_integers_do_not_depend_on_the_size_of_groups(tmp_path, method):
     """Exactly, where clients are trained one after the other; counts and maxima neither."""

@@ -57,6 +57,7 @@ def test_public_bits_are_those_of_a_cpu(draw, device):
         assert there.cpu().equal(here)
 
 
+@pytest.mark.slow_but_one_in(5)
 @on_devices
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_an_upload_made_on_one_device_is_read_on_another(setting, device):
@@ -96,6 +97,7 @@ def test_secure_noise_comes_from_the_operating_system_and_goes_to_the_device(dev
     assert stats.kstest(drawn.cpu().numpy(), "norm").pvalue > 1e-6
 
 
+@pytest.mark.slow_but_one_in(10)
 @on_devices
 @pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
 def test_every_method_costs_the_same_and_ends_finite(name, device):

@@ -61,6 +61,7 @@ def test_the_whole_cohort_is_one_group_on_a_gpu_if_memory_allows(budget, togethe
         assert clients_trained_together(config, model, torch.device("cpu")) == 100
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
     rows, scheme = torch.randn(3, 400, generator=torch.Generator().manual_seed(0)), make(setting)
@@ -74,7 +75,7 @@ def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
         torch.testing.assert_close(scheme.decode(received), here)
 
 
-@pytest.mark.slow_but_one_in(7)
+@pytest.mark.slow_but_one_in(15)
 @pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
 def test_every_method_trains_on_a_gpu(name):
     with fake_gpu():

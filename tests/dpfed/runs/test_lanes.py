@@ -85,6 +85,7 @@ RESTS = (
 CERTIFIED = (*SECRET, "federation.rounds=18", "privacy.delta=1e-3", "privacy.certificate=sampled")
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("settings", [CERTIFIED, RESTS])
 def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monkeypatch, settings):
     """An audit samples again, also where nothing is in a cache, and finds one that was changed or made up."""

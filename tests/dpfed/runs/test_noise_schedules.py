@@ -18,6 +18,7 @@ FALLING = ("federation.rounds=6", "privacy.noise_schedule=[1.5, 1.0, 0.5]", "pri
 NOISES = [3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
 def test_every_round_is_charged_as_it_is(tiny_config, tmp_path, sampling):
     outcome = federation.run(build(tiny_config(*FALLING, f"federation.sampling={sampling}")), tmp_path / "run")
@@ -38,6 +39,7 @@ def test_an_epsilon_is_kept_to(tiny_config, tmp_path):
     assert 1.49 < outcome.summary["epsilon"] <= 1.5
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("factors", ["[1.0, 0.5]", "[1.5, 1.0, 0.5]", "[0.6, 1.2]"])
 def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors):
     """The running account is a bit above that of the whole run, by which the noise was found."""

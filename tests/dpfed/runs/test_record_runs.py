@@ -195,7 +195,8 @@ def test_floating_point_noise_of_local_steps_is_not_called_fit_for_release(confi
 
 def test_a_run_of_records_for_release(config, tmp_path):
     """run.release sets randomness and noise; the ledger, the summary and the page say what was added."""
-    experiment = build(config("run.release=true", "federation.rounds=2", "federation.sampling=all"))
+    small = ("federation.rounds=2", "federation.sampling=all", "model.hidden=[2]", "data.train_samples=240")
+    experiment = build(config("run.release=true", *small))
     record = experiment.method.clients.record
     assert experiment.config.run.randomness == "secure"
     assert experiment.config.local.record.noise == "discrete-gaussian"
@@ -207,7 +208,7 @@ def test_a_run_of_records_for_release(config, tmp_path):
     assert ledger.header.randomness == "secure"
     assert {unsampled(part.mechanism) for line in ledger.releases for part in line.steps} == {record.integers.noise}
     assert done.summary["epsilon"] == ledger.guarantee(experiment.privacy_target.delta).epsilon
-    gaussian = build(config("federation.rounds=2", "federation.sampling=all"))
+    gaussian = build(config(*small))
     beside = federation.run(gaussian, tmp_path / "gaussian").summary["epsilon"]
     assert beside < done.summary["epsilon"] < 1.03 * beside  # rounding lengthens a gradient's bound by 1%
 
@@ -238,7 +239,8 @@ def test_an_exception_on_a_clients_record_shows_in_no_released_file(config, tmp_
             raise RuntimeError("a three")
         return real(self, inputs, labels, within)
 
-    experiment = build(config("run.release=true", "federation.rounds=1", "federation.sampling=all"))
+    small = ("federation.rounds=1", "federation.sampling=all", "model.hidden=[2]", "data.train_samples=240")
+    experiment = build(config("run.release=true", *small))
     monkeypatch.setattr(RecordGradients, "__call__", fails)
     done = federation.run(experiment, tmp_path / "run")
     assert done.summary["rounds"] == 1
@@ -276,6 +278,7 @@ def test_a_delta_above_one_over_the_records_is_noted(config, tmp_path):
     assert any("it allows releasing one record's data outright" in note for note in summary["notes"])
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("settings", [(), EXACT], ids=["gaussian", "integers"])
 def test_a_budget_of_records_is_what_a_run_states(config, tmp_path, settings):
     done = federation.run(build(config("federation.sampling=all", "federation.rounds=2", *settings)), tmp_path / "run")

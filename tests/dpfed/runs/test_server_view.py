@@ -95,6 +95,7 @@ def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     assert epsilon_against_server(experiment.config, experiment.privacy_target, 7).rounds == 7
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     "settings",
     [SHARES, MASKED, (*MASKED, "privacy.noise=skellam"), ("method.name=dp-fedavg",)],

@@ -171,6 +171,7 @@ def all_moved_by_one_client_more():
     return sum(whole[name] != rounds for name, rounds in fewer.items()) > 50
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("sampling", ["balls-and-bins", "cyclic"])
 def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, sampling):
     federation = {key: value for key, value in TABLES["federation"].items() if sampling != "cyclic" or key != "lanes"}

@@ -115,6 +115,7 @@ def test_a_sound_project_passes(pairs):
         assert one.outcome == ("nothing tested" if one.pair.change in of_targets else "pass")
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("project", "words"),
     [
@@ -337,6 +338,7 @@ def with_optimizer(kind):
     return type(kind.__name__, (Sgd,), {"optimizer": kind})
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("project", [Sgd, PerLayer, AdaClip, Engine, Ghost])
 def test_sound_steps_of_opacus_pass(project):
     found = replay(project())
