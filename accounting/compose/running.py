@@ -1,7 +1,6 @@
 """Running epsilon of a run whose rounds differ, with one convolution per round instead of a new composition."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossDistributions
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
+from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, parts_of, schedule_of
 
 _LARGEST_WIDENING = 4.0
 """Largest factor by which losses may be wider than planned on a grid."""
@@ -28,14 +27,14 @@ class Running:
     is an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" is the
     smallest bound of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account;
     the first two require (nearly) Gaussian noise. Rounds of a participation schedule are accounted jointly and again
-    for every epsilon, with the rounds so far of an incomplete epoch.
+    for every epsilon, by their round numbers (`mechanisms.stream_rounds`).
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
         schedule = schedule_of(typical)
         rounds = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
         self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
-        self._scheduled: Counter[SingleRelease] = Counter()
+        self._scheduled = ReleasedRounds()
         self._lost = 0.0
         self._curve: Floats | None = None
         self._uncapped_curve: tuple[Floats, float] | None = (
@@ -60,11 +59,17 @@ class Running:
             raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
         self._count = 0
 
-    def add(self, release: SingleRelease, count: int = 1) -> None:
-        """Add `count` equal releases."""
+    def add(self, release: SingleRelease, count: int = 1, *, first: int | None = None) -> None:
+        """Add `count` equal releases.
+
+        first: the round of the first one, if they are consecutive rounds of a schedule; None: the round after the
+        largest one so far
+        """
         self._count += require.count(count=count)
         if schedule_of(release) is not None:
-            self._scheduled[release] += count
+            first = self._scheduled.stream_of(release).next_round if first is None else require.count(0, first=first)
+            for number in range(first, first + count):
+                self._scheduled.add(release, number)
             return
         self._lost += count * overflow(release)
         if self._losses is not None:
@@ -78,14 +83,17 @@ class Running:
             self._curve = self._curve + count * self._renyi_curve(release)
             self._uncapped_curve = self._without_caps(release, count)
 
-    def epsilon(self, also: SingleRelease | None = None) -> float:
-        """Return epsilon of all releases so far, followed by `also`."""
+    def epsilon(self, also: SingleRelease | None = None, *, number: int | None = None) -> float:
+        """Return epsilon of all releases so far, followed by `also`.
+
+        number: the round of `also` if it is of a schedule; None: the round after the largest one so far
+        """
         if also is None and not self._count:
             return 0.0
         scheduled = self._scheduled
         if also is not None and schedule_of(also) is not None:
-            scheduled, also = self._scheduled + Counter([also]), None
-        schedule_rounds = Composed(parts=tuple(scheduled.items())) if scheduled else None
+            scheduled, also = scheduled.with_release(also, number), None
+        schedule_rounds = scheduled.composition() if scheduled else None
         target = self._delta - self._lost - (overflow(also) if also is not None else 0.0)
         if target <= 0:
             return math.inf

@@ -136,6 +136,8 @@ class Aborted:
     clients dropped out (`dpfed.methods.aborts` rejects all other settings). reason: public text without counts, clients
     or steps.
     nonce: revokes the release with this nonce. The project was never charged for that release, so it was not made.
+    noise_drawn: states that the round's correlated noise was drawn, and is subtracted again in later rounds as planned.
+    Without this statement no epsilon is known for later rounds of such noise.
 
     >>> from accounting import Aborted
     >>> Aborted(round=3, reason="too few uploads").to_dict()
@@ -145,16 +147,20 @@ class Aborted:
     round: int
     reason: str
     nonce: str | None = None
+    noise_drawn: bool = False
 
     def to_dict(self) -> dict[str, object]:
-        return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_field(self.nonce)}
+        drawn = {"noise_drawn": True} if self.noise_drawn else {}
+        return {"kind": "aborted", "round": self.round, "reason": self.reason, **drawn, **_nonce_field(self.nonce)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Purchase:
     """Releases that differ from a project's unit, bought together for `units` before the first of these releases.
 
-    round: first round of the purchased releases. detail: run name and population, as in the releases of a project.
+    round: first round of the purchased releases. rounds: the rounds of the plan's schedule, as pairs (first, number);
+    None for a plan without a schedule, and in ledgers up to version 0.3, where they are the first rounds. detail: run
+    name and population, as in the releases of a project.
 
     >>> from accounting import Gaussian
     >>> from accounting.ledger import Purchase
@@ -166,6 +172,7 @@ class Purchase:
     round: int
     units: int
     plan: tuple[tuple[SingleRelease, int], ...]
+    rounds: tuple[tuple[int, int], ...] | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
@@ -174,6 +181,7 @@ class Purchase:
             "round": self.round,
             "units": self.units,
             "plan": plan_to_list(self.plan),
+            **({} if self.rounds is None else {"rounds": [list(one) for one in self.rounds]}),
             "detail": dict(self.detail),
         }
 
@@ -193,6 +201,12 @@ def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
     parts = tuple((_single_release(mechanism), require.count(count=count)) for mechanism, count in record)
     return Composed(parts=parts).parts
+
+
+def _rounds_from(record: Any) -> tuple[tuple[int, int], ...]:
+    if not isinstance(record, list) or any(not isinstance(one, list) or len(one) != 2 for one in record):
+        raise InvalidParameter("rounds: must be a list of pairs of a first round and a number of rounds.")
+    return tuple((require.count(0, round=first), require.count(count=count)) for first, count in record)
 
 
 def _nonce_field(nonce: str | None) -> dict[str, str]:
@@ -292,11 +306,15 @@ class EntryParser:
 
 def _entry_with_round_0(record: Mapping[str, Any]) -> Entry:
     if record["kind"] == "aborted":
-        return Aborted(round=0, reason=_required_text(reason=record["reason"]))
+        drawn = record.get("noise_drawn") is True
+        return Aborted(round=0, reason=_required_text(reason=record["reason"]), noise_drawn=drawn)
     if record["kind"] == "purchase":
-        units = require.count(units=record["units"])
         return Purchase(
-            round=0, units=units, plan=plan_from(record["plan"]), detail=_required_object(detail=record["detail"])
+            round=0,
+            units=require.count(units=record["units"]),
+            plan=plan_from(record["plan"]),
+            rounds=_rounds_from(record["rounds"]) if "rounds" in record else None,
+            detail=_required_object(detail=record["detail"]),
         )
     if record["kind"] not in ("release", "local-release"):
         raise InvalidParameter("this version does not support the entry (kind).")

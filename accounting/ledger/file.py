@@ -40,7 +40,9 @@ from accounting.ledger.entries import (
 from accounting.ledger.hash_chain import chained_line, parsed_line
 from accounting.ledger.planned import budget_of_project, statement
 from accounting.ledger.regular_file import open_input
+from accounting.ledger.unit_filter import budget_covers
 from accounting.mechanisms import Composed
+from accounting.mechanisms.stream_rounds import ReleasedRounds
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Purchase", "Release"]
 
@@ -76,6 +78,19 @@ class Ledger:
         self.entries: list[Entry] = []
         self._chain, self._size, self._reader = chain, size, EntryParser()
         self._heads = bytearray.fromhex(chain)
+        self._released: ReleasedRounds | None = None
+        self._lines_released = 0
+
+    @property
+    def released_rounds(self) -> ReleasedRounds:
+        """Releases of all clients, with the rounds of every schedule by their numbers."""
+        new = self.entries[self._lines_released :]
+        if self._released is None or any(isinstance(one, Aborted) and one.nonce is not None for one in new):
+            self._released, new = ReleasedRounds(), self.entries_in_force
+        for entry in new:
+            _add_entry(self._released, entry)
+        self._lines_released = len(self.entries)
+        return self._released
 
     @property
     def entries_in_force(self) -> list[Entry]:
@@ -229,7 +244,8 @@ class Ledger:
         """Append one entry and flush it to disk. A release may be published only after this call returns.
 
         Errors: LedgerError if writing fails (full disk), with the file restored to its previous state; LedgerError for
-        an entry that states less noise than its mechanism is charged with.
+        an entry that states less noise than its mechanism is charged with, for a second line of a schedule's round
+        without the nonce of the first, and for a round of a schedule after which no epsilon would be known.
         """
         self.record_all([entry])
 
@@ -238,9 +254,15 @@ class Ledger:
         new, lines, chain, heads = list(entries), [], self._chain, bytearray()
         if not new:
             return
+        released = self.released_rounds
+        self._released = None  # computed again from the file's lines unless all new lines are written
         for entry in new:
-            if error_text := placement_error(self.header, entry) or noise_error(entry):
+            error_text = placement_error(self.header, entry) or noise_error(entry)
+            if isinstance(entry, Release) and error_text is None:
+                error_text = released.refusal(entry.mechanism, entry.round, entry.nonce)
+            if error_text:
                 raise LedgerError(f"{self.path}, round {entry.round}: {error_text}")
+            _add_entry(released, entry)
             line, chain = chained_line(entry.to_dict(), chain)
             lines.append(line)
             heads += bytes.fromhex(chain)
@@ -255,9 +277,12 @@ class Ledger:
         self.entries += new
         self._chain, self._size = chain, self._size + len(data)
         self._heads += heads
+        if not any(isinstance(one, Aborted) and one.nonce is not None for one in new):
+            self._released, self._lines_released = released, len(self.entries)
 
     def mechanism(self) -> Composed | None:
-        """Return the composition of all releases; None before the first release.
+        """Return the composition that dominates all releases; None before the first one. Rounds of schedules are taken
+        by their numbers (`mechanisms.stream_rounds`).
 
         Errors: LedgerError for unit "record", where each client has a separate composition (`histories`);
         UnsupportedMechanism for releases without a joint account.
@@ -266,9 +291,8 @@ class Ledger:
             raise LedgerError(
                 f"{self.path}: unit is 'record', so each client has a separate mechanism. Use histories()."
             )
-        shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
         try:
-            return Composed.of(shared) if shared else None
+            return self.released_rounds.composition() if self.released_rounds else None
         except UnsupportedMechanism as error:
             raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
@@ -302,7 +326,8 @@ class Ledger:
         Claim: epsilon is an upper bound for what ran if every release was recorded. If all planned rounds were
         released, it is the epsilon of the releases. If fewer were released, it is the smaller of the plan's and the
         budget's epsilon in the header (`ledger.planned`); a project's ledger has a budget. For a ledger without a plan
-        (version 0.2) it is the epsilon of the releases, with its condition in the notes. Unit and `units`: as for
+        (version 0.2), or a project whose budget does not cover its lines, it is the epsilon of the releases, with its
+        condition in the notes. Unit and `units`: as for
         `if_fixed_in_advance`.
         """
         lines = self.if_fixed_in_advance(delta, accountant=accountant, units=units, with_lower_bound=with_lower_bound)
@@ -310,9 +335,12 @@ class Ledger:
         if not released:
             return lines
         record_level = self.header.unit == "record"
+        budget = budget_of_project(self.header.about)
+        if budget is not None and not budget_covers(self.header.about["project"], self.entries):
+            budget = None
         return statement(
             lines,
-            budget_of_project(self.header.about) or self.header.plan,
+            budget or self.header.plan,
             [one.round for one in released],
             aborted=[one.round for one in self.entries_in_force if isinstance(one, Aborted)],
             first=next((one.mechanism for one in released if isinstance(one, Release)), None),
@@ -354,7 +382,7 @@ class Ledger:
             accountant=accountant,
             unit=self.header.unit,
             units=units,
-            with_lower_bound=with_lower_bound,
+            with_lower_bound=with_lower_bound and self.released_rounds.is_exact,
         )
         if not record_level:
             return stated
@@ -367,6 +395,13 @@ class Ledger:
             stated,
             notes=(*stated.notes, f"epsilon is that of the client with the largest epsilon, which made {steps} steps"),
         )
+
+
+def _add_entry(released: ReleasedRounds, entry: Entry) -> None:
+    if isinstance(entry, Release):
+        released.add(entry.mechanism, entry.round, entry.nonce)
+    elif isinstance(entry, Aborted) and entry.noise_drawn:
+        released.add_drawn(entry.round)
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:

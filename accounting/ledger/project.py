@@ -19,7 +19,7 @@ from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
-from accounting.mechanisms import SingleRelease
+from accounting.mechanisms import SingleRelease, schedule_of
 from accounting.rounding import downwards, upwards
 
 PATIENCE = 60.0
@@ -30,6 +30,11 @@ PATIENCE = 60.0
 _RETRY_SECONDS, _PAUSE_SECONDS = 0.002, 0.005
 
 _PLANNED = 1000
+
+UNPAID = (
+    "{} was charged, by a version up to 0.3, as a round of a schedule that was not paid for ({}), so the budget does "
+    "not cover this project: its epsilon is that of its releases, if they were fixed before the first result was seen"
+)
 
 CONDITION = (
     "this project was created by version 0.2 and its releases are of several kinds: its epsilon holds if the list of "
@@ -57,6 +62,7 @@ class ProjectLedger:
         self._lock = FileLock(f"{ledger.path}.lock")
         self._filter = UnitFilter(terms)
         self._by_composition, self._composed_lines = False, 0
+        self._unpaid: str | None = None
         self._running: Running | None = None
         self._lines: dict[tuple[str, int], Release] = {}
         self._lines_applied = 0
@@ -187,14 +193,15 @@ class ProjectLedger:
         *,
         run: str,
         first: int = 0,
+        numbers: Sequence[int] | None = None,
         population: str | None = None,
     ) -> str:
         """Buy the rounds of a run from the budget before its first round, if necessary; return a text about the
         payment.
 
-        rounds: the releases of the run from round `first` on, each at its largest charge. Rounds that are neither
-        outstanding nor units are bought together, for at most `pay` units. A run that has begun before buys nothing; it
-        ends when a round is not covered.
+        rounds: the releases of the run from round `first` on, or of the rounds `numbers`, each at its largest charge.
+        Rounds that are neither outstanding nor units are bought together, for at most `pay` units; those of a schedule
+        are bought by their numbers. A run that has begun before buys nothing; it ends when a round is not covered.
         Errors: BudgetSpent with the price if `pay` is too low or missing.
         """
         if not rounds:
@@ -202,17 +209,21 @@ class ProjectLedger:
         with _lock_held(self._lock, self.ledger.path):
             self._catch_up(rounds[0])
             self.require_population(population)
+            if self._unpaid is not None:
+                raise BudgetSpent(f"{self.ledger.path}: run {run}: {self._unpaid}.")
             if self._by_composition:
                 return CONDITION
+            numbered = zip(rounds, range(first, first + len(rounds)) if numbers is None else numbers, strict=True)
             try:
-                purchase = self._filter.required_purchase(rounds, run=run, pay=self.pay)
+                purchase = self._filter.required_purchase(tuple(numbered), run=run, pay=self.pay)
             except RefusedRelease as why:
                 raise BudgetSpent(f"{self.ledger.path}: run {run}: {why}") from None
             if purchase is None:
                 return ""
-            plan, units = purchase
+            plan, bought, units = purchase
             population_field = {} if population is None else {"population": population}
-            self._record_line(Purchase(round=first, units=units, plan=plan, detail={"run": run, **population_field}))
+            detail = {"run": run, **population_field}
+            self._record_line(Purchase(round=first, units=units, plan=plan, rounds=bought, detail=detail))
             return (
                 f"{self.ledger.path}: {units} units paid for {plan_text(plan)}, {self._filter.remaining_units} units "
                 "are left."
@@ -266,7 +277,7 @@ class ProjectLedger:
         """
         self.ledger.refresh()
         self._apply_new_lines()
-        return CONDITION if self._by_composition else None
+        return self._unpaid or (CONDITION if self._by_composition else None)
 
     @property
     def units(self) -> tuple[int, int] | None:
@@ -335,9 +346,13 @@ class ProjectLedger:
             )
 
     def _refusal_reason(self, release: SingleRelease, run: str, number: int) -> str | None:
+        if self._unpaid is not None:
+            return f"{self._unpaid}."
         if not self._by_composition:
             return self._filter.refusal(release, run=run, number=number)
-        after = self._running_composition(release).epsilon(release)
+        if why := self.ledger.released_rounds.refusal(release, number):
+            return why
+        after = self._running_composition(release).epsilon(release, number=number)
         if after <= self.terms.epsilon:
             return None
         return (
@@ -350,9 +365,13 @@ class ProjectLedger:
         if self._running is None:
             planned = max(_PLANNED, len(self.ledger.entries))
             self._running, self._composed_lines = Running(delta=self.terms.delta, typical=typical, rounds=planned), 0
-        lines = [line.mechanism for line in self.ledger.releases[self._composed_lines :] if isinstance(line, Release)]
-        for mechanism, alike in groupby(lines):
-            self._running.add(mechanism, count=sum(1 for _ in alike))
+        lines = [line for line in self.ledger.releases[self._composed_lines :] if isinstance(line, Release)]
+        for mechanism, alike in groupby(lines, key=lambda line: line.mechanism):
+            if schedule_of(mechanism) is None:
+                self._running.add(mechanism, count=sum(1 for _ in alike))
+            else:
+                for line in alike:
+                    self._running.add(mechanism, first=line.round)
         self._composed_lines += len(lines)
         return self._running
 
@@ -386,12 +405,15 @@ class ProjectLedger:
                     "no joint epsilon for different clients; create a new project."
                 )
             try:
-                if not self._by_composition:
+                if not self._by_composition and self._unpaid is None:
                     self._filter.apply_line(line)
             except RefusedRelease as why:
-                if self.terms.reserve is not None or not isinstance(line, Release):
+                if self.terms.reserve is None and isinstance(line, Release):
+                    self._by_composition = True
+                elif isinstance(line, Release) and schedule_of(line.mechanism) is not None:
+                    self._unpaid = UNPAID.format(name, str(why).rstrip("."))
+                else:
                     raise LedgerError(f"{self.ledger.path}: {name} was charged without payment: {why}") from None
-                self._by_composition = True
             if isinstance(line, Release):
                 self._lines[str(line.detail.get("run")), line.round] = line
             self._lines_applied += 1

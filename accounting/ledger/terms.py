@@ -1,8 +1,9 @@
 """Terms of a project: budget, unit, and releases declared before the first result."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from accounting import mechanisms, require
@@ -22,6 +23,8 @@ from accounting.mechanisms import (
 from accounting.rounding import downwards
 
 Plan = tuple[tuple[SingleRelease, int], ...]
+Rounds = tuple[tuple[int, int], ...]
+"""Increasing rounds of a schedule, as pairs (first, number of consecutive rounds)."""
 
 RESERVE = 0.01
 """Default share of delta for runs that differ from the unit."""
@@ -98,10 +101,52 @@ def plan_text(plan: Plan) -> str:
 
 
 def release_counts(plan: Plan) -> Counter[SingleRelease]:
+    """Return the numbers of releases that are no rounds of a schedule."""
     counts: Counter[SingleRelease] = Counter()
     for release, count in plan:
-        counts[release] += count
+        if schedule_of(release) is None:
+            counts[release] += count
     return counts
+
+
+def bought_rounds(plan: Plan, rounds: Rounds | None) -> dict[SingleRelease, Rounds]:
+    """Return the rounds of each schedule of a plan; `rounds` None: the first ones.
+
+    Errors: InvalidParameter for rounds that are not as many as those of the plan's only schedule.
+    """
+    counts = {release: count for release, count in plan if schedule_of(release) is not None}
+    if rounds is None:
+        return {release: ((0, count),) for release, count in counts.items()}
+    ordered = all(a + n <= b for (a, n), (b, _) in pairwise(rounds))
+    if len(counts) != 1 or not ordered or sum(number for _, number in rounds) not in counts.values():
+        raise InvalidParameter("rounds: must be as many increasing rounds as the plan has of its only schedule.")
+    return dict.fromkeys(counts, rounds)
+
+
+def priced_plan(plan: Plan, rounds: Rounds | None) -> Plan:
+    """Return the plan of which a purchase is priced: a schedule up to its last round (`mechanisms.stream_rounds`)."""
+    bought = bought_rounds(plan, rounds)
+    return tuple((release, sum(bought[release][-1]) if release in bought else count) for release, count in plan)
+
+
+def runs_of_rounds(numbers: Iterable[int]) -> Rounds:
+    """Return increasing round numbers as pairs (first, number of consecutive rounds)."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == sum(runs[-1]):
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        else:
+            runs.append((number, 1))
+    return tuple(runs)
+
+
+def is_in_rounds(number: int, rounds: Rounds) -> bool:
+    return any(first <= number < first + count for first, count in rounds)
+
+
+def rounds_text(rounds: Rounds) -> str:
+    """Describe rounds for messages."""
+    return ", ".join(str(first) if count == 1 else f"{first} to {first + count - 1}" for first, count in rounds)
 
 
 def _release_text(release: SingleRelease) -> str:

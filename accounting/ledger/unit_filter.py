@@ -9,24 +9,31 @@ adjacency.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from accounting.compose.unit_currency import Currency, Price, currency, is_quieter
-from accounting.errors import UnsupportedMechanism
-from accounting.ledger.entries import Purchase, Release
+from accounting.compose.unit_currency import Currency, Price, currency, is_quieter, with_stream
+from accounting.errors import AccountingError, UnsupportedMechanism
+from accounting.ledger.entries import Entry, Purchase, Release
 from accounting.ledger.terms import (
     RESERVE,
     Plan,
+    Rounds,
     Terms,
+    bought_rounds,
     charged_as,
+    is_in_rounds,
     plan_text,
+    priced_plan,
     release_counts,
+    rounds_text,
+    runs_of_rounds,
     unit_of,
     without_streams,
 )
-from accounting.mechanisms import Composed, SingleRelease, schedule_of
+from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, schedule_of
 from accounting.rounding import downwards, upwards
 
 
@@ -40,7 +47,7 @@ class _StateChange:
 
     units: int = 0
     reserve: float = 0.0
-    bought: SingleRelease | None = None
+    outstanding: SingleRelease | None = None
     epoch: tuple[str, int] | None = None
 
 
@@ -51,7 +58,8 @@ class UnitFilter:
       (`is_quieter`, `Currency.covers`), is charged one unit.
     - An epoch of balls-and-bins or of a public order, if that is the unit, is charged one unit at its first round.
     - A release that was bought or declared, but not yet made, is charged nothing, for any run. Such releases are used
-      before units; those of a schedule belong to its stream.
+      before units. Rounds of a schedule are bought by their numbers; a purchase without numbers is of the first ones.
+    - A round of a schedule has one release, a schedule belongs to one run, and a run has one schedule.
     - Any other plan with a loss distribution is bought as a whole (`price`), without refunds.
     """
 
@@ -61,8 +69,9 @@ class UnitFilter:
         self.outstanding: Counter[SingleRelease] = release_counts(terms.declared)
         self._reserve = (RESERVE if terms.reserve is None else terms.reserve) * terms.delta
         self._reserve_of_release: dict[SingleRelease, float | None] = {}
-        self._stream_owners: dict[str, tuple[str, bool]] = {}
-        self._charged_schedule_rounds: set[tuple[str, int]] = set()
+        self._bought = bought_rounds(terms.declared, None)
+        self._released = ReleasedRounds()
+        self._stream_owners: dict[str, str] = {}
         self._charged_epochs: set[tuple[str, int]] = set()
         self.runs: set[str] = set()
 
@@ -129,19 +138,19 @@ class UnitFilter:
             step = self._step_of_release(release, run, number)
         self.used_units += step.units
         self._reserve -= step.reserve
-        if step.bought is not None:
-            self.outstanding[step.bought] -= 1
+        if step.outstanding is not None:
+            self.outstanding[step.outstanding] -= 1
         if step.epoch is not None:
             self._charged_epochs.add(step.epoch)
         if (schedule := schedule_of(release)) is not None:
-            self._stream_owners[schedule.stream] = run, step.bought is not None
-            self._charged_schedule_rounds.add((run, number))
+            self._stream_owners[schedule.stream] = run
+            self._released.add(release, number)
 
     def _step_of_release(self, release: SingleRelease, run: str, number: int) -> _StateChange:
         if schedule_of(release) is not None:
             step = self._step_of_schedule(release, run, number)
         elif self.outstanding[release] > 0:
-            return _StateChange(bought=release)
+            return _StateChange(outstanding=release)
         else:
             reserve = self._reserve_as_unit(release)
             if reserve is None or reserve > self._reserve:
@@ -163,30 +172,48 @@ class UnitFilter:
         """
         schedule = schedule_of(release)
         assert schedule is not None
-        stream_owner, by_purchase = self._stream_owners.get(schedule.stream, (run, self.outstanding[release] > 0))
-        if stream_owner != run:
+        owner = self._stream_owners.get(schedule.stream, run)
+        if owner != run:
             raise RefusedRelease(
-                f"its schedule is drawn from {schedule.stream!r} like that of run {stream_owner}, but every run must "
+                f"its schedule is drawn from {schedule.stream!r} like that of run {owner}, but every run must "
                 "draw a new schedule. Use another run.seed."
             )
-        if (run, number) in self._charged_schedule_rounds:
-            raise RefusedRelease("this round of a schedule is already charged, and a round has only one release.")
-        if by_purchase:
-            if self.outstanding[release] > 0:
-                return _StateChange(bought=release)
-            raise RefusedRelease("all bought rounds are used. A longer schedule needs a separate purchase.")
+        other = next((name for name, of in self._stream_owners.items() if of == run and name != schedule.stream), None)
+        if other is not None:
+            raise RefusedRelease(
+                f"its schedule is drawn from {schedule.stream!r}, earlier rounds of the run are of {other!r}: a run "
+                "has one schedule. Charge the rounds of another schedule to another run."
+            )
+        if why := self._released.refusal(release, number) or self._other_release_of(schedule.stream, release):
+            raise RefusedRelease(why)
+        if release in self._bought:
+            if is_in_rounds(number, self._bought[release]):
+                return _StateChange()
+            raise RefusedRelease(
+                f"rounds {rounds_text(self._bought[release])} of its schedule were bought. A longer schedule needs a "
+                "separate purchase."
+            )
         if self._required_unit() != unit_of(release):
             raise RefusedRelease(
                 f"a schedule ({plan_text(((release, 1),))}) is not part of this project's units "
                 f"({plan_text(self._required_unit())}), and the run was not bought before its first round."
             )
-        epoch = run, number // self._required_unit()[0][1]
+        epoch = schedule.stream, number // self._required_unit()[0][1]
         return _StateChange(units=int(epoch not in self._charged_epochs), epoch=epoch)
 
-    def price(self, plan: Plan) -> int:
+    def _other_release_of(self, stream: str, release: SingleRelease) -> str | None:
+        """Return an error text if another release of this stream was bought, else None."""
+        if any(one != release and with_stream(one, stream) == one for one in self._bought):
+            return f"rounds of {stream!r} with another release were bought, and a schedule has one release."
+        return None
+
+    def price(self, plan: Plan, rounds: Rounds | None = None) -> int:
         """Return the price in units of buying this plan as a whole. Errors: RefusedRelease if the project has too few
         units.
+
+        rounds: the rounds of its schedule; None: the first ones
         """
+        plan = _priced(plan, rounds)
         with self._unit_from(self.unit_for(plan), keep=False):
             self._check_streams(plan)
             if without_streams(plan) == self._required_unit():
@@ -226,47 +253,46 @@ class UnitFilter:
         return Price(units=sum(count for _, count in plan), reserve=reserve) if reserve <= self._reserve else None
 
     def required_purchase(
-        self, rounds: Sequence[SingleRelease], *, run: str, pay: int | None
-    ) -> tuple[Plan, int] | None:
-        """Return the plan that a run must buy before these rounds, and its price; None if the run need not buy
-        anything.
+        self, rounds: Sequence[tuple[SingleRelease, int]], *, run: str, pay: int | None
+    ) -> tuple[Plan, Rounds | None, int] | None:
+        """Return the plan that a run must buy before these rounds, the rounds of its schedule, and its price; None if
+        the run need not buy anything.
 
-        Rounds that are outstanding or units need no purchase. A run that has begun buys nothing; it ends when a round
-        is not covered. If rounds may be charged as units but differ from the unit (more noise, smaller sampling
-        probability), `pay` requests the price of all rounds together.
+        rounds: pairs (release, round). Rounds that are outstanding or units need no purchase. A run that has begun buys
+        nothing; it ends when a round is not covered. If rounds may be charged as units but differ from the unit (more
+        noise, smaller sampling probability), `pay` requests the price of all rounds together.
         Errors: RefusedRelease for a price above `pay`.
         """
-        remaining_releases, others = Counter(self.outstanding), list[SingleRelease]()
-        for release in rounds:
+        remaining_releases, others, numbers = Counter(self.outstanding), list[SingleRelease](), list[int]()
+        for release, number in rounds:
             if remaining_releases[release] > 0:
                 remaining_releases[release] -= 1
-            else:
+            elif not is_in_rounds(number, self._bought.get(release, ())):
                 others.append(release)
+                numbers += [number] * (schedule_of(release) is not None)
         if not others or (pay is None and run in self.runs):
             return None
-        plan = Composed.of(others).parts
+        plan, named = Composed.of(others).parts, runs_of_rounds(sorted(numbers)) or None
         with self._unit_from(unit_of(others[0]), keep=False):
-            units = self.unit is not None and all(self._is_unit(release, run) for release, _ in plan)
+            units = self.unit is not None and all(self._is_unit(release) for release, _ in plan)
             if units and (pay is None or all(unit_of(release) == self.unit for release, _ in plan)):
                 return None
-        price = self.price(plan)
-        if without_streams(plan) != self.unit_for(plan) and (pay is None or price > pay):
-            with self._unit_from(self.unit_for(plan), keep=False):
+        price = self.price(plan, named)
+        priced = _priced(plan, named)
+        if without_streams(priced) != self.unit_for(priced) and (pay is None or price > pay):
+            with self._unit_from(self.unit_for(priced), keep=False):
                 raise RefusedRelease(
                     f"the price is {price} of the {self.remaining_units} remaining units "
                     f"({plan_text(self._required_unit())}), because the run differs from the unit ({plan_text(plan)}). "
                     f"Nothing was charged. Give --pay {price} to spend these units; they are spent when the run "
                     "begins, even if it ends early."
                 )
-        return plan, price
+        return plan, named, price
 
-    def _is_unit(self, release: SingleRelease, run: str) -> bool:
-        schedule = schedule_of(release)
-        if schedule is None:
+    def _is_unit(self, release: SingleRelease) -> bool:
+        if schedule_of(release) is None:
             return self._reserve_as_unit(release) is not None
-        return (
-            self._required_unit() == unit_of(release) and not self._stream_owners.get(schedule.stream, (run, False))[1]
-        )
+        return self._required_unit() == unit_of(release) and release not in self._bought
 
     def unit_for(self, plan: Plan) -> Plan:
         """Return the project's unit; if it has none, the unit that this first plan defines: a round, an epoch, or the
@@ -275,38 +301,41 @@ class UnitFilter:
         return self.unit or unit_of(plan[0][0]) or without_streams(plan)
 
     def _apply_purchase(self, line: Purchase) -> None:
-        with self._unit_from(self.unit_for(line.plan), keep=True):
-            self._check_streams(line.plan)
-            reserve = self._paid_reserve(line)
+        plan = _priced(line.plan, line.rounds)
+        with self._unit_from(self.unit_for(plan), keep=True):
+            self._check_streams(plan)
+            reserve = self._paid_reserve(plan, line.units)
         self.used_units += line.units
         self._reserve -= reserve
         self.outstanding += release_counts(line.plan)
+        self._bought |= bought_rounds(line.plan, line.rounds)
 
     def _check_streams(self, plan: Plan) -> None:
+        bought = {one.stream for release in self._bought if (one := schedule_of(release)) is not None}
         for release, _ in plan:
             schedule = schedule_of(release)
-            if schedule is not None and (schedule.stream in self._stream_owners or self.outstanding[release] > 0):
+            if schedule is not None and schedule.stream in self._stream_owners.keys() | bought:
                 raise RefusedRelease(
                     f"the schedule drawn from {schedule.stream!r} is already charged: a further run must draw a new "
                     "schedule, with another run.seed, and a longer schedule needs a separate purchase."
                 )
 
-    def _paid_reserve(self, line: Purchase) -> float:
+    def _paid_reserve(self, plan: Plan, units: int) -> float:
         """Return the part of the reserve that a purchase uses. Errors: RefusedRelease if its price is too low."""
-        if line.units <= self.remaining_units:
-            if without_streams(line.plan) == self._required_unit():
+        if units <= self.remaining_units:
+            if without_streams(plan) == self._required_unit():
                 return 0.0
-            by_rounds = self._price_by_rounds(line.plan)
-            if by_rounds is not None and by_rounds.units <= line.units:
+            by_rounds = self._price_by_rounds(plan)
+            if by_rounds is not None and by_rounds.units <= units:
                 return by_rounds.reserve
-            plan, reserve = Composed(parts=line.plan), self._reserve
+            composed, reserve = Composed(parts=plan), self._reserve
             try:
-                found = self.currency.suffices(plan, line.units, remaining_units=self.remaining_units, reserve=reserve)
+                found = self.currency.suffices(composed, units, remaining_units=self.remaining_units, reserve=reserve)
             except UnsupportedMechanism:
                 found = None
             if found is not None:
                 return found.reserve
-        raise RefusedRelease(f"{line.units} of {self.remaining_units} units do not suffice for {plan_text(line.plan)}.")
+        raise RefusedRelease(f"{units} of {self.remaining_units} units do not suffice for {plan_text(plan)}.")
 
     def _reserve_as_unit(self, release: SingleRelease) -> float | None:
         """Return the part of the reserve that a release charged as one unit uses; None if it cannot be charged as one
@@ -339,3 +368,22 @@ class UnitFilter:
                 "charged as a whole when it begins."
             )
         return self.unit
+
+
+def _priced(plan: Plan, rounds: Rounds | None) -> Plan:
+    try:
+        return Composed(parts=priced_plan(plan, rounds)).parts
+    except AccountingError as error:
+        raise RefusedRelease(str(error)) from None
+
+
+def budget_covers(terms: Mapping[str, Any], entries: Iterable[Entry]) -> bool:
+    """Return True if the charging rule accepts every line of a project, so that its budget covers them."""
+    try:
+        state = UnitFilter(Terms.of(terms))
+        for line in entries:
+            if isinstance(line, Release | Purchase):
+                state.apply_line(line)
+    except (RefusedRelease, AccountingError):
+        return False
+    return True

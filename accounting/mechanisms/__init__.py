@@ -40,6 +40,7 @@ from accounting.mechanisms.schedules import (
     noise_matrix,
     turns_follow_ids,
 )
+from accounting.mechanisms.stream_rounds import ReleasedRounds, StreamRounds
 
 __all__ = [
     "Adjacency",
@@ -60,10 +61,12 @@ __all__ = [
     "MinSeparation",
     "NoisyIntegers",
     "PoissonSampling",
+    "ReleasedRounds",
     "Sampling",
     "Schedule",
     "SingleRelease",
     "Skellam",
+    "StreamRounds",
     "Subsampled",
     "Unsampled",
     "from_dict",

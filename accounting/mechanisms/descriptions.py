@@ -168,7 +168,7 @@ class Composed:
         """Return the composition of a sequence of releases. Equal releases are counted together and the order is
         stored.
         """
-        return cls._from_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
+        return cls.of_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
 
     def then(self, release: SingleRelease, count: int) -> "Composed":
         """Return this composition followed by `count` releases on the same clients. Equal releases are counted
@@ -177,11 +177,12 @@ class Composed:
         more = release, require.count(count=count)
         runs = in_order(self)
         if runs is not None:
-            return Composed._from_runs((*runs, more))
-        return replace(Composed._from_runs((*self.parts, more)), order=None)
+            return Composed.of_runs((*runs, more))
+        return replace(Composed.of_runs((*self.parts, more)), order=None)
 
     @classmethod
-    def _from_runs(cls, runs: Iterable[tuple[SingleRelease, int]]) -> "Composed":
+    def of_runs(cls, runs: Iterable[tuple[SingleRelease, int]]) -> "Composed":
+        """Return the composition of runs of equal releases, in this order: pairs (release, length of the run)."""
         counts: Counter[SingleRelease] = Counter()
         places: dict[SingleRelease, int] = {}
         order: list[tuple[int, int]] = []

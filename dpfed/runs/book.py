@@ -254,13 +254,10 @@ class LedgerBook:
         """
         self.worst = privacy_target.mechanism if privacy_target.charge_varies else None
         if self.project is not None:
-            left = [
-                privacy_target.mechanism_of_round(number)
-                for number in range(first, rounds)
-                if number not in self._of_project
-            ]
+            numbers = [number for number in range(first, rounds) if number not in self._of_project]
+            left = [privacy_target.mechanism_of_round(number) for number in numbers]
             population = self.ledger.header.population
-            self.project.begin(left, run=self.run_name, first=first, population=population)
+            self.project.begin(left, run=self.run_name, first=first, numbers=numbers, population=population)
 
     @property
     def heads(self) -> LedgerHeads:

@@ -20,15 +20,16 @@ def certificate_claim(config: Config, ledger: Ledger, stated: Guarantee) -> Clai
     """Return the claim about the ledger's releases that a certificate proves; None if the run cannot have a
     certificate.
 
-    It can have one if privacy.certificate is set, exactly the planned rounds are released, and no project is charged.
-    A run may have ended early or been prolonged because of its results, which its certificate would not cover.
+    It can have one if privacy.certificate is set, the planned rounds are released, each once, and no project is
+    charged. A run may have ended early or been prolonged because of its results, which its certificate would not cover.
     """
     if not requests_certificate(config) or "run" in ledger.header.about or not ledger.releases:
         return None
     mechanism, rounds = ledger.mechanism(), config.federation.rounds
     if ledger.header.plan is None or ledger.header.plan.rounds != rounds:
         return None
-    if mechanism is None or [count for _, count in mechanism.parts] != [rounds] or len(ledger.releases) != rounds:
+    exact = ledger.released_rounds.is_exact and len(ledger.releases) == rounds
+    if mechanism is None or [count for _, count in mechanism.parts] != [rounds] or not exact:
         return None
     return Claim(mechanism=mechanism, delta=stated.delta, deterministic=stated.epsilon)
 

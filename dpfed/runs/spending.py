@@ -16,7 +16,7 @@ from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
-from accounting.mechanisms import Composed, SingleRelease, schedule_of
+from accounting.mechanisms import Composed, ReleasedRounds, schedule_of
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget
 from dpfed.runs.book import LedgerBook
@@ -47,14 +47,14 @@ def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_don
     before = book.counted_releases(rounds_done)
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
-    mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
+    lines = [release for release in before if isinstance(release, Release)]
     if (
         privacy_target.charge_varies
         or privacy_target.schedule is not None
         or schedule_of(privacy_target.mechanism) is not None
     ):
-        return VaryingRounds(privacy_target, experiment.config.federation.rounds, mechanisms)
-    return EqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
+        return VaryingRounds(privacy_target, experiment.config.federation.rounds, lines)
+    return EqualRounds(privacy_target, experiment.config.federation.rounds, len(lines))
 
 
 class NoSpending:
@@ -100,8 +100,8 @@ class VaryingRounds:
     together.
     """
 
-    def __init__(self, privacy_target: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
-        self._target, self._released = privacy_target, list(before)
+    def __init__(self, privacy_target: PrivacyTarget, rounds: int, before: list[Release]) -> None:
+        self._target, self._released = privacy_target, ReleasedRounds()
         self._running = Running(
             delta=privacy_target.delta,
             typical=privacy_target.mechanism,
@@ -109,19 +109,24 @@ class VaryingRounds:
             accountant=privacy_target.accountant,
         )
         for release in before:
-            self._running.add(release)
+            self._add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         release = self._target.mechanism_of_round(number)
         return _stated_epsilon(
-            self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release])
+            self._target,
+            self._running.epsilon(release, number=number),
+            lambda: self._released.with_release(release, number).composition(),
         )
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
-            self._running.add(release.mechanism)
-            self._released.append(release.mechanism)
-        return _stated_epsilon(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
+            self._add(release)
+        return _stated_epsilon(self._target, self._running.epsilon(), self._released.composition)
+
+    def _add(self, release: Release) -> None:
+        self._running.add(release.mechanism, first=release.round)
+        self._released.add(release.mechanism, release.round)
 
 
 def _stated_epsilon(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:

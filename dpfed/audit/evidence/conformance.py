@@ -338,7 +338,8 @@ def epsilon_reaches_lower_bound(files: RunFiles) -> Finding:
 def least_epsilon(files: RunFiles, delta: float) -> float | None:
     """Return a lower bound on the epsilon at `delta` of the ledger's releases; None if none is known."""
     ledger = files.trusted_ledger
-    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
+    has_none = ledger.header.unit == "record" or not ledger.released_rounds.is_exact
+    mechanism = None if has_none else ledger.mechanism()
     return (
         lower_bound.epsilon(mechanism, delta=delta)
         if mechanism is not None and pld.supports(with_whole_noise(mechanism))

@@ -11,7 +11,7 @@ from accounting.compose import accountant
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Release
 from accounting.ledger.project import ProjectLedger
-from accounting.mechanisms import Composed
+from accounting.mechanisms import ReleasedRounds
 from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
@@ -74,11 +74,14 @@ def _ending_problem(files: RunFiles, done: int) -> str | None:
 def _epsilon_with_one_more_round(files: RunFiles) -> float:
     """Return the epsilon with one more round at its largest possible charge."""
     privacy_target = files.promise.privacy_target
-    mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
-    mechanisms.append(privacy_target.mechanism_of_round(len(mechanisms)))
+    released, lines = ReleasedRounds(), files.trusted_ledger.shared_releases
+    for line in lines:
+        released.add(line.mechanism, line.round, line.nonce)
+    following = max((line.round + 1 for line in lines), default=0)
+    released.add(privacy_target.mechanism_of_round(following), following)
     try:
         return accountant.epsilon(
-            Composed.of(mechanisms), delta=privacy_target.delta, accountant=privacy_target.accountant
+            released.composition(), delta=privacy_target.delta, accountant=privacy_target.accountant
         )
     except AccountingError as error:
         raise Unavailable(f"epsilon with one more round could not be computed ({error}).") from None

@@ -285,7 +285,9 @@ class ClientLevel:
 
     def _spending(self, privacy_target: PrivacyTarget) -> EqualRounds:
         if self._spent is None:
-            self._spent = EqualRounds(privacy_target, self.rounds_planned, len(self._book.ledger.releases))
+            scheduled = isinstance(self._parts.sampler.law, Schedule)
+            charged = self._book.rounds_done if scheduled else len(self._book.ledger.releases)
+            self._spent = EqualRounds(privacy_target, self.rounds_planned, charged)
         return self._spent
 
     def _require_open_step(self, step: Step) -> None:

@@ -329,7 +329,7 @@ def test_a_schedule_is_paid_by_epochs_or_as_a_whole(tmp_path):
     for number in range(61):
         project.charge(release(number, bins), run="a")
     assert project.units == (8, 6)
-    with pytest.raises(BudgetSpent, match="has only one release"):
+    with pytest.raises(BudgetSpent, match="a round has one release"):
         project.charge(release(60, bins), run="a")
     with pytest.raises(BudgetSpent, match=r"another run\.seed"):
         project.charge(release(0, bins), run="b")

@@ -7,10 +7,11 @@ import pytest
 from accounting import Adjacency, Composed, Gaussian, Ledger, Plan
 from accounting.compose import accountant
 from accounting.compose.running import Running
-from accounting.errors import UnsupportedMechanism
+from accounting.errors import LedgerError, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.ledger import Header, Release
 from accounting.mechanisms import BallsAndBins, CorrelatedRounds, Cyclic, MinSeparation, subsample
+from tests.accounting.ledger.old_lines import lines_as_of_03
 
 SCHEDULES = {
     "correlated": CorrelatedRounds(separation=10, coefficients=(1.0,) * 20, stream="a"),
@@ -49,13 +50,24 @@ def test_streams_of_different_names_compose():
     assert accountant.epsilon(Composed(parts=twice), delta=1e-5) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_ledger_of_one_schedule_with_two_noises_has_no_epsilon(tmp_path):
+def test_a_ledger_refuses_a_second_noise_of_one_schedule(tmp_path):
     ledger = Ledger.create(
         tmp_path / "ledger.jsonl", Header(unit="client", clients=100, randomness="simulated", about={})
     )
-    for number, z in enumerate((1.0, 2.0)):
-        mechanism = one_round(z, SCHEDULES["balls-and-bins"])
-        ledger.record(Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=z, noise_placement="server"))
+    first, second = (
+        Release(
+            round=number,
+            mechanism=one_round(z, SCHEDULES["balls-and-bins"]),
+            clip_norm=1.0,
+            noise_std=z,
+            noise_placement="server",
+        )
+        for number, z in enumerate((1.0, 2.0))
+    )
+    ledger.record(first)
+    with pytest.raises(LedgerError, match="stream 'a' of 'balls-and-bins' has another release"):
+        ledger.record(second)
+    lines_as_of_03(ledger, second)
     with pytest.raises(UnsupportedMechanism, match=r"ledger\.jsonl: stream='a'.*must have the same release"):
         Ledger.read(tmp_path / "ledger.jsonl").guarantee(1e-5)
 
