@@ -112,14 +112,14 @@ def release_counts(plan: Plan) -> Counter[SingleRelease]:
 def bought_rounds(plan: Plan, rounds: Rounds | None) -> dict[SingleRelease, Rounds]:
     """Return the rounds of each schedule of a plan; `rounds` None: the first ones.
 
-    Errors: InvalidParameter for rounds that are not as many as those of the plan's only schedule.
+    Errors: InvalidParameter for rounds whose number differs from that of the plan's only schedule.
     """
     counts = {release: count for release, count in plan if schedule_of(release) is not None}
     if rounds is None:
         return {release: ((0, count),) for release, count in counts.items()}
     ordered = all(a + n <= b for (a, n), (b, _) in pairwise(rounds))
     if len(counts) != 1 or not ordered or sum(number for _, number in rounds) not in counts.values():
-        raise InvalidParameter("rounds: must be as many increasing rounds as the plan has of its only schedule.")
+        raise InvalidParameter("rounds: must be increasing, and exactly the number of rounds that the plan has of its only schedule.")
     return dict.fromkeys(counts, rounds)
 
 
