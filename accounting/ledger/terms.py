@@ -119,7 +119,7 @@ def bought_rounds(plan: Plan, rounds: Rounds | None) -> dict[SingleRelease, Roun
         return {release: ((0, count),) for release, count in counts.items()}
     ordered = all(a + n <= b for (a, n), (b, _) in pairwise(rounds))
     if len(counts) != 1 or not ordered or sum(number for _, number in rounds) not in counts.values():
-        raise InvalidParameter("rounds: must be increasing, and exactly the number of rounds that the plan has of its only schedule.")
+        raise InvalidParameter("rounds: must be increasing, and their number that of the plan's only schedule.")
     return dict.fromkeys(counts, rounds)
 
 
