@@ -4,7 +4,7 @@
 
 Each folder was written by `dpfed sweep`. A line is a row of the sweep at a point of its axes, over seeds: test accuracy
 of the last round (mean and standard deviation), the largest epsilon and its lower bound, bits of an upload for each
-parameter, megabytes of all uploads, and the number of runs that pass `dpfed audit run`.
+parameter, megabytes of all uploads, and the number of runs that pass `dpfed audit FOLDER`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpfed.config.own_code import load_files
 HEADING = """# Accuracy at a true epsilon
 
 Every epsilon is of the sampler that ran and holds for one client; it is an upper bound, rounded up. *Audited*: runs
-whose files `dpfed audit run` passes. Test accuracy after the last round, mean and standard deviation over seeds.
+whose files `dpfed audit FOLDER` passes. Test accuracy after the last round, mean and standard deviation over seeds.
 Written by `benchmarks/accuracy.py` from the folders of the sweeps.
 """
 COLUMNS = "| row | at | seeds | accuracy | epsilon | no account below | bits a parameter | MB in all | audited |"

@@ -40,7 +40,7 @@ STATEMENTS = ("Guarantee", "Budget", "Ledger", "Planned", "Histories", "NoiseSch
 """Classes that state an epsilon or a part of one."""
 FORMULAS = ("buffered", "column", "inverse", "square_root", "divergence", "worst_divergence")
 """Functions of numbers alone, without neighbours."""
-AUDITS = ("accountant", "replay", "upload")
+AUDITS = ("audit", "replay", "upload")
 """Functions of `dpfed.audit` with a verdict; all other names of `dpfed.audit` declare inputs for them."""
 HELPERS = ("floor_of",)
 """Functions that read or check arguments of bounds and are no bounds themselves."""

@@ -1,5 +1,5 @@
 """A custom compressor and a custom method. dpfed run masked-levels-digits --load own_compressor.py
-dpfed audit scheme three-levels --load own_compressor.py; dpfed audit upload masked-levels --load own_compressor.py"""
+dpfed audit three-levels --load own_compressor.py; dpfed audit masked-levels --load own_compressor.py"""
 
 from dpfed import compress, methods, stages
 

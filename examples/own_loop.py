@@ -1,5 +1,5 @@
 """Your own training loop in plain torch. One object draws cohorts, clips, adds noise and charges, so that the charge
-matches what ran. Afterwards: dpfed audit run own-loop.jsonl"""
+matches what ran. Afterwards: dpfed audit own-loop.jsonl"""
 
 import copy
 

@@ -1,6 +1,6 @@
 """Custom functions with claims to audit: one claim is true, one is false.
 
-dpfed audit upload clipped_sum --load own_upload.py; dpfed audit upload forgotten_layers --load own_upload.py"""
+dpfed audit clipped_sum --load own_upload.py; dpfed audit forgotten_layers --load own_upload.py"""
 
 import torch
 from torch import Tensor

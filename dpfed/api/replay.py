@@ -115,5 +115,5 @@ def _read_audit_file(path: Path) -> dict[str, Any]:
         return kept if "pair" in kept else dict(kept["reproduce"])
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"{path}: is no file of a replay audit ({error}). Name the JSON file that `dpfed audit replay` wrote."
+            f"{path}: is no file of a replay audit ({error}). Name the JSON file that `dpfed audit` wrote."
         ) from None

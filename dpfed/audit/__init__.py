@@ -2,11 +2,11 @@
 
     found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # a user's function: docs/audit.md
     found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
-    found = dpfed.audit.accountant("dp-accounting")                     # any accountant
+    found = dpfed.audit.audit("runs/first")                             # anything that `dpfed audit X` takes
     found = dpfed.audit.replay(call)                                    # a training call(data, out): docs/replay.md
 
 `statistics` tests scores without torch, `functions` audits a user's function, `round` a method's round, `evidence` the
-files of a run, and `others` accountants and Flower's strategies.
+files of a run; `others` reads other accountants and Flower's strategies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from accounting import lazy
 
 if TYPE_CHECKING:
+    from dpfed.api.audit import audit as audit
     from dpfed.audit.functions.worlds import Worlds as Worlds
     from dpfed.audit.one_call import accountant as accountant
     from dpfed.audit.one_call import claim as claim
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from dpfed.audit.replays.audit import replay as replay
     from dpfed.audit.replays.flower_rounds import FlowerNodes as FlowerNodes
     from dpfed.audit.replays.pairs import Pair as Pair
+    from dpfed.audit.verdict import Verdict as Verdict
     from dpfed.replayed import mechanism as mechanism
     from dpfed.replayed import outside as outside
 
 _HOMES = {
+    **lazy.names("dpfed.api.audit", "audit"),
+    **lazy.names("dpfed.audit.verdict", "Verdict"),
     **lazy.names("dpfed.audit.functions.worlds", "Worlds"),
     **lazy.names("dpfed.audit.one_call", "accountant", "claim", "upload"),
     **lazy.names("dpfed.audit.replays.audit", "replay"),

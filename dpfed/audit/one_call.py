@@ -1,4 +1,4 @@
-"""Audits in one call: of a method by its name, of a user's function, of an accountant."""
+"""Audits of a method by its name, and of a user's function."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dpfed.audit.functions.audit import FunctionAudit, audit_function
-from dpfed.audit.others.accountants import AccountantAudit, audit_accountant
-from dpfed.config import registered
+from dpfed.audit.functions.audit import audit_function
+from dpfed.audit.functions.outcome import FunctionAudit
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.round.round_audit import UploadAudit
+    from dpfed.audit.round.round_audit import RoundAudit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,10 +38,10 @@ def claim(claimed: object, **setting: object) -> Callable[[Function], Function]:
 
 
 @overload
-def upload(what: str, **setting: object) -> UploadAudit: ...
+def upload(what: str, **setting: object) -> RoundAudit: ...
 @overload
 def upload(what: Callable[..., object], **setting: object) -> FunctionAudit: ...
-def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
+def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | RoundAudit:
     """Audit a method of this package by its name, or a function `f(updates, seed)`.
 
     Settings: those of `round.method_setting.audit_upload` for a method, of `functions.audit.audit_function` for a
@@ -79,31 +78,9 @@ def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
-    """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function.
-
-    `others.accountants.audit_accountant` lists the settings, and the arguments that a user's accountant gets.
-    Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that its case names.
-    Source: docs/theory.md, Theorems 1 to 4 (attained pairs); docs/audit.md. Adjacency: the one stated in each case.
-    Direction of error: only an epsilon below a proven lower bound is refuted. Errors: ConfigError for an accountant
-    that cannot be called.
-
-    >>> import dpfed.audit
-    >>> from dpfed.audit.others.accountant_settings import SETTINGS
-    >>> dpfed.audit.accountant(lambda **setting: 0.0, settings=SETTINGS[:1]).verdict
-    'fail'
-    """
-    return audit_accountant(what, **setting)
-
-
-def loaded_function(name: str) -> Callable[..., Any] | None:
-    """Return the function of this name in the files of --load, or None; in the name, a - may replace a _.
-
-    The name of a registered method also gives None, even if a function has that name: the method is audited then.
-    """
-    if name in registered.objects_of_kind("method"):
-        return None
-    return loaded_functions().get(name.replace("-", "_"))
+def accountant(*_: object, **__: object) -> None:
+    """Raise ConfigError: audits of other accountants have moved to the project's experiments."""
+    raise ConfigError("dpfed.audit.accountant has moved: `python experiments/audit-field/accountants.py NAME`.")
 
 
 def loaded_functions() -> dict[str, Callable[..., object]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accounting import require
 from accounting.errors import AccountingError
+from accounting.rounding import upwards
 from dpfed.audit.evidence import canary_test, conformance, noise_evidence
 from dpfed.audit.evidence.canary_test import CanaryResult
 from dpfed.audit.evidence.loop import LoopFiles, ledger_of_loop
@@ -16,7 +17,7 @@ from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
-from dpfed.audit.verdict import Check, Outcome, check, verdict, verdict_with_scope
+from dpfed.audit.verdict import Check, Outcome, Verdict, check, names_of_failed_checks, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import InvalidRecord, Unavailable
@@ -50,11 +51,6 @@ class RunAudit:
     def verdict(self) -> Outcome:
         return verdict(self.checks)
 
-    @property
-    def verdict_in_full(self) -> str:
-        """Verdict, and the files it is limited to."""
-        return verdict_with_scope(self.verdict, "on these files")
-
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
         """Return (epsilon, remarks) of dp-accounting for the run's ledger; the verdict does not depend on them.
@@ -71,26 +67,55 @@ class RunAudit:
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
+    def as_text(self) -> str:
+        """Return the verdict's reasons, and the claimed and recomputed epsilon."""
+        failed = names_of_failed_checks(self.checks)
+        open_checks = [one.name for one in self.checks if one.passed is None and one.decides]
+        reason = f"Checks that failed: {failed}. " if failed else ""
+        reason += f"Could not tell: {'; '.join(open_checks)}. " if open_checks and not failed else ""
+        stated, again, delta = (
+            "unknown" if value is None else upwards(value)
+            for value in (self.claimed_epsilon, self.recomputed_epsilon, self.delta)
+        )
+        return f"{reason}Claimed epsilon {stated}, from the ledger alone {again}, at delta {delta}."
+
+    @property
+    def verdict_in_full(self) -> str:
+        """Verdict, and what it is limited to."""
+        return self.as_verdict().verdict_in_full
+
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of `dpfed audit run`."""
+        """Return the JSON document of the verdict."""
+        return self.as_verdict().to_dict()
+
+    def as_verdict(self) -> Verdict:
+        """Return the record of this audit."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
-        return {
-            "claimed_epsilon": self.claimed_epsilon,
-            "recomputed_epsilon": self.recomputed_epsilon,
-            "second_opinion": opinion,
-            "delta": self.delta,
-            "lower_bound": found.lower_bound if found else None,
-            "confidence": self.confidence,
-            "method": "conformance" if found is None else "conformance; canaries, of one round without sampling",
-            "trials": len(found.scores) if found else 0,
-            "score_gap": found.score_gap if found else None,
-            "checks": [one.to_dict() for one in self.checks],
-            "verdict": self.verdict,
-            "verdict_in_full": self.verdict_in_full,
-            "canaries": found.to_dict() if found else None,
-            "notes": [*self.notes, *remarks],
-            "not_checked": list(self.not_checked),
-        }
+        table = self.files.private_table
+        return Verdict(
+            audited=str(self.files.path),
+            verdict=self.verdict,
+            text=self.as_text(),
+            scope="on these files",
+            claimed_epsilon=self.claimed_epsilon,
+            delta=self.delta,
+            adjacency=None if self.files.config.privacy is None else self.files.config.privacy.adjacency,
+            unit=None if table is None else "client" if self.files.config.privacy is not None else "record",
+            lower_bound=found.lower_bound if found else None,
+            checks=self.checks,
+            not_tested=(*self.notes, *remarks),
+            details={
+                "recomputed_epsilon": self.recomputed_epsilon,
+                "second_opinion": opinion,
+                "confidence": self.confidence,
+                "method": "conformance" if found is None else "conformance; canaries, of one round without sampling",
+                "trials": len(found.scores) if found else 0,
+                "score_gap": found.score_gap if found else None,
+                "canaries": found.to_dict() if found else None,
+                "notes": [*self.notes, *remarks],
+                "not_checked": list(self.not_checked),
+            },
+        )
 
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
@@ -115,7 +140,8 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     checks, canaries = checks_of_run(files, alpha, project), None
     if files.has_canaries:
         found, canaries = _canary_check(files, alpha)
-        checks.append(replace(found, decides=False))
+        power = None if canaries is None else canaries.power.as_text()
+        checks.append(replace(found, decides=False, would_find=power))
     return RunAudit(
         files=files,
         confidence=confidence,
@@ -199,8 +225,8 @@ def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...
         loads = "".join(f" --load {one.path}" for one in files.own_code)
         notes.append(
             "Not tested here: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
-            f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
-            f"both; {replay_text(files.path, files.tables)}."
+            f"round to the next. `dpfed audit {files.config.method.name}{loads}` and a replay test both; "
+            f"{replay_text(files.path, files.tables)}."
         )
     if project is None and _is_charged_to_project(files):
         notes.append("The run was charged to a project, whose ledger was not compared: give it by --project LEDGER.")
@@ -210,10 +236,10 @@ def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
         return tuple(notes)
     if _has_bernoulli_noise(files):
-        notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
+        notes.append("Bernoulli samples leave no trace in these files: `dpfed audit METHOD` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
-            "The run had no canaries ([audit] canaries = k), so its output was not tested: `dpfed audit upload` "
+            "The run had no canaries ([audit] canaries = k), so its output was not tested: `dpfed audit METHOD` "
             "tests the code path of a round."
         )
     else:
@@ -232,7 +258,7 @@ def _limitations_of_loop(files: LoopFiles) -> tuple[str, ...]:
         "Other uses of clients' data in the loop leave no trace here: epsilon covers the calls of release() only, and "
         "only if the decision to skip a round did not depend on the drawn clients.",
         "Not tested here: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client "
-        "or round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
+        "or round to the next. `dpfed audit FILE.py` tests a function of yours with @audit.claim.",
     ]
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")

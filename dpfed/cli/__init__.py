@@ -57,7 +57,8 @@ def status(arguments: Sequence[str]) -> int:
     except RunInterrupted as error:
         return _print_error(str(error), 128 + error.signal)
     except (RunError, LedgerError, ContradictoryBounds) as error:
-        return _print_error(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
+        stopped = isinstance(error, RunError) and list(arguments[:1]) == ["audit"]
+        return _print_error(str(error), 3 if stopped else 1)
     except (DpfedError, AccountingError) as error:
         return _print_error(str(error), 2)
     except KeyboardInterrupt:

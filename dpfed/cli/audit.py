@@ -1,204 +1,234 @@
-"""`dpfed audit`: test methods, functions and runs against the privacy claimed for them."""
+"""`dpfed audit`: test runs, configurations, methods, schemes and functions against the privacy claimed for them."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from accounting.rounding import downwards, upwards
-from dpfed.cli.audit_accountant import accountant
-from dpfed.cli.audit_flower import flower
-from dpfed.cli.audit_replay import replay
-from dpfed.cli.audit_run import run
-from dpfed.cli.audit_scheme import scheme
+from accounting.rounding import upwards
+from dpfed.audit.verdict import Verdict, failed_checks_first
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.config.own_code import load_files
-from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import all_methods
-from dpfed.planner.whole_numbers import MaybeWholeNumber
+from dpfed.errors import ConfigError, RunError
+from dpfed.planner.whole_numbers import WholeNumber
 
 if TYPE_CHECKING:
-    from dpfed.audit.round.round_audit import UploadAudit
+    from dpfed.api.audit import Audited, Kind
 
-audit = App(name="audit", help="Test privacy claims against the code that runs. Exit status 1 if an audit fails.")
-audit.command(run)
-audit.command(replay)
-audit.command(scheme)
-audit.command(accountant)
-audit.command(flower)
+audit = App(
+    name="audit",
+    help="Test privacy claims against the code that runs. Exit status 1 if an audit fails.",
+)
+_HOLDS = {True: "yes", False: "NO", None: "could not tell"}
+_OLD_NAMES: dict[str, str] = {
+    "run": "dpfed audit FOLDER",
+    "upload": "dpfed audit METHOD, or dpfed audit FILE.py",
+    "scheme": "dpfed audit SCHEME",
+    "replay": "dpfed audit CONFIG",
+}
+_MOVED = {
+    "accountant": "python experiments/audit-field/accountants.py",
+    "flower": "python experiments/audit-field/flower_strategies.py",
+}
+_OLD_OPTIONS = (
+    *("trials", "noise-multiplier", "confidence", "epsilon", "delta", "adjacency", "clip-norm", "clients"),
+    *("dimension", "time-limit"),
+)
+_OLD_REPLAY_OPTIONS = ("rounds", "pairs", "processes", "engine")
 
 
-@audit.command
-def upload(
-    method: str | None = None,
+@audit.default
+def audit_anything(
+    what: str,
     *,
-    noise_multiplier: float | None = None,
-    trials: MaybeWholeNumber = None,
-    confidence: float | None = None,
-    seed: MaybeWholeNumber = None,
     settings: Settings = None,
-    out: Path | None = None,
-    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     load: Load = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    adjacency: str | None = None,
-    clip_norm: float | None = None,
-    clients: MaybeWholeNumber = None,
-    dimension: MaybeWholeNumber = None,
-    time_limit: float | None = None,
+    out: Path | None = None,
+    seed: WholeNumber = 0,
+    effort: Literal["quick", "normal", "long"] = "normal",
+    project: Path | None = None,
     json: Flag = False,
 ) -> int:
-    """Test one round on neighbouring datasets: no attacker may distinguish them better than the claim allows.
+    """Test a privacy claim against the code or the files behind it, by every audit that applies.
 
-    The round is run by a method of this package or by a function f(updates, seed) in your Python file (docs/audit.md).
+    A run folder or ledger: its files, and a replay of its configuration. A preset or TOML file: the checks of its
+    round, and a replay. A method or scheme: its checks. A Python file: each function with @audit.claim by trials, each
+    training call(data, out) by replay. "all": every private method.
 
-    A pass names the faults that this number of trials would have found, and with what probability. If the trials could
-    not have found noise too small by a fifth, the verdict is "inconclusive". Exit status 1 for "fail" only; 3 if the
-    audit stopped before its end (a time limit, a process that died).
+    Exit status 1 if the verdict is "fail", 3 if an audit stopped before its end. A pass is no proof: each row says the
+    smallest fault that it would have found (docs/audit.md).
 
-    Example: dpfed audit upload fed-smp-randk --trials 3000
+    Example: dpfed audit fed-smp-randk
 
     Parameters
     ----------
-    method
-        A private method (`dpfed methods`) in a small setting: d = 610, four clients, delta = 1e-5. All four take part
-        in each trial; with --set federation.sampling=fixed (or poisson), two are drawn per trial.
-    noise_multiplier
-        Gaussian noise over the clip norm; default 1. The noise of Bernoulli samples is set by --set privacy.epsilon=...
-    trials
-        Total number of rounds over all pairs of neighbouring datasets; default 6000, or the value in @claim. If every
-        upload is visible, trials are single uploads. Pairs that would get fewer than two trials are left out. For a
-        lossy encoding, up to 200 uncounted pilot trials on each dataset set the threshold of its scores.
-    confidence
-        Confidence of the test of the claim and of the lower bounds; default 0.95, or the value in @claim.
-    seed
-        Seed of all draws; default 0, or the value in @claim.
+    what
+        A run folder, ledger, TOML file, preset, method, scheme, Python file, or a function in a file of --load.
     settings
-        table.key=value on top of the method's private preset; may be given again.
-    out
-        A folder for report.html, audit.png and audit.json.
-    every
-        Audit every private method, and print one line for each.
+        table.key=value on top of a configuration; option=value of a scheme; key=value of a function's audit, such as
+        trials=20000; confidence=0.99 for a run; replay.rounds, replay.pairs, replay.processes, replay.engine.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
-    epsilon
-        Epsilon claimed for a function of your own, with --delta; or --noise-multiplier, if it adds Gaussian noise.
-    delta
-        Delta at which epsilon is claimed; default 1e-5.
-    adjacency
-        Adjacency of the claim: add-remove, zero-out or replace-one; default: the value in @claim, or
-        add-remove.
-    clip_norm
-        Clip norm that the function enforces on a client's update; default 1.
-    clients
-        Number of updates passed to the function; default 4.
-    dimension
-        Dimension of an update; default 32.
-    time_limit
-        Time limit in seconds for all calls of the function, which runs in a separate process; default 600.
+    out
+        A folder for audit.html, audit.json and figures; default: the audited run folder, if there is one.
+    seed
+        Seed of all draws.
+    effort
+        quick, normal or long: a sixth, all or ten times the trials of a function; a tenth, all or ten times the draws
+        of a round's noise; 1, 3 or 6 rounds of a replay. Of a run folder, quick reads the files alone.
+    project
+        The project ledger charged for the run (`dpfed run --ledger`): both ledgers are compared.
     json
         One JSON document on standard output.
     """
-    if every == (method is not None):
-        raise ConfigError("name one method, or give --all.")
+    return _audited(what, settings, load, out, seed, effort, project, json, None)
+
+
+def _audited(
+    what: str,
+    settings: list[str] | None,
+    load: list[Path] | None,
+    out: Path | None,
+    seed: int,
+    effort: Literal["quick", "normal", "long"],
+    project: Path | None,
+    json: bool,
+    kinds: tuple[Kind, ...] | None,
+) -> int:
     with training_extra("dpfed audit"):
-        from dpfed.audit.one_call import loaded_function, names_of_loaded_functions
-        from dpfed.audit.round.method_setting import audit_upload, audited_methods
-        from dpfed.cli.audit_function import audit_loaded_function, show_audit
-        from dpfed.report.audit import write_audit
-    if every and noise_multiplier is not None:
-        raise ConfigError("--noise-multiplier with --all: some methods have no Gaussian noise. Audit one method.")
-    load_files(load or [])
-    function = loaded_function(method) if method is not None else None
-    given: dict[str, object] = {
-        "clip_norm": clip_norm,
-        "clients": clients,
-        "dimension": dimension,
-        "time_limit": time_limit,
-    }
-    if function is not None:
-        return audit_loaded_function(
-            function,
-            epsilon=epsilon,
-            delta=delta,
-            noise_multiplier=noise_multiplier,
-            adjacency=adjacency,
-            out=out,
-            json=json,
-            setting=given | {"trials": trials, "confidence": confidence, "seed": seed},
+        from dpfed.api.audit import audits, combined
+    log = console(to_stderr=True)
+    with log.status(f"{what}: starting") as status:
+        found = audits(
+            what,
+            settings or (),
+            load=load or (),
+            seed=seed,
+            effort=effort,
+            project=project,
+            kinds=kinds,
+            progress=status.update,
         )
-    given |= {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    if wrong := [f"--{key.replace('_', '-')}" for key, value in given.items() if value is not None]:
-        raise ConfigError(
-            f"{', '.join(wrong)}: only for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
-            "method: use --set table.key=value."
-        )
-    if load and method is not None and method not in all_methods() and names_of_loaded_functions():
-        raise ConfigError(
-            f"method={method!r}: is neither a private method (`dpfed methods`) nor in the files of --load, which have "
-            f"{', '.join(names_of_loaded_functions())}."
-        )
-    log, audits, page = console(to_stderr=True), [], None
-    for name in audited_methods() if method is None else [method]:
-        with log.status(f"{name}: starting") as status:
-            done = audit_upload(
-                name,
-                settings=settings or [],
-                noise_multiplier=noise_multiplier,
-                trials=6_000 if trials is None else trials,
-                confidence=0.95 if confidence is None else confidence,
-                seed=seed or 0,
-                progress=status.update,
-            )
-        audits.append(done)
-        if every:
-            log.print(f"{name}: {done.verdict_in_full}, {done.seconds:.0f} s")
-        if out is not None:
-            page = write_audit(done, out / name if every else out)
+    whole = combined(found, what)
+    pages = _written_pages(found, what, out)
     if json:
-        print_json({"results": [done.to_dict() for done in audits]} if every else audits[0].to_dict())
-    elif every:
-        _show_audits(audits)
+        print_json(whole.to_dict())
     else:
-        show_audit(audits[0], page)
-    return 1 if any(done.verdict == "fail" for done in audits) else 0
+        for one in found:
+            show_verdict(one.as_verdict())
+        if len(found) > 1:
+            console().print(f"{what}: {whole.verdict_in_full}")
+        for page in pages:
+            console().print(f"report: {page}")
+    return 1 if whole.verdict == "fail" else 0
 
 
-def _show_audits(audits: list[UploadAudit]) -> None:
-    table = Table()
-    for heading in ("method", "seen", "mechanism"):
-        table.add_column(heading, no_wrap=True)
-    headings = (
-        "claimed epsilon",
-        "at least",
-        "if Gaussian",
-        "gap",
-        "trials",
-        "finds noise short by",
-        "checks",
-        "seconds",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
-    for done in audits:
-        table.add_row(
-            done.method,
-            done.claim.visible_output,
-            str(done.claim.mechanism.to_dict()["kind"]),
-            upwards(done.claim.epsilon),
-            downwards(done.lower_bound),
-            downwards(done.lower_bound_if_gaussian),
-            f"{done.score_gap:.4f}",
-            f"{done.trials:,}",
-            "–" if done.power.noise_short is None else f"{upwards(100 * done.power.noise_short, digits=1)}%",
-            f"{sum(bool(check.passed) for check in done.checks)}/{len(done.checks)}",
-            f"{done.seconds:.0f}",
-            done.verdict_in_full,
-        )
-    console().print(table)
+def _written_pages(found: list[Audited], what: str, out: Path | None) -> list[Path]:
+    """Write the cards, into `out` or the audited run folder, and return their paths."""
+    from dpfed.report.audit import write_cards
+
+    here = Path(what)
+    folder = out or (here if (here / "config.toml").exists() else here.parent if here.suffix == ".jsonl" else None)
+    failed_replay = any(one.as_verdict().verdict == "fail" and "reproduce" in one.as_verdict().details for one in found)
+    if folder is None and not failed_replay:
+        return []
+    try:
+        if folder is None:
+            return [_kept_replay(found, Path(f"replay-{here.stem}.json"))]
+        return write_cards(found, folder)
+    except (RunError, OSError) as error:  # the audit is complete: its outcome does not depend on these pages
+        console(to_stderr=True).print(f"No report was written: {error}")
+        return []
+
+
+def _kept_replay(found: list[Audited], path: Path) -> Path:
+    """Write the file by which a failed replay can be run again, and return its path."""
+    from dpfed.report.audit import write_json
+
+    write_json(next(one for one in map(_verdict, found) if "reproduce" in one.details), path)
+    return path
+
+
+def _verdict(one: Audited) -> Verdict:
+    return one.as_verdict()
+
+
+def show_verdict(found: Verdict) -> None:
+    """Print a verdict: its reasons, the table of checks, the pairs, and what was not tested."""
+    out = console()
+    out.print(f"{found.audited}: {found.verdict_in_full}. {found.text}")
+    if found.claimed_epsilon is not None and "claim" in found.details:
+        out.print(f"claimed epsilon {upwards(found.claimed_epsilon)}: {found.details['claim']}")
+    if found.checks:
+        table = Table()
+        for heading in ("check", "holds", "detail", "would find"):
+            table.add_column(heading, overflow="fold")
+        for one in failed_checks_first(found.checks):
+            table.add_row(one.name, _HOLDS[one.passed], one.detail, one.would_find or "cannot fail")
+        out.print(table)
+    if found.pairs:
+        headings = list(found.pairs[0].cells)
+        table = Table()
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for pair in found.pairs:
+            table.add_row(*(pair.cells.get(heading, "–") for heading in headings))
+        out.print(table)
+    if found.skipped_files:
+        out.print(f"files not compared: {'; '.join(found.skipped_files)}")
+    if found.not_tested:
+        out.print(f"not tested: {'; '.join(found.not_tested)}")
+
+
+def _old_name(name: Kind, now: str) -> Callable[..., int]:
+    """Return the command of 0.3 of this name, which calls the one command with its audits only."""
+
+    def command(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+        print(f"`dpfed audit {name}` is an old name, until version 0.5; it is now `{now}`.", file=sys.stderr)
+        _, bound, _ = audit.parse_args(_new_words(words), exit_on_error=False, print_error=False)
+        given: dict[str, Any] = {each: bound.arguments.get(each, _DEFAULTS.get(each)) for each in _ARGUMENTS}
+        return _audited(**given, kinds=(name,))
+
+    command.__doc__ = f"Old name of `{now}`, until version 0.5."
+    return command
+
+
+_ARGUMENTS = ("what", "settings", "load", "out", "seed", "effort", "project", "json")
+_DEFAULTS = {"seed": 0, "effort": "normal", "json": False}
+
+
+def _new_words(words: tuple[str, ...]) -> list[str]:
+    """Return the arguments of an old command, with its options as settings."""
+    found: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.removeprefix("--").partition("=")
+        if word == "--all":
+            found.insert(0, "all")
+        elif word.startswith("--") and option in (*_OLD_OPTIONS, *_OLD_REPLAY_OPTIONS):
+            table = "replay." if option in _OLD_REPLAY_OPTIONS else ""
+            given = value if equals else rest.pop(0) if rest else ""
+            found += ["--set", f"{table}{option.replace('-', '_')}={given}"]
+        else:
+            found.append(word)
+    return found
+
+
+def _moved(name: str, now: str) -> Callable[..., int]:
+    def command(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+        raise ConfigError(f"`dpfed audit {name}` has moved to the project's experiments: {now}.")
+
+    command.__doc__ = f"Moved: {now}."
+    return command
+
+
+for _name, _now in _OLD_NAMES.items():
+    audit.command(_old_name(_name, _now), name=_name, show=False)  # type: ignore[arg-type]
+for _name, _now in _MOVED.items():
+    audit.command(_moved(_name, _now), name=_name, show=False)

@@ -245,7 +245,7 @@ aggregation.kind."""
 
 
 class AuditTable(Table):
-    """Canaries for `dpfed audit run`."""
+    """Canaries for `dpfed audit FOLDER`."""
 
     canaries: Canaries = 0
     """Number of simulated clients, each put into one round by a fair coin flip, for a lower bound on epsilon."""

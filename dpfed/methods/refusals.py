@@ -186,7 +186,7 @@ def _unit_messages(config: Config) -> Iterator[str]:
         yield (
             "audit.canaries: the audit searches for them in a private sum, and this run has none. Set [privacy] with "
             "release 'sum', or audit "
-            "single uploads with `dpfed audit upload`."
+            "single uploads with `dpfed audit METHOD`."
         )
 
 

@@ -47,9 +47,7 @@ class ReplayRecord:
         try:
             values = json_object(read_text(path, at_most=LARGEST_DOCUMENT), str(path))
         except (OSError, ValueError) as error:
-            raise Unavailable(
-                f"{path}: cannot be read ({error}). Repeat the audit: `dpfed audit replay {folder}`."
-            ) from None
+            raise Unavailable(f"{path}: cannot be read ({error}). Repeat the audit: `dpfed audit {folder}`.") from None
         found = validated_record(cls, values, str(path))
         if found.verdict not in ("pass", "fail", "inconclusive"):
             raise InvalidRecord(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
@@ -70,5 +68,5 @@ def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
     except (InvalidRecord, Unavailable) as reason:
         return str(reason)
     if found is None:
-        return "no replay audit of this configuration is recorded: `dpfed audit replay` makes one of this folder"
+        return "no replay audit of this configuration is recorded: `dpfed audit` makes one of this folder"
     return found.verdict_text

@@ -1,117 +1,119 @@
-"""Files report.html, audit.png and audit.json of an audit by trials of a method's round or of a user's function."""
+"""Files audit.html, audit.json and figures of an audit: one card for every kind of audit."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from accounting.compose.readings import tradeoff
-from accounting.rounding import downwards, upwards
-from dpfed.audit.outcome import AnyAudit, PairTest
-from dpfed.audit.round.claims import Claim
+from accounting.errors import AccountingError
+from accounting.rounding import upwards
+from dpfed.audit.evidence.cohort_distribution import size_distribution
+from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
+from dpfed.audit.functions.outcome import FunctionAudit, PairTest
+from dpfed.audit.run import RunAudit
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.verdict import FALSE_ALARM, failed_checks_first, names_of_failed_checks
-from dpfed.errors import RunError
-from dpfed.report.figures.audit import ObservedErrors, plot_audit
+from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_checks
+from dpfed.errors import DpfedError, RunError
+from dpfed.records.replays import REPLAY_RECORD
+from dpfed.report.figures.audit import ObservedErrors, plot_trials
+from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put
 
 _FARTHEST = 50.0
-_UNNAMED_SCORES = ("filter", "direction")
+_UNNAMED_SCORES = ("direction",)
 """Scores whose names the figure omits."""
+_HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell", "unknown")}
+_COLOURS = {"pass": "pass", "fail": "fail"}
 
 
-def write_audit(audit: AnyAudit, folder: Path) -> Path:
-    """Write report.html, audit.png and audit.json into the folder and return the path of the page.
+class Audited(Protocol):
+    """Outcome of one audit, which has a verdict."""
 
-    Files of a run or of a different claim are kept: the new names are then report-2.html, audit-2.png, audit-2.json.
-    RunError if the files cannot be written."""
-    subject = f"audit upload {audit.method}: {_claim_text(audit)}"
+    def as_verdict(self) -> Verdict: ...
+
+
+def write_cards(found: Sequence[Audited], folder: Path) -> list[Path]:
+    """Write a card for each audit into the folder, its figure and its JSON document; return the paths of the pages.
+
+    Files of another audit are kept: the new names are then audit-2.html and so on. A replay of a run folder also
+    becomes its audit-replay.json, which reports read. RunError if the files cannot be written."""
+    return [_written_card(one, folder) for one in found]
+
+
+def write_json(found: Verdict, path: Path) -> None:
+    """Write the JSON document of a verdict."""
+    put(path, json.dumps(found.to_dict(), indent=2, allow_nan=False).encode())
+
+
+def _written_card(one: Audited, folder: Path) -> Path:
+    found = one.as_verdict()
+    subject = _subject(one, found, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        page, plot, record = free_paths(folder, "report.html", "audit.png", "audit.json", subject=subject)
-        put(record, json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
-        put(page, _audit_page(audit, _draw_figure(audit, plot), subject).encode())
+        page, plot, record = free_paths(folder, "audit.html", "audit.png", "audit.json", subject=subject)
+        if "reproduce" in found.details:
+            record = folder / REPLAY_RECORD
+        write_json(found, record)
+        put(page, _card(found, _figure(one, plot), subject).encode())
     except OSError as error:
-        raise RunError(f"{folder}: the report cannot be written ({error.strerror}). Name another --out.") from None
-    return page
+        raise RunError(f"{folder}: cannot be written ({error.strerror}). Name another folder with --out.") from None
+    return Path(page)
 
 
-def moved_release_text(audit: AnyAudit) -> str:
-    """Return a text on the pair that moves the release most beyond its claimed sensitivity; empty if no pair does."""
-    known = [(one.moved.factor, one.pair, one.moved.epsilon) for one in audit.tests if one.moved is not None]
-    factor, pair, epsilon = max(known, key=lambda one: one[0], default=(0.0, "", None))
-    if not factor > 0:
-        return ""
-    return (
-        f"Known score distribution: the client of “{pair}” moves the release by at least {downwards(factor, digits=3)} "
-        "times the claimed sensitivity"
-        + (
-            "."
-            if epsilon is None
-            else f"; then epsilon is at least {downwards(epsilon)} if everything else is as claimed."
-        )
-    )
+def _subject(one: Audited, found: Verdict, folder: Path) -> str:
+    """Return the name of what was audited: of a run in this folder relative, else its absolute path."""
+    if not isinstance(one, RunAudit):
+        return f"audit {found.audited}, epsilon {found.claimed_epsilon}"
+    own = one.files.path.resolve() == folder.resolve()
+    return f"audit run {one.files.ledger_name if own else one.files.path.resolve() / one.files.ledger_name}"
 
 
-def _claim_text(audit: AnyAudit) -> str:
-    claim = audit.claim
-    seen = f", {_visible_part(claim.visible_output)}" if isinstance(claim, Claim) else ""
-    return f"{claim.description}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
-
-
-def _audit_page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
-    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), names_of_failed_checks(audit.checks)
-    verdict, finds = audit.as_text(), audit.power.as_text()
+def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
+    checks, failed = [], names_of_failed_checks(found.checks)
+    for one in failed_checks_first(found.checks):
+        holds, colour = _HOLDS[one.passed]
+        checks.append({"check": one, "holds": holds, "colour": colour})
     return render_page(
-        "audit_round.html" if of_round else "audit_function.html",
-        title=f"Audit of one upload: {audit.method}" if of_round else f"Audit of {audit.method}",
+        "audit.html",
+        title=f"Audit: {found.verdict_in_full}{f', {failed}' if failed else ''}",
         subject=subject,
-        audit=audit,
+        found=found,
         failed=failed,
-        checks=failed_checks_first(audit.checks),
-        verdict=verdict[:1].upper() + verdict[1:],
-        moved=moved_release_text(audit),
-        claim=_claim_text(audit),
-        errors=errors,
-        rows=[_pair_row(one, claim.is_gaussian) for one in audit.tests],
-        found=finds[:1].upper() + finds[1:],
-        delta=upwards(claim.delta),
-        confidence=f"{audit.confidence:.0%}",
-        alarm=f"{1 - audit.confidence:.0%}",
-        false_alarm=f"{FALSE_ALARM:g}",
+        name=Path(found.audited).name or found.audited,
+        colour=_COLOURS.get(found.verdict, "unknown"),
+        claimed=None if found.claimed_epsilon is None else upwards(found.claimed_epsilon),
+        delta=None if found.delta is None else upwards(found.delta),
+        group=figure,
+        checks=checks,
+        headings=list(found.pairs[0].cells) if found.pairs else [],
     )
 
 
-def _visible_part(what: str) -> str:
-    return "every upload seen" if what == "uploads" else "only the sum seen"
+def _figure(one: Audited, path: Path) -> ChartGroup | None:
+    """Write the figure of an audit that has one, and return its panels for a page."""
+    if isinstance(one, FunctionAudit):
+        return _trials_figure(one, path)
+    if isinstance(one, RunAudit):
+        return inline_svg(
+            plot_audit(_canary_scores(one), _noise_ratios(one), _cohort_sizes(one), path), files=path.name
+        )
+    return None
 
 
-def _pair_row(one: PairTest, gaussian: bool) -> dict[str, object]:
-    test = one.test
-    return {
-        "pair": one.pair,
-        "score": one.score,
-        "gap": one.gap,
-        "trials": one.trials,
-        "errors": f"{test.false_positives:,} of {test.trials0:,}, {test.false_negatives:,} of {test.trials1:,}",
-        "bound": downwards(one.lower_bound),
-        "gaussian": downwards(one.lower_bound_gdp) if gaussian else "–",
-        "rejected": one.rejected,
-    }
-
-
-def _draw_figure(audit: AnyAudit, path: Path) -> ChartGroup:
-    """Write the figure to `path` and return its panels for a page."""
+def _trials_figure(audit: FunctionAudit, path: Path) -> ChartGroup:
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, _FARTHEST) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     allowed = tradeoff(audit.claim.profile, rates)
     claimed = np.asarray(audit.claim.profile(epsilons))
     observed = [_observed_errors(one) for one in audit.tests]
-    return inline_svg(plot_audit(epsilons, claimed, rates, allowed, observed, path), files=path.name)
+    return inline_svg(plot_trials(epsilons, claimed, rates, allowed, observed, path), files=path.name)
 
 
 def _observed_errors(one: PairTest) -> ObservedErrors:
@@ -128,3 +130,39 @@ def _observed_errors(one: PairTest) -> ObservedErrors:
         fpr_upper=limits[0],
         fnr_upper=limits[1],
     )
+
+
+def _canary_scores(found: RunAudit) -> CanaryScores | None:
+    if found.canaries is None:
+        return None
+    scores, present = found.canaries.scores, found.canaries.present
+    return CanaryScores(present=scores[present], absent=scores[~present], shift=found.canaries.shift)
+
+
+def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
+    """Return each round's noise standard deviation over the charged one, with the test's limits for one round."""
+    try:
+        rounds, _ = measured_noise(found.files)
+    except (DpfedError, AccountingError):
+        return None
+    if not rounds:
+        return None
+    each = found.alpha_of_each_check / 2 / len(rounds)
+    bounds = np.sqrt([limits_of_ratio(one, alpha=each) for one in rounds])
+    return NoiseRatios(
+        rounds=[one.round for one in rounds],
+        ratios=np.sqrt([one.ratio for one in rounds]),
+        low=bounds[:, 0],
+        high=bounds[:, 1],
+    )
+
+
+def _cohort_sizes(found: RunAudit) -> CohortSizes | None:
+    try:
+        who = found.files.sampler
+        law = size_distribution(who)
+        return CohortSizes(
+            sizes=[one.cohort for one in found.files.rounds], smallest_size=law.smallest_size, mass=law.mass
+        )
+    except (DpfedError, AccountingError):
+        return None

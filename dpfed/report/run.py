@@ -156,7 +156,7 @@ def _shell_commands(folder: Path, summary: Summary, configuration: str) -> list[
     if summary.epsilon is not None:
         loads = "".join(f" --load {shlex.quote(one.path)}" for one in read_own_code(folder) if one.sha256)
         commands += [
-            f"dpfed audit run .{loads}      # recomputes epsilon and compares the charges with what ran",
+            f"dpfed audit .{loads}          # recomputes epsilon and compares the charges with what ran",
             "dpfed ledger verify ledger.jsonl       # checks that no entry was changed or removed",
         ]
     return commands

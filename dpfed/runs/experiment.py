@@ -365,5 +365,5 @@ def _with_moving_average(config: Config, rule: ServerRule) -> ServerRule:
 def _trusted_code_note(stages: Stages) -> str:
     return (
         f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
-        "private, and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
+        "private, and epsilon holds if it does what it says (`dpfed audit` with --load tests it)"
     )

@@ -1,7 +1,7 @@
 """Power and false alarms of the audits on planted faults, as Markdown tables.
 
 python experiments/audit-faults/run.py                 every fault of a round, by every layer that should find it
-python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit run`
+python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit FOLDER`
 python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each; resumes
                                                        an interrupted run
 """
@@ -30,7 +30,7 @@ DRAWN = 2_000
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--methods", action="store_true", help="audit every private method instead")
-    options.add_argument("--runs", action="store_true", help="plant faults in whole runs, for `dpfed audit run`")
+    options.add_argument("--runs", action="store_true", help="plant faults in whole runs, for `dpfed audit FOLDER`")
     options.add_argument("--seeds", type=int, default=20, help="rounds with the fault that each layer sees")
     options.add_argument("--twins", type=int, default=TWINS, help="sound rounds that each layer sees")
     options.add_argument("--only", default="", help="faults whose names contain this")

@@ -1,6 +1,6 @@
 """Audit of bugs from public trackers, planted again, and of a correct twin of each bug.
 
-python experiments/audit-field/run.py                  # every bug and its twin, by `dpfed audit upload`
+python experiments/audit-field/run.py                  # every bug and its twin, by `dpfed audit METHOD`
 python experiments/audit-field/run.py --sound 1000     # false alarms in 1,000 audits of correct code; resumable
 """
 

@@ -3,7 +3,7 @@
 python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows are found by the settings
 
 A whole sweep does not need this script: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report
-DIR`. A private run must pass `dpfed audit run`. Writes results.csv (one line per run, replacing an earlier line),
+DIR`. A private run must pass `dpfed audit FOLDER`. Writes results.csv (one line per run, replacing an earlier line),
 curves.csv and curves.png in this folder or in --out, and prints a Markdown table. The paper's epsilon is for
 Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the valid epsilon is
 recomputed from the ledger.
@@ -88,7 +88,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     line["published_best"] = published().get((line["row"], line["x"]), "")
     line["audit"] = audit_run(folder).verdict if "privacy" in config else ""
     if line["audit"] not in ("", "pass"):
-        raise SystemExit(f"{folder}: `dpfed audit run` says {line['audit']}; nothing is written.")
+        raise SystemExit(f"{folder}: `dpfed audit FOLDER` says {line['audit']}; nothing is written.")
     return line | epsilons(folder, config, line["rounds"]), metrics
 
 

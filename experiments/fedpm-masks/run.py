@@ -170,7 +170,7 @@ def run(group: str, name: str, seed: int) -> None:
         outcome = federation.run(experiment, Path(folder) / "run")
         verdict = None if experiment.privacy_target is None else audit_run(outcome.folder).verdict
         if verdict not in (None, "pass"):
-            raise SystemExit(f"{group}/{name}, seed {seed}: `dpfed audit run` says {verdict}; no line is written.")
+            raise SystemExit(f"{group}/{name}, seed {seed}: `dpfed audit FOLDER` says {verdict}; no line is written.")
         mask = outcome.folder / "model.mask.safetensors"
         from_file = accuracy_of_mask_file(mask, experiment) if mask.exists() else None
     about = {"group": group, "row": name, "seed": seed}

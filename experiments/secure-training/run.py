@@ -61,7 +61,7 @@ def run_row(name: str, seed: int) -> dict[str, Any]:
         outcome = federation.run(build(config), Path(folder) / "run")
         verdict = audit_run(outcome.folder).verdict
     if verdict != "pass":
-        raise SystemExit(f"{name}, seed {seed}: `dpfed audit run` says {verdict}; no line is written.")
+        raise SystemExit(f"{name}, seed {seed}: `dpfed audit FOLDER` says {verdict}; no line is written.")
     return {"row": name, "seed": seed, **{key: outcome.summary[key] for key in FIELDS[2:-1]}, "audit": verdict}
 
 

@@ -27,7 +27,7 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
 from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.whole_scores import WholeScores
+from dpfed.audit.statistics.whole_scores import factor_bound
 from dpfed.audit.verdict import Finding
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import CanaryLine
@@ -45,7 +45,6 @@ _SHARED = 2.0
 Canaries i and j of one round both have the term <z_i, z_j> in their scores, which counts twice in that variance.
 """
 
-_OF_ROWS = WholeScores.linear(1.0)
 """Moments of whole scores: the mean score of a present canary exceeds that of an absent one by 1 bounded row."""
 
 
@@ -133,9 +132,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     shift = float(np.median(shifts))
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)
-    moved, surely = (
-        _OF_ROWS.factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels
-    )
+    moved, surely = (factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
     cut = thresholds.gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
     law = score_distribution.scores_of_all_clients(shift)
     region = RejectionRegion.of_one_threshold(

@@ -50,14 +50,20 @@ _COINS = 1 << 31
 
 
 def sizes_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Check cohort sizes against the sampler.
+    """Check the recorded cohort sizes by `sizes_finding`; None if the sizes of skipped rounds are not recorded."""
+    if files.unrecorded_cohorts:
+        return None, f"the cohorts of {files.unrecorded_cohorts} skipped rounds are not recorded."
+    return sizes_finding(files.sampler, [one.cohort for one in files.rounds], alpha)
+
+
+def sizes_finding(who: Sampler, sizes: list[int], alpha: float) -> Finding:
+    """Check cohort sizes, of drawn or of recorded rounds, against their sampler.
 
     For fixed-size and full participation all sizes must be equal to the expected one. For Poisson sampling there are
     exact two-sided tests, at alpha / 3 each, of the mean, of the mean distance from the expected size, and of the
     number of empty cohorts. They find, within a few rounds, cohorts of a fixed size that are accounted as Poisson, and
     samplers that replace empty cohorts, if empty ones are expected.
     """
-    who, sizes = files.sampler, [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
     if isinstance(who.law, Schedule):

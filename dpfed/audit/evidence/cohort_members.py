@@ -46,32 +46,40 @@ Ids = Ints
 
 
 def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Check the members of cohorts against the configured sampler.
-
-    Claim: cohorts of that sampler fail with probability at most alpha. A third of alpha each is for overlaps with the
-    five cohorts before, for the number of rounds of each client, and for repeated cohorts.
-    """
-    seen = RecordedCohorts(clients=files.config.federation.clients)
-    cohorts: list[Ints] = []
+    """Check the recorded members of cohorts by `members_finding`; None if those of skipped rounds are not recorded."""
+    if files.unrecorded_cohorts:
+        return None, f"the cohorts of {files.unrecorded_cohorts} skipped rounds are not recorded."
+    clients = files.config.federation.clients
     if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
-        return True, f"all {seen.clients} clients in every round."
+        return True, f"all {clients} clients in every round."
+    cohorts = []
     for one, ids in cohorts_by_round(files):
         if len(ids) != one.cohort:
             return False, f"round {one.round}: {one.cohort} clients were drawn, but {len(ids)} are listed."
-        if len(ids) and (int(np.diff(ids).min(initial=1)) < 1 or int(ids[-1]) >= seen.clients):
-            return (
-                False,
-                f"round {one.round}: the cohort has a client twice, or an id that is none of the {seen.clients}.",
-            )
-        seen.add_cohort(one.round, ids)
-        cohorts.append(ids)
+        cohorts.append((one.round, ids))
+    if files.sampler.law.probability >= 1 and not isinstance(files.sampler.law, Schedule):
+        return False, f"all {clients} clients take part in every round, but cohorts list fewer."
+    return members_finding(files.sampler.law, clients, cohorts, alpha=alpha, ids=files.client_ids)
+
+
+def members_finding(
+    law: object, clients: int, cohorts: Sequence[tuple[int, Ids]], *, alpha: float, ids: ClientIds | None = None
+) -> Finding:
+    """Check the members of cohorts, of drawn or of recorded rounds, against their sampling.
+
+    cohorts: (number of the round, sorted client numbers) of consecutive rounds.
+    Claim: cohorts of that sampling fail with probability at most alpha. A third of alpha each is for overlaps with the
+    five cohorts before, for the number of rounds of each client, and for repeated cohorts.
+    """
+    seen = RecordedCohorts(clients=clients)
+    for number, drawn in cohorts:
+        if len(drawn) and (int(np.diff(drawn).min(initial=1)) < 1 or int(drawn[-1]) >= clients):
+            return False, f"round {number}: the cohort has a client twice, or an id that is none of the {clients}."
+        seen.add_cohort(number, drawn)
     if not seen.sizes:
         return None, "there are no rounds."
-    law = files.sampler.law
     if isinstance(law, Schedule):
-        return cohorts_follow_schedule(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
-    if files.sampler.law.probability >= 1:
-        return False, f"all {seen.clients} clients take part in every round, but cohorts list fewer."
+        return cohorts_follow_schedule(law, [drawn for _, drawn in cohorts], clients, alpha=alpha, ids=ids)
     return seen.finding(alpha)
 
 

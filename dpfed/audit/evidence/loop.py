@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
 
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
@@ -25,6 +28,7 @@ from dpfed.runs.client_level.book import client_ids_file, diagnostics_file
 from dpfed.runs.client_level.plan import config_of
 
 _SAME = 1e-9
+_MOST_RANKED, _PERMUTATIONS = 60, 100_000
 
 
 class LoopFiles(RunFiles):
@@ -109,7 +113,30 @@ class LoopFiles(RunFiles):
 
     @cached_property
     def results(self) -> tuple[RoundRecord, ...]:
-        return self.rounds
+        return tuple(one for one in self.rounds if one.has_result)
+
+    @property
+    def opened_rounds(self) -> tuple[RoundRecord, ...]:
+        """Rounds that the loop did not skip."""
+        skipped = set(self.skipped)
+        return tuple(one for one in self.rounds if one.round not in skipped)
+
+    @property
+    def unrecorded_cohorts(self) -> int:
+        return len(set(self.skipped) - {one.round for one in self.rounds})
+
+    @property
+    def has_skipped(self) -> bool:
+        """True if the ledger can be read and has skipped rounds."""
+        try:
+            return bool(self.skipped)
+        except Unavailable:
+            return False
+
+    @property
+    def skipped(self) -> list[int]:
+        """Numbers of the rounds that the loop skipped without a release."""
+        return [number for number, some in self.entries.items() if isinstance(some[0], Aborted)]
 
 
 def ledger_of_loop(path: Path) -> Path | None:
@@ -166,10 +193,10 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
         ],
         "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
-    skipped = [number for number, some in entries.items() if isinstance(some[0], Aborted)]
+    skipped = files.skipped
     known: set[int] = set()
     if (files.path / files.diagnostics_name).exists():
-        known = {one.round for one in files.rounds}
+        known = {one.round for one in files.results}
         problems["was released without a charge"] = sorted(known - entries.keys())
         problems["was released, although the ledger says that it was skipped"] = sorted(known & set(skipped))
     found = [f"{rounds_text(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
@@ -178,6 +205,53 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
     lost = len(entries) - len(skipped) - len(known) if known else 0
     words = f"{len(entries)} rounds, each with one line; {len(skipped)} of them were skipped and released nothing"
     return True, words + (f"; {lost} charged rounds have no diagnostics: they were interrupted." if lost else ".")
+
+
+def skipping_ignores_the_cohort(files: LoopFiles, *, alpha: float) -> Finding:
+    """Test whether skipped rounds have larger or smaller cohorts than released ones, by the exact rank-sum test.
+
+    If skipping does not depend on who was drawn, every choice of the skipped rounds is equally likely given the sizes;
+    such a loop fails with probability at most alpha.
+    """
+    skipped = set(files.skipped)
+    sizes = {one.round: one.cohort for one in files.rounds}
+    if not skipped <= sizes.keys():
+        return None, f"{len(skipped)} rounds were skipped, and the sizes of their cohorts are not recorded."
+    left_out = [size for number, size in sizes.items() if number in skipped]
+    released = [size for number, size in sizes.items() if number not in skipped]
+    if not released:
+        return None, f"all of {len(skipped)} rounds were skipped."
+    p = min(1.0, rank_sum_p_value(left_out, released))
+    words = (
+        f"{len(left_out)} skipped rounds of {sum(left_out) / len(left_out):.1f} clients, {len(released)} released ones "
+        f"of {sum(released) / len(released):.1f} (p = {p:.2g})"
+    )
+    if p < alpha:
+        return False, f"{words}: the loop skips rounds by the size of their cohort, which no epsilon covers."
+    if 2 / math.comb(len(sizes), len(skipped)) >= alpha:
+        return None, f"{words}; too few rounds to tell whether skipping depends on the cohort."
+    return True, f"{words}, as if skipping did not depend on the cohort."
+
+
+def rank_sum_p_value(one: Sequence[int], other: Sequence[int]) -> float:
+    """Return the exact two-sided p-value of the rank sum of `one` among all values, by counting choices of ranks.
+
+    Ties have their mean rank. With more than 60 values, 100,000 seeded choices are drawn in place of all.
+    """
+    values = np.concatenate([one, other])
+    ranks = np.rint(2 * rankdata(values)).astype(int)  # twice the rank is whole
+    observed, count = int(ranks[: len(one)].sum()), len(one)
+    if len(values) > _MOST_RANKED:
+        rng = np.random.default_rng(0)
+        drawn = np.array([ranks[rng.permutation(len(ranks))[:count]].sum() for _ in range(_PERMUTATIONS)])
+        tails = ((drawn <= observed).sum() + 1, (drawn >= observed).sum() + 1)
+        return float(2 * min(tails) / (_PERMUTATIONS + 1))
+    ways = np.zeros((count + 1, int(ranks.sum()) + 1))
+    ways[0, 0] = 1.0
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, : ways.shape[1] - rank].copy()
+    law = ways[count] / ways[count].sum()
+    return float(2 * min(law[: observed + 1].sum(), law[observed:].sum()))
 
 
 def ledger_follows_the_plan(files: LoopFiles) -> Finding:

@@ -73,7 +73,7 @@ def _tail_test(found: Sequence[MeasuredNoise], alpha: float) -> tuple[bool, str]
     too_small = math.exp(entries * math.log1p(-min(beyond, 1 - 1e-16)))
     too_large = -math.expm1(entries * math.log1p(-min(reached, 1 - 1e-16)))
     farthest = max((one.noise.largest or 0.0) / _noise_std(one.charged, one.noise.draws) for one in found)
-    clamp = _clamp_that_is_found(entries, alpha / 2)
+    clamp = clamp_that_is_found(entries, alpha / 2)
     words = (
         f"the largest of {entries:,} draws is {farthest:.2f} standard deviations (p-value of so small a value: "
         f"{too_small:.2g}, of so large a value: {too_large:.2g}); noise clamped at {clamp:.2f} would be found."
@@ -154,7 +154,7 @@ def _noise_std(charged: ChargedNoise, draws: int) -> float:
     return math.sqrt(charged.share_variance * draws)
 
 
-def _clamp_that_is_found(entries: int, alpha: float) -> float:
+def clamp_that_is_found(entries: int, alpha: float) -> float:
     """Return x, in standard deviations, with (1 - P(|X| > x))^entries = alpha for a Gaussian X."""
     beyond = -math.expm1(math.log(alpha) / entries)
     return float(-ndtri(beyond / 2))

@@ -18,16 +18,18 @@ from dpfed.audit.evidence.mask_evidence import coordinates_follow_public_data
 from dpfed.audit.evidence.noise_shape import noise_is_shaped_as_charged
 from dpfed.audit.evidence.rounds_evidence import files_agree_on_rounds, project_ledger_agrees
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.summary_evidence import summary_values_follow
+from dpfed.audit.evidence.summary_evidence import metrics_agree, summary_values_follow
+from dpfed.audit.evidence.would_find import would_find
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method_specification
 from dpfed.runs.certificate import requests_certificate
 
-STATISTICAL = 7
+STATISTICAL = 8
 """Number of statistical checks, which share the error probability equally, even if some are not made.
 
-They test variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of counts, and canaries.
+They test variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of counts, skipped rounds,
+and canaries.
 """
 
 Files = TypeVar("Files", bound=RunFiles)
@@ -60,7 +62,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         checks += [check("coordinates are chosen by public data", partial(coordinates_follow_public_data, files))]
     if files.has_canaries:
         checks += [check("canaries follow the seed", partial(canaries_follow_seed, files))]
-    return checks
+    return [replace(one, would_find=would_find(one.name, files, alpha)) for one in checks]
 
 
 def checks_of_claims(files: RunFiles) -> list[Check]:
@@ -76,7 +78,11 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
     *checks, follows = _make_checks(_OF_LOOPS, files)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
     checks += _make_checks(_release_checks(alpha), files)
-    return checks + (_make_checks(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else [])
+    if files.has_skipped:
+        skips = partial(loop.skipping_ignores_the_cohort, files, alpha=alpha)
+        checks.append(replace(check("skipping does not depend on the cohort", skips), decides=False))
+    checks += _make_checks(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else []
+    return [replace(one, would_find=would_find(one.name, files, alpha)) for one in checks]
 
 
 def _make_checks(table: Table[Files], files: Files) -> list[Check]:
@@ -117,6 +123,7 @@ _OF_CLAIMS: Table[RunFiles] = {
     "all files are of one run": origin_evidence.files_belong_to_one_run,
     "model is the run's": origin_evidence.model_belongs_to_run,
     "other summary values follow": summary_values_follow,
+    "metrics agree with other files": metrics_agree,
 }
 _OF_LOOPS: Table[LoopFiles] = {
     "ledger is intact": conformance.ledger_is_intact,

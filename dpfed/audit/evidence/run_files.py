@@ -87,6 +87,14 @@ class RunFiles:
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be rebuilt here ({error}).") from None
 
+    @property
+    def can_be_built(self) -> bool:
+        """True if the run's data and code are here, so that its experiment can be built again."""
+        try:
+            return self.experiment is not None
+        except Unavailable:
+            return False
+
     @cached_property
     def client_ids(self) -> ClientIds | None:
         """Client ids of client_ids.json, which determine lanes or turns; None if clients' numbers determine them."""
@@ -241,6 +249,16 @@ class RunFiles:
     def results(self) -> tuple[RoundRecord, ...]:
         """Rounds that ended with a result."""
         return tuple(one for one in self.rounds if one.has_result)
+
+    @property
+    def opened_rounds(self) -> tuple[RoundRecord, ...]:
+        """Rounds in which uploads were requested: all rounds of a run."""
+        return self.rounds
+
+    @property
+    def unrecorded_cohorts(self) -> int:
+        """Number of drawn cohorts of which diagnostics.jsonl has no line; a run records all of them."""
+        return 0
 
     @property
     def has_canaries(self) -> bool:

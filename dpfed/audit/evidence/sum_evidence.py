@@ -18,7 +18,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     """Check that no summed row was longer than the clip norm, on which the charge of every release relies."""
     if files.config.privacy is None:
         return True, "the unit is a record: gradients are clipped inside the clients, which these files do not show."
-    norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
+    norms = {one.round: one.largest_norm for one in files.opened_rounds if one.largest_norm is not None}
     over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
     if over:
         return (
@@ -32,12 +32,12 @@ def rows_are_bounded(files: RunFiles) -> Finding:
             f"{rounds_text(list(added))}: a row with a norm of {times:.6g} times the bound (round {number}) was "
             "added to the sum without a clip."
         )
-    unknown = [one.round for one in files.rounds if one.largest_norm is None or one.longest_added is None]
+    unknown = [one.round for one in files.opened_rounds if one.largest_norm is None or one.longest_added is None]
     if unknown:
         return None, f"{rounds_text(unknown)}: diagnostics.jsonl does not state the norms of the summed rows."
     return True, (
-        f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; "
-        "no row exceeds its bound when it is added to the sum."
+        f"the longest row of {len(files.opened_rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip "
+        "norm; no row exceeds its bound when it is added to the sum."
     )
 
 
@@ -69,7 +69,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
 
 def uploads_are_as_accounted(files: RunFiles) -> Finding:
     """Check that no cohort exceeds the cap, sums are padded if required, and every charged noise share has arrived."""
-    for one in files.rounds:
+    for one in files.opened_rounds:
         problem = _participants_problem(files, one)
         if problem is None and one.has_result:
             problem = _shares_problem(files, one)

@@ -6,6 +6,7 @@ listed as not checked.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -66,10 +67,58 @@ def summary_values_follow(files: RunFiles) -> Finding:
     return True, f"{', '.join(expected) or 'no value'}: equal to the recomputed values.{words}"
 
 
+def metrics_agree(files: RunFiles) -> Finding:
+    """Check that metrics.jsonl agrees with the summary, the checkpoint and the diagnostics.
+
+    The last line must have the summary's scores and the checkpoint's clip norm. The uplink must grow in
+    proportion to the rounds, or as the diagnostics state. Epsilon must not fall, and a fixed clip norm must not change.
+    """
+    lines, summary, problems = files.published_rounds, files.summary, []
+    if not lines:
+        return None, "metrics.jsonl: has no rounds."
+    last, total = lines[-1], summary.uplink_megabytes_total or 0.0
+    scores = {key: score for key, score in last.scores.items() if score is not None}  # the last round is evaluated
+    stated: dict[str, object] = {**{key: summary.scores.get(key) for key in scores}, "uplink_megabytes": total}
+    found: dict[str, object] = {**scores, "uplink_megabytes": last.uplink_megabytes}
+    norm = None if last.clip_norm is None else files.checkpoint.clip_norm
+    stated, found = stated | {"clip_norm": norm}, found | {"clip_norm": last.clip_norm}
+    problems += [
+        f"the last line states {key} {found[key]!r}, other files {stated[key]!r}"
+        for key in found
+        if not _is_near(found[key], stated[key], (_EXACT, 0.0))
+    ]
+    sent = 0
+    for number, (line, seen) in enumerate(zip(lines, files.rounds, strict=True), 1):
+        sent += seen.uplink_bytes or 0
+        even = total * number / len(lines)
+        if not any(_is_near(line.uplink_megabytes, due, (_EXACT, 0.0)) for due in (even, sent / 1e6)):
+            problems.append(f"round {number} states uplink_megabytes {line.uplink_megabytes!r}, {even:g} were sent")
+    epsilons = [line.epsilon for line in lines if line.epsilon is not None]
+    if any(after < before * (1 - _EXACT) for before, after in itertools.pairwise(epsilons)):
+        problems.append("epsilon falls from one round to the next")
+    if (files.config.privacy is None or files.config.privacy.adaptive is None) and len(
+        {line.clip_norm for line in lines}
+    ) > 1:
+        problems.append("the clip norm changes, although it is fixed")
+    accuracies = [*(line.test_accuracy for line in lines), summary.test_accuracy]
+    best = max((one for one in accuracies if one is not None), default=None)
+    if not _is_near(best, summary.best_test_accuracy, (_EXACT, 0.0)) and summary.best_test_accuracy is not None:
+        problems.append(f"the best accuracy is {best!r}, summary.json states {summary.best_test_accuracy!r}")
+    if problems:
+        return False, f"metrics.jsonl: {'; '.join(problems[:3])}."
+    return (
+        True,
+        f"the last of {len(lines)} lines agrees with summary and checkpoint, the uplink of every line with them.",
+    )
+
+
 def unchecked_keys(files: RunFiles) -> tuple[str, ...]:
-    """Return the keys of summary.json that no check has compared with other files."""
+    """Return the keys of summary.json that no check has compared with other files, and those of metrics.jsonl."""
     try:
-        return tuple(sorted(files.summary.to_dict().keys() - files.compared_keys))
+        earlier = (
+            ("metrics.jsonl: scores and epsilon before the last round",) if len(files.published_rounds) > 1 else ()
+        )
+        return (*sorted(files.summary.to_dict().keys() - files.compared_keys), *earlier)
     except DpfedError:
         return ()
 

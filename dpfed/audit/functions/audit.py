@@ -16,12 +16,12 @@ from accounting.arrays import Floats
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, largest_gap_ratio
 from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
+from dpfed.audit.functions.outcome import FunctionAudit, PairTest
 from dpfed.audit.functions.outputs import CallTrials, FunctionCaller, output_table_with_codes
 from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
 from dpfed.audit.functions.power import EpsilonFound, epsilon_found
 from dpfed.audit.functions.process import FunctionProcess
 from dpfed.audit.functions.worlds import Worlds, pair_with_nan, pairs_of_updates
-from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
 from dpfed.audit.trials import Progress, TrialShare, split_trials
 from dpfed.audit.verdict import Check
@@ -36,17 +36,12 @@ _OF_EXACT = 0.02
 _OF_EVENTS = 0.25
 """Part of the error probability for the test of events, if a pilot found events."""
 
-NEEDED_SEPARATION = 0.9
-"""Part of the claimed separation that the estimated separation of a pair must reach for a pass."""
-
 _NEARLY = 0.9
 """Part of the largest separation in a pilot; the first pair with a separation above this part is the best pair."""
 
 _BEYOND_CHANCE = 1.5
 _CUT = 1e6
 _ROUNDING = 1e-9
-
-FunctionAudit = Audit[FunctionClaim, EpsilonFound]
 
 
 class PilotedPair(NamedTuple):
@@ -170,7 +165,7 @@ def audit_calls(
     tried = {share.pair.pair.name for share in shares}
     power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
     known = claim.is_gaussian or claim.drawn_cohort is not None
-    return Audit(
+    return FunctionAudit(
         method=name,
         claim=claim,
         confidence=confidence,
@@ -179,7 +174,6 @@ def audit_calls(
         tests=tuple(tests),
         checks=(*([moved] if moved else []), *_checks_beside_scores(trial, pilots, pairs[0] if of_updates else None)),
         power=power,
-        needed_gap=NEEDED_SEPARATION,
         largest_plausible_gap=_BEYOND_CHANCE * largest_gap_ratio(claim.mu) if claim.is_gaussian else math.inf,
         advice="Give more trials." if known else "Give more trials, or claim a mechanism.",
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
@@ -253,7 +247,8 @@ def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: World
     found = []
     if any(one.shows_seed for one in pilots):
         words = "the noise follows the seed, and the seed is in the output, so that a reader can subtract the noise."
-        found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
+        name = "the seed of the noise is in the output"
+        found.append(Check(name=name, passed=False, detail=words, would_find="the seed, among the outputs"))
     if trial.raised:
         words = (
             f"raised in {len(trial.raised):,} of {sum(trial.calls_per_chunk):,} calls, for example: {trial.raised[0]}"
@@ -271,9 +266,9 @@ def _not_a_number_check(trial: CallTrials, pair: Worlds) -> Check:
     name = "not a number"
     rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.draw_seeds(20))
     if all(row.raised for row in rows):
-        return Check(name=name, passed=True, detail="an update that is not finite is refused.")
+        return Check(name=name, passed=None, detail="an update that is not finite is refused.", decides=False)
     if not any(np.isnan(row.numbers).any() for row in rows):
-        return Check(name=name, passed=True, detail="an update with NaN leaves no NaN in the output.")
+        return Check(name=name, passed=None, detail="an update with NaN leaves no NaN in the output.", decides=False)
     return Check(
         name=name,
         passed=None,

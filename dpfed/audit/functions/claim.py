@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,6 +130,24 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         f"claim={claim!r}: must be (epsilon, delta), a mechanism such as accounting.Gaussian(noise_multiplier=1.0, "
         "adjacency='add-remove'), an accounting.Guarantee, or a function from epsilons to deltas."
     )
+
+
+def overridden_claim(beside: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings `given`, with the claim that their epsilon, delta, noise_multiplier or adjacency state.
+
+    beside: settings of `@claim` on the function, which these override.
+    """
+    found = dict(given)
+    epsilon, multiplier = found.pop("epsilon", None), found.pop("noise_multiplier", None)
+    adjacency = found.get("adjacency")
+    if adjacency is None and (multiplier is not None or epsilon is not None) and "claim" in beside:
+        adjacency = found["adjacency"] = str(claim_of(beside["claim"], adjacency=beside.get("adjacency")).adjacency)
+    if multiplier is not None:
+        found["claim"] = Gaussian(noise_multiplier=multiplier, adjacency=Adjacency.of(adjacency or "add-remove"))
+    elif epsilon is not None:
+        found["delta"] = found.get("delta") or beside.get("delta") or 1e-5
+        found["claim"] = (epsilon, found["delta"])
+    return found
 
 
 def point_profile(epsilon: float, delta: float) -> PrivacyProfile:

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from accounting.arrays import Floats
 from dpfed.audit.functions.claim import FunctionClaim
-from dpfed.audit.outcome import PairTest
+from dpfed.audit.functions.outcome import PairTest
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
 from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts

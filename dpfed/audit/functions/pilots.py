@@ -101,6 +101,7 @@ def exact_distance(
         f"({pair.name}), always differ by "
         f"an equal distance: at least {downwards(seen)} standard deviations of the noise, but the claim allows "
         f"{upwards(limit)}.",
+        would_find="a client that moves the output farther than the claim allows, by any factor above 1.1",
     )
 
 

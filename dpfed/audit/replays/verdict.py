@@ -10,6 +10,7 @@ from typing import Any, Literal
 from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
 from dpfed.audit.replays.replay_run import Difference, RunFindings
+from dpfed.audit.verdict import Check, PairRow, Verdict
 from dpfed.audit.verdict import Outcome as VerdictWord
 from dpfed.records.replays import configuration_fingerprint
 
@@ -49,6 +50,19 @@ class PairResult:
         if self.outcome == "nothing tested":
             return "none of these clients took part in the replayed rounds"
         return self.findings.error
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """Row of the pair in a table."""
+        seen = self.findings
+        return {
+            "pair": self.pair.words,
+            "outcome": self.outcome,
+            "values": f"{seen.values:,}",
+            "rows": f"{seen.rows:,}",
+            "used": "–" if not seen.largest_used_part else f"{seen.largest_used_part:.0%}",
+            "seconds": f"{seen.seconds:.1f}",
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the pair."""
@@ -121,6 +135,27 @@ class ReplayAudit:
         )
 
     in_words = as_text  # its name up to version 0.3
+
+    def as_verdict(self) -> Verdict:
+        """Return the record of this audit."""
+        document = self.to_dict()
+        replayed = Check(
+            name="replay",
+            passed={"pass": True, "fail": False}.get(self.verdict),
+            detail=f"{len(self.pairs)} pairs of neighbours",
+            would_find="a bit outside the mechanisms that depends on a client, or a row beyond its bound",
+        )
+        return Verdict(
+            audited=self.name or "call",
+            verdict=self.verdict,
+            text=self.as_text(),
+            scope=SCOPE,
+            checks=(replayed,),
+            pairs=tuple(PairRow(cells=one.cells, fields=one.to_dict()) for one in self.pairs),
+            skipped_files=tuple(MAY_DIFFER),
+            not_tested=(NOT_SEEN,),
+            details=document,
+        )
 
     def require_pass(self) -> None:
         """Raise AssertionError with the first difference, unless the verdict is "pass"."""

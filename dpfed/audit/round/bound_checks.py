@@ -37,17 +37,18 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     rounds, worst, which = WholeRounds(one_round=one.without_noise), 0.0, "zeros"
     for name, update in (adversarial_updates(one, size) | updates_around_the_bound(one, claim, size)).items():
         for client in range(one.clients):
-            longest = _largest_effect(rounds, claim, update, client)
+            longest = largest_effect(rounds, claim, update, client)
             if not longest <= worst:
                 worst, which = longest, f"{name}, client {client}"
     return Check(
         name="norm",
         passed=worst <= 1 + _ROUNDING,
         detail=f"largest row after the bound, and effect on the new state: {worst:.6f} of the claimed bound ({which})",
+        would_find="a client whose row is 0.002% beyond the bound, for an update among these",
     )
 
 
-def _largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
+def largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
     """Return the norm of one client's bounded row or of its effect on the state, the largest, over the
     claimed bound.
     """
@@ -146,6 +147,7 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
         detail=f"largest move of a client in a coordinate: {farthest:.6f} of the clip"
         + ("" if chance is None else f"; p-value of the samples that pad a sum: {chance:.2g}"),
+        would_find="a coordinate that moves 0.002% beyond the clip",
     )
 
 
@@ -178,4 +180,35 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
         passed=likely >= FALSE_ALARM,
         detail=f"the rarer value has {rarest:.4f} of the samples, the claim is at least {claim.coins.floor:g}; p-value "
         f"of so small a part: {likely:.2g}",
+        would_find=f"the rarer value with {max(0.0, 1 - 6.4 / math.sqrt(drawn * max(claim.coins.floor, 1e-9))):.0%} of "
+        "the claimed probability",
+    )
+
+
+def samples_check(one: OneRound, claim: Claim, size: int) -> Check:
+    """Check that a client's samples are 1 as often as its bounded move says, in every coordinate and for every seed.
+
+    The counts of ones are compared with their probabilities by the sum of squared standard scores, in both tails.
+    """
+    stage = one.method.stages.find(PrivateCoins)
+    assert claim.coins is not None
+    assert stage is not None
+    update = torch.randn(size, generator=torch.Generator().manual_seed(8))
+    client, drawn = np.zeros(1, dtype=np.int64), np.zeros(_MOST_TRIALS // 10, dtype=np.int64)
+    theta = one.reference.double() + one.upload(update[None], client).bounded[0].double()
+    theta = theta.clamp(stage.edge, 1 - stage.edge)
+    ones = one.rows_of_client(update, drawn).double().sum(dim=0)
+    number = len(drawn) * stage.trials
+    spread = theta * (1 - theta) if not claim.coins.noise_std else torch.full_like(theta, 0.25)
+    scores = (ones - number * theta) / (number * spread).sqrt()
+    total = float(scores.square().sum())
+    likely = 2 * min(float(chi2.sf(total, len(scores))), float(chi2.cdf(total, len(scores))))
+    likely = min(1.0, likely) if not claim.coins.noise_std else 1.0
+    return Check(
+        name="samples",
+        passed=likely >= FALSE_ALARM,
+        detail=f"{number} samples of a client in {len(scores)} coordinates; p-value of their frequencies: {likely:.2g}",
+        would_find=None
+        if claim.coins.noise_std
+        else f"probabilities {math.sqrt((1 + 8 / math.sqrt(len(scores))) / number):.2g} away from those of the move",
     )

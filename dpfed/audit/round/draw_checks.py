@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri, pdtrc
+from scipy.special import pdtrc
+from scipy.stats import binom
 
-from accounting.mechanisms import CappedPoissonSampling, PoissonSampling
-from accounting.mechanisms.samplings import cap_of
-from dpfed.audit.evidence.cohort_distribution import poisson_finding, size_distribution
+from accounting.mechanisms import Schedule
+from dpfed.audit.evidence.cohort_distribution import sizes_finding
+from dpfed.audit.evidence.cohort_members import members_finding
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.participation.sampling import Sampler, sampler
-from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.randomness import Secure, Simulated
 from dpfed.round import Method, draw_round_cohort
 from dpfed.seeds import Seeds
 
@@ -28,6 +29,8 @@ _CLIENTS, _COHORT = 20, 1
 _CALLS = 200_000
 
 _WORDS = 4
+
+_SEEDS_FOUND = "draws from a seed of a library, or from 32 bits of entropy each"
 
 _FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum', 0).tolist())"
 
@@ -43,51 +46,33 @@ def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], round
     found = []
     for who in (method.sampler, *others, *small, overfull):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(_SamplerOfRounds(drawing), drawing.randomness, rounds))
+        found.append(sampler_check(who, lambda number, drawing=drawing: draw_round_cohort(drawing, number), rounds))  # type: ignore[misc]
     wrong = [one for one in found if not one.passed]
-    return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
+    fine = f"{rounds} cohorts of each of {len(found)} samplers: sizes, members, overlaps and repetitions as charged"
+    return wrong[0] if wrong else replace(found[0], detail=fine)
 
 
-class _SamplerOfRounds:
-    """Sampler that draws each cohort by the code of a method's round."""
+def sampler_check(who: Sampler, drawn: Callable[[int], NDArray[np.int64]], rounds: int = 200) -> Check:
+    """Check drawn cohorts by the tests of recorded ones: sizes, members, overlaps, repetitions, schedules.
 
-    def __init__(self, method: Method) -> None:
-        self._method, who = method, method.sampler
-        self.clients, self.expected, self.law = who.clients, who.expected, who.law
-
-    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        return draw_round_cohort(self._method, number)
-
-
-def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
-    """Check that cohort sizes and members have the accounted distribution.
-
-    That is a constant size, or independent draws of clients, with or without a cap. Sizes are tested exactly
-    (`cohort_distribution`). Equal frequencies of all clients are tested by the upper tail of chi-square in its normal
-    approximation. A correct sampler fails with probability about FALSE_ALARM.
+    drawn: function that draws the cohort of a round. A correct sampler fails with probability at most FALSE_ALARM.
     """
-    q, clients = who.law.probability, who.clients
-    sized = size_distribution(who)
-    if cap_of(who.law) is not None:
-        q = (sized.smallest_size + float(sized.mass @ np.arange(len(sized.mass)))) / clients
-    cohorts = [who.sample(randomness, number) for number in range(rounds)]
-    sizes = [len(cohort) for cohort in cohorts]
-    drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
-    whole = all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts) and len(drawn) == clients
-    if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
-        fits = all(size == round(q * clients) for size in sizes)
-        detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {who.law.name} sampling charged"
-    else:
-        finding, detail = poisson_finding(sized, round(who.expected), sizes, FALSE_ALARM / 2)
-        fits = finding is True
-    uneven = 0.0
-    if q < 1:
-        members = float(((drawn - rounds * q) ** 2).sum() / (rounds * q * (1 - q)))
-        uneven = (members - clients) / math.sqrt(2 * clients)
+    cohorts = [np.sort(drawn(number)) for number in range(rounds)]
+    found = [sizes_finding(who, [len(one) for one in cohorts], FALSE_ALARM / 2)]
+    if who.law.probability < 1 or isinstance(who.law, Schedule):
+        ids = getattr(who, "ids", None)
+        numbered = list(enumerate(cohorts, 1))
+        found.append(members_finding(who.law, who.clients, numbered, alpha=FALSE_ALARM / 2, ids=ids))
+    wrong = [one for one in found if one[0] is False]
+    mean, often = rounds * who.law.probability, 0
+    with suppress(ValueError):
+        often = int(binom.isf(FALSE_ALARM / 12 / who.clients, rounds, who.law.probability)) + 1
     return Check(
         name="sampler",
-        passed=fits and whole and uneven < 2 - float(ndtri(FALSE_ALARM / 2)),
-        detail=f"{detail.rstrip('.')}; the clients' frequencies deviate by {uneven:.1f} standard deviations",
+        passed=not wrong,
+        detail=" ".join(one[1] for one in wrong or found),
+        would_find=f"a cohort that is drawn twice, or a client drawn {often} times in {rounds} rounds in place of "
+        f"{mean:.0f}",
     )
 
 
@@ -102,7 +87,12 @@ def secure_check(source: Secure | None = None) -> Check:
     named = [_draws_after_equal_seeds(drawn_from) for _ in range(2)]
     processes = [_draws_of_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
     if named[0] == named[1] or processes[0] == processes[1]:
-        return Check(name="secure draws", passed=False, detail="draws repeat after an equal seed or in a new process")
+        return Check(
+            name="secure draws",
+            passed=False,
+            detail="draws repeat after an equal seed or in a new process",
+            would_find=_SEEDS_FOUND,
+        )
     first = np.array([drawn_from.bits(1, "audit", 0)[0] for _ in range(_CALLS)])
     again = _CALLS - len(np.unique(first))
     expected = _CALLS**2 / 2 * 2.0**-64
@@ -110,6 +100,7 @@ def secure_check(source: Secure | None = None) -> Check:
         name="secure draws",
         passed=again == 0 or float(pdtrc(again - 1, expected)) >= FALSE_ALARM,
         detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} draws were repeated",
+        would_find=_SEEDS_FOUND,
     )
 
 

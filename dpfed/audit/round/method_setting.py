@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from accounting.mechanisms import CorrelatedRounds, schedule_of
 from accounting.mechanisms.schedules import SCHEDULES
 from dpfed.aggregation.sums import least_uploads
-from dpfed.audit.round.draw_checks import cohorts_check, secure_check
+from dpfed.audit.round.draw_checks import cohorts_check, sampler_check, secure_check
+from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.round_audit import TRIALS, UploadAudit, audit_round
-from dpfed.audit.round.several_rounds import several_rounds_check
+from dpfed.audit.round.round_audit import RoundAudit, audit_round
 from dpfed.audit.trials import Progress
-from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.audit.verdict import Check
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import all_methods, method_specification
 from dpfed.participation.sampling import sampler
+from dpfed.randomness import Simulated
+from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import Experiment, build
 from dpfed.seeds import Seeds
 
@@ -36,8 +40,8 @@ _SETTING = (
 
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
-_ROUNDS, _STREAMS = 6, 300
-"""Number of rounds (about three participations of a client) and of trials in the check of several rounds together."""
+_ROUNDS = 6
+"""Number of rounds of a schedule: about three participations of a client."""
 
 
 def audited_methods() -> list[str]:
@@ -58,7 +62,7 @@ def audited_configuration(name: str, settings: Sequence[str] = (), noise_multipl
         near = chosen.nearest_private
         raise ConfigError(
             f"{name} has no private variant, so there is no claim to test. The nearest private method is {near}: "
-            f"`dpfed audit upload {near}`."
+            f"`dpfed audit {near}`."
         )
     tables = presets.preset_tables(_preset_name(name))
     tables.setdefault("privacy", {"clip_norm": presets.preset_tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
@@ -133,22 +137,19 @@ def audit_upload(
     *,
     settings: Sequence[str] = (),
     noise_multiplier: float | None = None,
-    trials: int = TRIALS,
-    confidence: float = 0.95,
     seed: int = 0,
     draws: int = 300_000,
     progress: Progress | None = None,
-) -> UploadAudit:
+) -> RoundAudit:
     """Audit one round of a method; `round_audit.audit_round` describes the arguments and the claim.
 
     With a participation schedule or correlated noise, the audit tests one round of all clients with independent noise,
-    and adds a check of several rounds together. Errors: ConfigError for a method without a private variant.
+    and the cohorts and the noise of several rounds. Errors: ConfigError for a method without a private variant.
     """
     config = audited_configuration(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
     if config.federation.sampling in SCHEDULES:
-        (progress or str)("several rounds together")
-        together = (_check_of_several_rounds(config, seed),)
+        together = _checks_of_several_rounds(build(config), seed)
         config = _single_round_configuration(config)
     experiment = build(config)
     assert config.privacy is not None
@@ -156,19 +157,28 @@ def audit_upload(
         round_of(experiment),
         experiment.model.layout,
         method=name,
-        trials=trials,
-        confidence=confidence,
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
+        rounds=presets.preset_tables(_preset_name(name))["federation"]["rounds"],
         checks=(_sampler_checks(name, experiment, seed), _secure_check_once(), *together),
         progress=progress,
     )
 
 
-def _check_of_several_rounds(config: Config, seed: int) -> Check:
-    one, rounds = round_of(build(config)), config.federation.rounds
-    return several_rounds_check(one, rounds, trials=_STREAMS, alpha=FALSE_ALARM, seed=seed)
+def _checks_of_several_rounds(experiment: Experiment, seed: int) -> tuple[Check, ...]:
+    """Return the checks of a schedule: cohorts of three epochs, and noise correlated over rounds."""
+    method, config = experiment.method, experiment.config
+    drawing = replace(method, canaries=None, randomness=Simulated(seeds=Seeds(root=seed)))
+    rounds = config.federation.rounds
+    cohorts = sampler_check(method.sampler, lambda number: draw_round_cohort(drawing, number), rounds)
+    one = round_of(experiment)
+    release = method.release(replace(one.announcement, uploads=one.clients))
+    law = None if release is None else schedule_of(release.mechanism)
+    if release is None or not isinstance(law, CorrelatedRounds):
+        return (replace(cohorts, name="schedule"),)
+    noise = correlated_check(one, law, release.noise_std, method.clients.course.size, rounds)
+    return replace(cohorts, name="schedule"), noise
 
 
 def _single_round_configuration(config: Config) -> Config:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,15 +17,6 @@ TINY = 1e-3
 _JUST_INSIDE = 0.9999
 _BARELY = 0.01  # relative change of an entry: it changes which entries are the largest, and hardly changes the norm
 
-Score = Literal["filter", "upload", "support", "ratio", "count", "joint"]
-"""Kinds of scores.
-
-filter: inner product of the release with the difference of the noiseless releases of the two worlds. upload: inner
-product of a lossy encoding of a noised row with that difference. support: from the set of entries that are not zero.
-ratio: log-likelihood ratio of Bernoulli samples. count: count of clients inside the bound, from the next clip norm.
-joint: filter and count together.
-"""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbours:
@@ -36,8 +26,6 @@ class Neighbours:
     neighbour_update: its update in world 0; None if it sends nothing there
     common_update: update of every other client
     broadcast:  model at the start of the round; None for the model at the start of the run
-    scores:     kinds of scores that are tested
-    needs_pilot: True if the pair gets trials only if its noiseless gap is larger than that of all other pairs
     """
 
     name: str
@@ -45,8 +33,6 @@ class Neighbours:
     neighbour_update: Tensor | None
     common_update: Tensor
     broadcast: Tensor | None = None
-    scores: tuple[Score, ...] = ("filter",)
-    needs_pilot: bool = False
 
 
 def pairs_of_sums(
@@ -57,11 +43,9 @@ def pairs_of_sums(
     """
     nothing = torch.zeros(size)
 
-    def make_pair(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
+    def make_pair(name: str, one: Tensor, rest: Tensor = nothing) -> Neighbours:
         other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
-        return Neighbours(
-            name=name, tested_update=one, neighbour_update=other, common_update=rest, needs_pilot=screened
-        )
+        return Neighbours(name=name, tested_update=one, neighbour_update=other, common_update=rest)
 
     dense, loud, sizes = as_tensor(fixed_signs(size)), LOUD_NORM * bound, block_sizes(layout)
     along = chosen.adjoint(torch.ones(chosen.sent))
@@ -73,37 +57,31 @@ def pairs_of_sums(
         make_pair("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
         make_pair("huge", HUGE * dense),
         make_pair("tiny", TINY * bound * dense / size**0.5),
-        *(make_pair(name, loud * as_tensor(row), screened=True) for name, row in uneven_directions(sizes).items()),
+        *(make_pair(name, loud * as_tensor(row)) for name, row in uneven_directions(sizes).items()),
     ]
 
 
-def with_count_scores(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
-    """Return the pairs, the first one with scores of the released count of clients inside the bound.
-
-    Under replace-one, a pair is added in which the client is outside the bound in world 1 and inside in world 0.
+def with_count_pair(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+    """Return the pairs; under replace-one, with one in which the client is outside the bound in world 1 and inside in
+    world 0, which changes the released count of clients inside the bound.
     """
-    first = replace(pairs[0], scores=("joint", "count"))
-    if adjacency is Adjacency.REPLACE_ONE:
-        inside = -pairs[0].tested_update * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].tested_update))
-        first = replace(first, name="dense, outside and inside the bound", neighbour_update=inside)
-        return [first, *pairs]
-    return [first, *pairs[1:]]
+    if adjacency is not Adjacency.REPLACE_ONE:
+        return pairs
+    inside = -pairs[0].tested_update * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].tested_update))
+    return [replace(pairs[0], name="dense, outside and inside the bound", neighbour_update=inside), *pairs]
 
 
-def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
+def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int) -> list[Neighbours]:
     """Return the pairs for single uploads, and one more pair, in which only the set of the largest entries changes."""
-    scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
-    alone = [replace(pair, scores=scores) for pair in pairs if "others" not in pair.name]
     even = torch.arange(size) % 2 == 0
     values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
     return [
-        *alone,
+        *(pair for pair in pairs if "others" not in pair.name),
         Neighbours(
             name="other entries on top",
             tested_update=values[0],
             neighbour_update=values[1],
             common_update=values[0],
-            scores=("support",),
         ),
     ]
 
@@ -120,17 +98,13 @@ def pairs_of_samples(
     low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
     deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
 
-    def make_pair(
-        name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing, *, screened: bool = False
-    ) -> Neighbours:
+    def make_pair(name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing) -> Neighbours:
         return Neighbours(
             name=name,
             tested_update=one,
             neighbour_update=-one if both else nothing,
             common_update=rest,
             broadcast=broadcast,
-            scores=("ratio",),
-            needs_pilot=screened,
         )
 
     return [
@@ -142,7 +116,7 @@ def pairs_of_samples(
         make_pair("one probability up", _one_transmitted_entry(chosen, size), deep),
         make_pair("all up from certainty", up, nothing),
         *(
-            make_pair(name, LOUD_NORM * as_tensor(row), None, screened=True)
+            make_pair(name, LOUD_NORM * as_tensor(row), None)
             for name, row in uneven_directions(block_sizes(layout)).items()
         ),
     ]

@@ -1,4 +1,4 @@
-"""Checks of the noise of whole rounds against the claimed noise: size, tails, and independence of coordinates.
+"""Checks of the noise of whole rounds against the claimed noise: size, tails, independent coordinates and rounds.
 
 Every check fails on a correct round with probability at most `FALSE_ALARM`.
 """
@@ -11,23 +11,37 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.special import bdtr, chdtr, ndtr, ndtri, stdtrit
+from scipy.special import bdtr, bdtrc, chdtr, ndtr, ndtri, stdtrit
+from scipy.stats import chi2
 from torch import Tensor
 
+from accounting.factorisation import column
+from accounting.mechanisms import CorrelatedRounds
+from dpfed.audit.round.bound_checks import largest_effect
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.compress.ring import centre_residues
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.randomness import Simulated
+from dpfed.stages.clip import Clip
 
-_ROUNDS = 10
+ROUNDS = 10
+"""Number of first rounds that are tested one by one."""
 _SAME = 0.9
+_CENTRE = 0.01
+_EQUAL = 1e-4
+"""Difference of noise, in standard deviations, by which rounding changes it."""
+_LOUD = 10.0
 
 _MOST_ROUNDS = 3_000
+_UPPER = 6.4  # standard deviations: error probability 1e-6, found with 95%
 _LEVELS = (1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0)
 _LEAST_EXPECTED = 18.0
 _MOST_ENTRIES = 2_000
 _FEWEST_ROUNDS = 10
+_COUNTS = 300
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +55,12 @@ class NoiseDraws:
     released: Tensor
     added: Tensor
     half_step: float
+
+
+def shortfall_found(degrees: int, alpha: float) -> str:
+    """Return by how much noise must be short for a chi-square test at alpha to find it with probability 95%."""
+    part = math.sqrt(float(chi2.ppf(alpha, degrees) / chi2.ppf(0.95, degrees))) if degrees else 0.0
+    return f"{math.ceil((1 - part) * 1000) / 10:g}% short"
 
 
 def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
@@ -96,15 +116,18 @@ def size_check(noise: NoiseDraws) -> Check:
         detail=f"standard deviation {math.sqrt(float(squares.sum()) / count):.4f} of the claimed one in {count:,} "
         f"draws; p-value of so small a variance in all entries: {in_all:.2g}, in the smallest entry: "
         f"{min(in_one, 1.0):.2g}",
+        would_find=f"noise {shortfall_found(count, FALSE_ALARM / 2)} in all entries, or "
+        f"{shortfall_found(rounds, FALSE_ALARM / 2 / width)} in one of {width}",
     )
 
 
 def tail_check(noise: NoiseDraws) -> Check:
     """Check that enough draws are beyond 1 to 5 standard deviations, by the lower tail of the binomial distribution.
 
-    Noise that is cut off excludes outputs that should be possible. Levels beyond which fewer than 18 draws are expected
-    are left out. 300,000 draws reach 4 standard deviations; noise that is cut off there is found with certainty. Whole
-    numbers are compared with the normal distribution half a step farther out, which is close enough for this check.
+    Noise that is cut off excludes outputs that should be possible. Draws within 0.01 standard deviations must not be
+    too many, since an entry without noise now and then reveals its value. Levels beyond which fewer than 18 draws
+    are expected are left out. 300,000 draws reach 4 standard deviations; noise that is cut off there is found with
+    certainty. Whole numbers are compared with the normal distribution half a step farther out.
     """
     draws, count = noise.added.abs(), noise.added.numel()
     levels = [level for level in _LEVELS if 2 * count * float(ndtr(-level)) >= _LEAST_EXPECTED] or [_LEVELS[0]]
@@ -115,10 +138,16 @@ def tail_check(noise: NoiseDraws) -> Check:
         least = min(1.0, len(levels) * float(bdtr(seen, count, chance)))
         if least <= likely or not words:
             likely, words = least, f"{seen:,} of {count:,} draws beyond {level:g}, {count * chance:,.0f} expected"
+    near, chance = int((draws < _CENTRE).sum()), 1 - 2 * float(ndtr(-_CENTRE))
+    crowded = 1.0 if noise.half_step > _CENTRE else float(bdtrc(near - 1, count, chance)) if near else 1.0
+    missing = 3 * _UPPER * math.sqrt(chance / count) if noise.half_step <= _CENTRE else 1.0
     return Check(
         name="tails",
-        passed=likely >= FALSE_ALARM,
-        detail=f"up to {levels[-1]:g} claimed standard deviations; {words}; p-value of so few draws: {likely:.2g}",
+        passed=min(likely, crowded) >= FALSE_ALARM / 2,
+        detail=f"up to {levels[-1]:g} claimed standard deviations; {words}; p-value of so few draws: {likely:.2g}, of "
+        f"{near:,} draws within {_CENTRE:g}: {crowded:.2g}",
+        would_find=f"noise cut off at {levels[-1]:g} standard deviations"
+        + (f", or {min(missing, 1.0):.1%} of draws without noise" if missing < 1 else ""),
     )
 
 
@@ -141,6 +170,7 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
         passed=largest <= limit,
         detail=f"largest correlation of two of {width} coordinates over {rounds} draws: {largest:.3f}, expected below "
         f"{limit:.3f}",
+        would_find=f"two coordinates whose noise has correlation {min(limit + 2 / math.sqrt(rounds), 1.0):.2f}",
     )
 
 
@@ -151,7 +181,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     """
     zeros, vectors = torch.zeros(1, size), []
     alone = claim.visible_output == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
-    for number in range(_ROUNDS):
+    for number in range(ROUNDS):
         world = replace(one, state=replace(one.state, round=number))
         if alone:
             sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
@@ -169,8 +199,102 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     return Check(
         name="seeds",
         passed=repeated == 0 and (largest < limit or limit > _SAME),
-        detail=f"{count} noise vectors of {_ROUNDS} rounds: {repeated} equal to another one, largest correlation "
+        detail=f"{count} noise vectors of {ROUNDS} rounds: {repeated} equal to another one, largest correlation "
         f"{largest:.3f}" + (f", expected below {limit:.3f}" if limit <= _SAME else " (too short to judge)"),
+        would_find="noise that is repeated"
+        + (
+            f", or has correlation {min(limit + 2 / math.sqrt(stacked.shape[1]), 1.0):.2f} with that of another round"
+            if limit <= _SAME
+            else ""
+        ),
+    )
+
+
+def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[int, ...]) -> Check | None:
+    """Check rounds one by one: the noise of each, its bound, and that its noise depends on no update.
+
+    In each of the rounds, all clients send zeros, then a loud update: with equal names of draws, the noise must be
+    equal. None for Bernoulli samples, and for dithered noise, whose draws round the update itself.
+    """
+    if claim.coins is not None or one.method.stages.find(DitheredNoise) is not None:
+        return None
+    loud = torch.full((size,), _LOUD * claim.bound / size**0.5)
+    named, least, worst, moved = isinstance(one.method.randomness, Simulated), (1.0, 0), (0.0, 0), (0.0, 0)
+    degrees = 1
+    for number in numbers:
+        world = replace(one, state=replace(one.state, round=number))
+        silent, noise = (_noise_of_round_with(world, claim, update) for update in (torch.zeros(size), loud))
+        degrees = silent.numel()
+        least = min(least, (float(chdtr(degrees, float((silent / claim.noise_std).square().sum()))), number))
+        if named:
+            moved = max(moved, (float((noise - silent).abs().max()) / claim.noise_std, number))
+        quiet = WholeRounds(one_round=world.without_noise)
+        worst = max(worst, (largest_effect(quiet, claim, loud, 0), number))
+    alpha = FALSE_ALARM / len(numbers)
+    shown = f"{', '.join(map(str, numbers[:3]))} to {numbers[-1]}" if len(numbers) > 3 else str(numbers)
+    return Check(
+        name="single rounds",
+        passed=least[0] >= alpha and worst[0] <= 1 + _EQUAL and moved[0] <= _EQUAL,
+        detail=f"rounds {shown}: p-value of the smallest noise {least[0]:.2g} (round {least[1]}); largest row "
+        f"{worst[0]:.6f} of the bound (round {worst[1]}); noise changes by {moved[0]:.2g} standard deviations when "
+        f"all updates do (round {moved[1]})",
+        would_find=f"one of these rounds with noise {shortfall_found(degrees, alpha)}, without its bound"
+        + (", or with noise that depends on an update" if named else ""),
+    )
+
+
+def correlated_check(one: OneRound, law: CorrelatedRounds, noise_std: float, size: int, rounds: int) -> Check:
+    """Check the noise w of several rounds: C w has independent rows of the charged size, C the charged matrix."""
+    zeros = torch.zeros(size)
+    drawn = torch.stack(
+        [_noise_of_sum(replace(one, state=replace(one.state, round=number)), zeros) for number in range(rounds)]
+    )
+    c = torch.from_numpy(np.asarray(column(law, rounds), dtype=np.float64))
+    fresh = torch.stack([c[: t + 1].flip(0) @ drawn[: t + 1].double() for t in range(rounds)]).T / noise_std
+    draws = NoiseDraws(released=fresh, added=fresh, half_step=0.0)
+    found = [each for each in (size_check(draws), coordinates_check(draws)) if each is not None]
+    return Check(
+        name="noise over rounds",
+        passed=all(each.passed for each in found),
+        detail=f"{rounds} rounds, with the rounds as coordinates: " + "; ".join(each.detail for each in found),
+        would_find="; ".join(each.would_find or "" for each in found).replace("coordinates", "rounds"),
+    )
+
+
+def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor) -> Tensor:
+    """Return the noise of a round in which all clients send `update`, as it is before the server's rule."""
+    noisy, quiet = WholeRounds(one_round=world), WholeRounds(one_round=world.without_noise)
+    moves = noisy.moves(update, update)
+    done, least = (rounds.run(moves, rounds.smallest_cohort()) for rounds in (noisy, quiet))
+    if claim.visible_output == "uploads":
+        return torch.stack(
+            [given.double() - least.uploads[client][0].double() for client, (given, _) in done.uploads.items()]
+        )
+    return noisy.released_sum(done, by_state=False) - quiet.released_sum(least, by_state=False)
+
+
+def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """Check that the count of clients inside the bound, which adaptive clipping releases, has the claimed noise.
+
+    The next clip norm C' = C exp(-rate (fraction - quantile)) reveals it. None if no count is released.
+    """
+    clip = one.method.stages.find(Clip)
+    if clip is None or clip.adaptive is None or not claim.count_separation or claim.visible_output != "sum":
+        return None
+    rule, rounds = clip.adaptive, WholeRounds(one_round=one)
+    zeros = rounds.moves(None, torch.zeros(size))
+    logs = [
+        math.log(rounds.run(zeros, rounds.smallest_cohort()).state.clip_norm / one.state.clip_norm)
+        for _ in range(_COUNTS)
+    ]
+    counts = torch.tensor(logs, dtype=torch.float64) / rule.rate * rule.cohort / rule.count_noise_std
+    likely = float(chdtr(_COUNTS - 1, float((counts - counts.mean()).square().sum())))
+    return Check(
+        name="count",
+        passed=likely >= FALSE_ALARM,
+        detail=f"standard deviation of the released count {float(counts.std()):.4f} of the claimed one in {_COUNTS} "
+        f"rounds; p-value of so small a variance: {likely:.2g}",
+        would_find=f"noise of the count {shortfall_found(_COUNTS - 1, FALSE_ALARM)}",
     )
 
 

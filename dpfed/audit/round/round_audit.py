@@ -1,28 +1,28 @@
-"""Audit of one round: a test of the round's release against the claim that the ledger would state."""
+"""Audit of one round: checks of the round's release against the claim that the ledger would state."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from accounting import require
-from accounting.arrays import Floats
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.outcome import Audit, PairTest
-from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
+from accounting.rounding import downwards, upwards
+from dpfed.audit.round.bound_checks import floor_check, norm_check, samples_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.known_distributions import move_bound, whole_scores
-from dpfed.audit.round.neighbours import (
-    Neighbours,
-    Score,
-    pairs_of_samples,
-    pairs_of_sums,
-    pairs_of_uploads,
-    with_count_scores,
+from dpfed.audit.round.gaps import PairGap, gap_of_pair
+from dpfed.audit.round.neighbours import Neighbours, pairs_of_samples, pairs_of_sums, pairs_of_uploads, with_count_pair
+from dpfed.audit.round.noise_checks import (
+    ROUNDS,
+    coordinates_check,
+    count_check,
+    draw_noise,
+    seeds_check,
+    single_rounds_check,
+    size_check,
+    tail_check,
 )
-from dpfed.audit.round.noise_checks import coordinates_check, draw_noise, seeds_check, size_check, tail_check
 from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
 from dpfed.audit.round.round_checks import (
     distance_check,
@@ -33,51 +33,104 @@ from dpfed.audit.round.round_checks import (
     state_check,
     sum_check,
 )
-from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
-from dpfed.audit.statistics.power import (
-    LIKELY,
-    MOVES,
-    MOVES_OF_BERNOULLI,
-    NO_POWER,
-    NOISES,
-    Power,
-    RejectionRegion,
-    power_of,
-)
-from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
-from dpfed.audit.statistics.whole_scores import WholeScores
-from dpfed.audit.trials import ENOUGH_TRIALS, Progress, TrialShare, split_trials
-from dpfed.audit.verdict import Check
-from dpfed.compress.levels import Dense
+from dpfed.audit.trials import Progress
+from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict, verdict
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
 from dpfed.stages.clip import Clip
-from dpfed.stages.encode import Encode
 
 NEEDED_GAP = 0.95
 """Part of the claimed sensitivity that the gap of a pair must reach for a pass."""
 
-TRIALS = 6_000
-"""Number of trials, over all pairs, that finds noise short by a fifth at a noise multiplier of 1."""
-
-_OF_MOVES = 0.1
-"""Part of a pair's error probability for the test of whole scores, if their distribution is known."""
-
-_ROUNDING = 1e-6
-_FARTHER = 0.01
-
 NOT_TESTED = (
-    "several rounds together, except for noise that they share",
+    "several rounds together, except for their noise and cohorts",
     "clients, updates, states of the model and settings that were not tried",
     "metrics and times that are published with the model",
     "noise cut off beyond 4 standard deviations, and the last bits of floating-point noise",
     "randomness of a whole process from one secret seed of 32 bits or more",
-    "masked sums with equal secrets in every round: trials cannot show them, the tests of dpfed.aggregation do",
+    "masked sums with equal secrets in every round: the tests of dpfed.aggregation find them",
 )
 """Faults that this audit does not test for."""
 
 
-UploadAudit = Audit[Claim, Power]
+@dataclass(frozen=True, kw_only=True)
+class RoundAudit:
+    """Outcome of the audit of a method's round.
+
+    gaps: the pairs of neighbours with their noiseless distance over the claimed sensitivity
+    """
+
+    method: str
+    claim: Claim
+    seed: int
+    draws: int
+    dimension: int
+    gaps: tuple[PairGap, ...]
+    checks: tuple[Check, ...]
+    seconds: float
+
+    @property
+    def score_gap(self) -> float:
+        """Largest gap of a pair."""
+        return max(one.gap for one in self.gaps)
+
+    @property
+    def verdict(self) -> Outcome:
+        """Verdict of the checks; inconclusive if no pair reaches the claimed distance."""
+        found = verdict(self.checks)
+        return "inconclusive" if found == "pass" and self.score_gap < NEEDED_GAP else found
+
+    def as_text(self) -> str:
+        """Return the verdict and its reasons in one to three sentences."""
+        if failed := [one.name for one in self.checks if one.passed is False]:
+            return f"Checks that failed: {', '.join(failed)}."
+        found = (
+            f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)} is claimed; "
+            f"{len(self.checks)} checks, with {self.draws:,} draws of noise, found nothing against it."
+        )
+        found += f" Distance reached: {downwards(min(self.score_gap, 1.0), digits=3)} of the bound"
+        if self.score_gap >= NEEDED_GAP:
+            return f"{found}."
+        return f"{found}, but {NEEDED_GAP:g} is needed: no pair of neighbours reaches it."
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON document of the verdict."""
+        return self.as_verdict().to_dict()
+
+    def as_verdict(self) -> Verdict:
+        """Return the record of this audit."""
+        claim = self.claim
+        return Verdict(
+            audited=self.method,
+            verdict=self.verdict,
+            text=self.as_text(),
+            scope="on these rounds",
+            claimed_epsilon=claim.epsilon,
+            delta=claim.delta,
+            adjacency=str(claim.adjacency),
+            unit="client",
+            checks=self.checks,
+            pairs=tuple(
+                PairRow(
+                    cells={"pair of neighbours": one.name, "distance over the claim": f"{one.gap:.6f}"},
+                    fields={"pair": one.name, "gap": one.gap},
+                )
+                for one in self.gaps
+            ),
+            not_tested=NOT_TESTED,
+            details={
+                "method": self.method,
+                "claim": claim.description,
+                "score_gap": self.score_gap,
+                "distance_reached": self.score_gap,
+                "seen": claim.visible_output,
+                "sampling": claim.sampling.name,
+                "mechanism": claim.mechanism.to_dict(),
+                "dimension": self.dimension,
+                "seed": self.seed,
+                "seconds": self.seconds,
+            },
+        )
 
 
 def audit_round(
@@ -85,80 +138,44 @@ def audit_round(
     layout: tuple[Block, ...],
     *,
     method: str,
-    trials: int = TRIALS,
-    confidence: float = 0.95,
     seed: int = 0,
     delta: float = 1e-5,
     draws: int = 300_000,
+    rounds: int = 1,
     checks: Sequence[Check] = (),
     progress: Progress | None = None,
-) -> UploadAudit:
+) -> RoundAudit:
     """Audit whole rounds of `one` against the ledger line that its own stages would write.
 
-    trials:     number in both worlds and all pairs together. The pair with the largest noiseless gap gets half of them,
-                all other pairs share the rest; they get none if fewer than two were left for each
-    confidence: confidence of the test of the claim over all pairs, and of the lower bounds (Bonferroni; the pair with
-                the largest gap has half of the error probability)
     draws:      number of draws of noise for the checks of its distribution
-    checks:     further checks, made by the caller. Each check has a false-alarm probability of `verdict.FALSE_ALARM`
+    rounds:     number of rounds of a run, of which the first ten, the middle and the last are tested one by one
+    checks:     further checks, made by the caller
     progress:   function that is called with a description of each step
 
-    Claim: a round that satisfies its ledger's claim is failed with probability at most 1 - confidence + 2e-5. A "pass"
-    is no proof: its `power` states which faults these trials would have found."""
-    began = time.monotonic()
-    number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
-    claim = claim_of_round(one, delta)
+    Claim: each check fails on a correct round with probability at most `verdict.FALSE_ALARM`. A "pass" is no proof."""
+    began, say = time.monotonic(), progress or str
+    count = require.count(at_least=2, draws=draws)
+    claim, size = claim_of_round(one, delta), one.method.clients.course.size
     fresh = one.with_randomness(RandomnessByCallOrder(seed))
-    size = one.method.clients.course.size
-    say = progress or str
-    say("preparing pairs of neighbours")
-    worlds = [TwoWorlds.prepare(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout)]
-    shares = shares_of_trials(worlds, trials=number, alpha=alpha, seed=seed)
-    tests: list[PairTest] = []
-    seen = []
-    for k, share in enumerate(shares, 1):
-        where = f"pair {k} of {len(shares)}, {share.pair.pair.name}"
-        outcomes, trials_of = pair_tests(share, lambda words, where=where: say(f"{where}: {words}"))  # type: ignore[misc]
-        tests += outcomes
-        seen.append(trials_of)
+    say("distances of neighbours without noise")
+    gaps = tuple(gap_of_pair(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout))
     say("checks of noise, bounds, seeds and samplers")
-    known = [one.moved.epsilon for one in tests if one.moved is not None and one.moved.epsilon is not None]
-    untried = [one.pair for one in worlds if all(one is not share.pair for share in shares)]
-    return Audit(
+    return RoundAudit(
         method=method,
         claim=claim,
-        confidence=confidence,
-        trials=sum(share.trials for share in shares),
         seed=seed,
-        tests=tuple(tests),
+        draws=count,
+        dimension=size,
+        gaps=gaps,
         checks=(
-            *round_checks(one, claim, size, seed, draws),
-            distance_check(one, claim, worlds),
-            state_check(seen),
-            *_ledger_checks(claim, seen),
+            *round_checks(one, claim, size, seed, count, rounds),
+            distance_check(one, claim, gaps),
+            state_check(gaps),
+            *([] if claim.sampled else [ledger_check(gaps)]),
             *checks,
         ),
-        power=_best_power(tests),
-        needed_gap=NEEDED_GAP,
-        not_tried=tuple(pair.name for pair in untried if not pair.needs_pilot),
-        only_measured=tuple(pair.name for pair in untried if pair.needs_pilot),
         seconds=time.monotonic() - began,
-        details={
-            "lower_bound_known_law": max(known, default=None),
-            "seen": claim.visible_output,
-            "sampling": claim.sampling.name,
-            "mechanism": claim.mechanism.to_dict(),
-            "dimension": size,
-            "not_tested": list(NOT_TESTED),
-        },
     )
-
-
-def _best_power(tests: list[PairTest]) -> Power:
-    """Return the power of the pair that would have found the least shortfall of noise; for ties, the smallest move."""
-    known = [one.power for one in tests if isinstance(one.power, Power) and one.gap >= NEEDED_GAP]
-    sizes = [[math.inf if fault is None else fault for fault in (one.noise_short, one.too_far)] for one in known]
-    return known[sizes.index(min(sizes))] if known else NO_POWER
 
 
 def claim_of_round(one: OneRound, delta: float) -> Claim:
@@ -177,122 +194,30 @@ def claim_of_round(one: OneRound, delta: float) -> Claim:
 
 def pairs_for_claim(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
     """Return the pairs of neighbours for the mechanism, adjacency and visible output of the claim."""
-    adjacency, size = claim.adjacency, one.method.clients.course.size
+    adjacency, size, stages = claim.adjacency, one.method.clients.course.size, one.method.stages
     if claim.coins is not None:
         return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
-    stages = one.method.stages
-    shares = stages.noise_in_rows
-    counted = claim.count_separation > 0 and not shares
-    absent = stages.decodes_before_the_clip or counted or (adjacency is Adjacency.ADD_REMOVE and not shares)
+    counted = claim.count_separation > 0 and not stages.noise_in_rows
+    removed = adjacency is Adjacency.ADD_REMOVE and not stages.noise_in_rows
+    absent = stages.decodes_before_the_clip or counted or removed
     pairs = pairs_of_sums(layout, one.projection, adjacency, bound=claim.bound, size=size, absent=absent)
-    if claim.visible_output == "sum":
-        if one.sampled:  # with a drawn cohort, "all others opposite" is the worst pair
-            pairs.sort(key=lambda pair: "others" not in pair.name)
-        return with_count_scores(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
-    encode = stages.find(Encode)
-    lossy = encode is None or not isinstance(encode.scheme, Dense)
-    return pairs_of_uploads(pairs, bound=claim.bound, size=size, lossy=lossy)
+    if claim.visible_output == "uploads":
+        return pairs_of_uploads(pairs, bound=claim.bound, size=size)
+    return with_count_pair(pairs, adjacency, bound=claim.bound) if counted and not one.sampled else pairs
 
 
-def pair_tests(share: TrialShare[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], TrialOutcomes]:
-    """Return the tests of a pair, one for each score, and its trials. Cuts are fixed before the counted trials."""
-    say("choosing the cuts of scores")
-    world, kinds = share.pair, share.pair.pair.scores
-    alpha = share.alpha / len(kinds)
-    known = {kind: whole_scores(world.claim, world.distributions.get(kind)) if share.best else None for kind in kinds}
-    of_profile = {kind: alpha * (1 if known[kind] is None else 1 - _OF_MOVES) for kind in kinds}
-    cuts = {kind: world.cuts(kind, share.trials, of_profile[kind]) for kind in kinds}
-    total = f"{share.trials:,} trials"
-    counts = trials_in_worlds(share.trials, share.seed)
-    trials = world.trials(counts, seed=share.seed, say=lambda done: say(f"{done:,} of {total}"))
-    say(f"computing the faults that {total} would have found")
-    tests = [
-        _score_test(share, kind, trials.scores[kind], cuts[kind], alpha, of_profile[kind], known[kind])
-        for kind in kinds
-    ]
-    return tests, trials
-
-
-def _score_test(
-    share: TrialShare[TwoWorlds],
-    kind: Score,
-    seen: tuple[Floats, Floats],
-    cuts: ScoreCuts,
-    alpha: float,
-    of_profile: float,
-    known: WholeScores | None,
-) -> PairTest:
-    """Return the test of one score.
-
-    known: moments of the score for the bound from whole scores, which uses a part of alpha; None if not known.
-    """
-    world, claim, gap = share.pair, share.pair.claim, share.pair.gap
-    level, numbers = alpha * share.probability_of_both_worlds, (len(seen[0]), len(seen[1]))
-    test = PairTest.from_scores(
-        seen,
-        claim,
-        cuts,
-        pair=world.pair.name,
-        score=kind,
-        gap=gap,
-        of_profile=of_profile,
-        of_bound=level,
-        of_gaussian=level,
-    )
-    power = _score_power(world, kind, cuts.gaussian_cut, numbers, of_profile) if share.best else None
-    if known is None:
-        return replace(test, power=power)
-    of_moves = alpha - of_profile
-    finds = known.smallest_excess_found(*numbers, alpha=of_moves, probability=LIKELY)
-    return replace(
-        test,
-        moved=move_bound(claim, world.distributions[kind], known, gap, seen, alpha=level),
-        too_far=known.factor_bound(*seen, alpha=of_moves) * min(gap, 1.0) > 1 + _ROUNDING,
-        power=None if power is None else power.with_move_test(finds),
-    )
-
-
-def _score_power(
-    world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, int], alpha: float
-) -> Power | None:
-    law, claim = world.distributions.get(kind), world.claim
-    if law is None:
-        return None
-    region = RejectionRegion.of_one_threshold(
-        claim.profile, law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
-    )
-    if claim.coins is not None:
-        return power_of(region, law, noises=(), moves=MOVES_OF_BERNOULLI)
-    return power_of(region, law, noises=NOISES, moves=MOVES)
-
-
-def shares_of_trials(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[TrialShare[TwoWorlds]]:
-    """Return each pair's share of trials and alpha.
-
-    A screened pair gets a share only if its gap, which is measured without noise, is above that of all pairs that are
-    not screened. Otherwise it uses nothing of the error probability.
-    """
-    plain = max(one.gap for one in worlds if not one.pair.needs_pilot)
-    tried = [one for one in worlds if not one.pair.needs_pilot or one.gap > plain * (1 + _FARTHER)]
-    gaps = [one.gap for one in tried]
-    return split_trials(tried, gaps, trials=trials, alpha=alpha, seed=seed, nearly=1 - 1e-3, plenty=ENOUGH_TRIALS)
-
-
-def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
-    """Return the checks that apply to the claim and need no trials."""
+def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, rounds: int = 1) -> list[Check]:
+    """Return the checks that apply to the claim."""
     fresh = one.with_randomness(RandomnessByCallOrder(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:
         noise = draw_noise(fresh, claim, size, draws)
-        found += [size_check(noise), tail_check(noise), coordinates_check(noise)]
+        found += [size_check(noise), tail_check(noise), coordinates_check(noise), count_check(fresh, claim, size)]
     else:
-        found += [floor_check(fresh, claim, size), window_check(fresh, claim, size)]
-    found += [seeds_check(one, claim, size), linear_check(fresh, claim, size), public_map_check(one)]
+        found += [floor_check(fresh, claim, size), window_check(fresh, claim, size), samples_check(fresh, claim, size)]
+    numbers = tuple(sorted({*range(ROUNDS), rounds // 2, max(rounds - 1, 0)}))
+    found += [seeds_check(one, claim, size), single_rounds_check(one, claim, size, numbers)]
+    found += [linear_check(fresh, claim, size), public_map_check(one)]
     if claim.visible_output == "sum":
         found += [sum_check(one, size), empty_round_check(one, claim)]
     return [check for check in found if check is not None]
-
-
-def _ledger_checks(claim: Claim, seen: list[TrialOutcomes]) -> list[Check]:
-    """Check that all rounds write equal ledger lines; if a cohort is drawn, lines may differ and are not checked."""
-    return [] if claim.sampled else [ledger_check(seen)]

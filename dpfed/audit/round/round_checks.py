@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dpfed.audit.round.claims import Claim
+from dpfed.audit.round.gaps import PairGap
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.recorders import LedgerInMemory, RowRecorder
-from dpfed.audit.round.two_worlds import TrialOutcomes, TwoWorlds
 from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
@@ -52,6 +52,7 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
         passed=off <= 5 * room and lost <= 2 * room,
         detail=f"the release of two clients differs from the sum of single releases by {off:.2g} of the bound; single "
         f"releases differ from the clients' rows by {lost:.2g}",
+        would_find=f"a client that changes another's part of the release by {5 * room:.2g} of the bound",
     )
 
 
@@ -63,7 +64,7 @@ def _random_rounding(one: OneRound) -> float:
     return math.sqrt(integers.fixed_point.padded) / integers.fixed_point.steps_per_unit
 
 
-def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
+def distance_check(one: OneRound, claim: Claim, worlds: Sequence[PairGap]) -> Check:
     """Check that no pair's releases without noise are farther apart than the claimed sensitivity.
 
     Each pair has two rounds with equal draws. The check is exact except for float32 rounding, and for the random
@@ -75,7 +76,8 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> 
         name="distance",
         passed=farthest.gap <= 1 + room,
         detail=f"without noise, one client moves the release by {farthest.gap:.6f} of the claimed sensitivity at most, "
-        f"over {len(worlds)} pairs of neighbours (“{farthest.pair.name}”)",
+        f"over {len(worlds)} pairs of neighbours (“{farthest.name}”)",
+        would_find=f"a client that moves the release {max(room, 1e-5):.2g} beyond the claim, for a pair among these",
     )
 
 
@@ -88,14 +90,20 @@ def sum_check(one: OneRound, size: int) -> Check:
     cohort = np.arange(clients)
     facts = run_round(one.state, quiet, given, seeds=one.seeds, ledger=None, cohort=cohort, observer=seen).record
     if facts.aborted is not None or facts.arrived < clients:
-        return Check(name="sum", passed=True, detail=f"not tested: {facts.arrived} of {clients} uploads arrived")
+        detail = f"not tested: {facts.arrived} of {clients} uploads arrived"
+        return Check(name="sum", passed=None, detail=detail, decides=False)
     rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
     plain = rows.sum(dim=0)
     if bits is not None and not torch.is_floating_point(rows):
         total, plain = centre_residues(total, bits), centre_residues(plain, bits)
     off = float((total.double() - plain.double()).abs().max())
     room = _ROUNDING * float(rows.abs().max()) if torch.is_floating_point(rows) else 0.0
-    return Check(name="sum", passed=off <= room, detail=f"sum of {clients} uploads: largest difference {off:.2g}")
+    return Check(
+        name="sum",
+        passed=off <= room,
+        detail=f"sum of {clients} uploads: largest difference {off:.2g}",
+        would_find="an upload that is missing or counted twice, or a sum beyond rounding",
+    )
 
 
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
@@ -109,7 +117,10 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(
-        name="empty round", passed=charged or facts.aborted is not None, detail=f"a round without clients {words}"
+        name="empty round",
+        passed=charged or facts.aborted is not None,
+        detail=f"a round without clients {words}",
+        would_find="a round without clients that is released and not charged",
     )
 
 
@@ -141,6 +152,7 @@ def public_map_check(one: OneRound) -> Check | None:
         passed=same and common == 0,
         detail=("the map is unchanged" if same else "the map changes") + " if all private data are zero; clients hold "
         f"{common} of the {len(choice.labels)} public samples",
+        would_find="a map that private data change, or one public sample that a client holds",
     )
 
 
@@ -154,7 +166,7 @@ def _sample_bytes(sample: Tensor, label: Tensor) -> bytes:
     return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())
 
 
-def state_check(trials: Sequence[TrialOutcomes]) -> Check:
+def state_check(trials: Sequence[PairGap]) -> Check:
     """Check that every new state follows, by the server's rule, from the released mean and the next clip norm."""
     whole = all(one.follows_rule for one in trials)
     return Check(
@@ -163,19 +175,21 @@ def state_check(trials: Sequence[TrialOutcomes]) -> Check:
         detail="every new state follows from the released sum"
         if whole
         else "a new state does not follow from the released sum by the server's rule: it depends on something else",
+        would_find="a new state with one other bit",
     )
 
 
-def ledger_check(trials: Sequence[TrialOutcomes]) -> Check:
+def ledger_check(trials: Sequence[PairGap]) -> Check:
     """Check that all rounds of both worlds write equal ledger lines, with exactly one line, a release.
 
     The charge and the record then do not depend on data.
     """
-    lines = frozenset[tuple[str, ...]]().union(*(one.entries for one in trials))
+    lines = frozenset[tuple[str, ...]]().union(*(one.lines for one in trials))
     return Check(
         name="ledger",
         passed=len(lines) == 1 and all(len(one) == 1 for one in lines),
         detail="all rounds wrote one equal release"
         if len(lines) == 1
         else f"rounds with different updates wrote {len(lines)} different sets of ledger lines",
+        would_find="a charge that depends on an update",
     )

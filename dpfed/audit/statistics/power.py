@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -70,13 +70,6 @@ class Power:
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
-
-    def with_move_test(self, part: float | None) -> Power:
-        """Return the power of this test and a second one, which finds a client that moves the release too far by
-        `part`.
-        """
-        found = [one for one in (self.too_far, part) if one is not None]
-        return replace(self, too_far=min(found, default=None))
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""

@@ -36,7 +36,7 @@ class ObservedErrors:
     fnr_upper: float
 
 
-def plot_audit(
+def plot_trials(
     epsilons: Floats,
     claimed: Floats,
     rates: Floats,

@@ -26,8 +26,10 @@ from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.participation.members import members_text
 from dpfed.participation.sampling import draw_cohort
 from dpfed.participation.schedules import TurnSchedule
+from dpfed.records.round import RoundRecord
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
 from dpfed.runs.client_level.plan import LoopMethod, Noise, StagesOf, loop_method_of, plan_parts_of, planned_method
@@ -198,7 +200,18 @@ class ClientLevel:
                         "one account, so none may be skipped. Release every step, an empty cohort by release([])."
                     )
                 self._book.record(Aborted(round=step.round, reason=SKIPPED))
+                self._book.note_diagnostics(self._record_of_skipped(step))
                 self._step = None
+
+    def _record_of_skipped(self, step: Step) -> RoundRecord:
+        """Return the operator's record of a skipped round: its cohort, by which an audit tests the skipping."""
+        return RoundRecord(
+            round=step.round + 1,
+            cohort=len(step.cohort),
+            members=members_text(np.sort(step.cohort), self._parts.sampler.clients),
+            participants=0,
+            aborted=SKIPPED,
+        )
 
     def is_over(self) -> bool:
         """Return True if all rounds are done, or another round would exceed epsilon (`stopped_by`). Draws no cohort."""

@@ -1,8 +1,12 @@
 """Noise of a round in which all four clients are clipped, over the noise for the norm they were clipped to."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 
-from dpfed.audit.others.flower import CASES
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from flower_strategies import CASES
 
 run = next(case for case in CASES if case.name == "server-adaptive").make()  # clip_norm_lr=1, target 0.5, norm 1
 updates = np.full((4, 64), 10.0, dtype=np.float32)

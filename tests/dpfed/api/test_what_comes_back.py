@@ -112,7 +112,7 @@ def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
     assert experiment.plot_curves([curve], ax=panels[:2]) is mine
     point = experiment.Point(name="a", x=1.0, mean=0.5, std=0.1)
     assert experiment.plot_over_axis([point], xlabel="x", ylabel="y", ax=panels[2]) is mine
-    assert audit.plot_audit(rates, 0.5 * rates, rates, 1 - rates, [], ax=panels[3:5]) is mine
+    assert audit.plot_trials(rates, 0.5 * rates, rates, 1 - rates, [], ax=panels[3:5]) is mine
     sizes = audit_run.CohortSizes(sizes=[3, 4, 4], smallest_size=2, mass=np.array([0.2, 0.3, 0.5]))
     assert audit_run.plot_audit(None, None, sizes, ax=panels[5:]) is mine
     assert [len(one.lines) > 0 for one in panels] == [True, True, True, True, True, False, False, True]

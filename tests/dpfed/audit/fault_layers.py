@@ -6,32 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-import torch
-
 from accounting import gaussian
-from accounting.compose import profiles
-from accounting.mechanisms import Composed, PoissonSampling, Subsampled
 from dpfed.audit.round import bound_checks, noise_checks, round_checks
 from dpfed.audit.round.bound_checks import norm_check
 from dpfed.audit.round.draw_checks import sampler_check, secure_check
 from dpfed.audit.round.method_setting import audited_configuration, round_of
 from dpfed.audit.round.noise_checks import draw_noise
 from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
-from dpfed.audit.round.round_audit import claim_of_round, pair_tests, pairs_for_claim
+from dpfed.audit.round.round_audit import claim_of_round
 from dpfed.audit.round.round_checks import public_map_check
-from dpfed.audit.round.two_worlds import TwoWorlds
-from dpfed.audit.round.whole_round import WholeRounds
-from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
-from dpfed.audit.trials import TrialShare
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 DELTA = 1e-5
-ALPHA = 0.05
 Z = 1.4
 SMALL = "model.hidden=[2]"  # d = 160
 
@@ -113,19 +102,6 @@ def case(method, *settings, clients=None):
 # --- layers
 
 
-def worlds(pair, trials):
-    """The claimed profile against trials of one pair of neighbours."""
-
-    def alarm(case, seed, trials=trials):
-        claim = claim_of_round(case.one_round, DELTA)
-        (chosen,) = [one for one in pairs_for_claim(case.one_round, claim, case.layout) if one.name == pair]
-        world = TwoWorlds.prepare(case.drawing_from(RandomnessByCallOrder(seed)), claim, chosen)
-        tests, _ = pair_tests(TrialShare(pair=world, trials=trials, alpha=ALPHA))
-        return any(test.rejected for test in tests)
-
-    return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
-
-
 def check(name, trials=0, unit="draws"):
     """One of the cheap checks."""
 
@@ -135,15 +111,19 @@ def check(name, trials=0, unit="draws"):
             case.drawing_from(RandomnessByCallOrder(seed)),
             case.drawing_from(Simulated(seeds=Seeds(root=seed))),
         )
-        size = case.one_round.method.clients.course.size
+        size, who = case.one_round.method.clients.course.size, case.one_round.method.sampler
+        source = Simulated(seeds=Seeds(root=seed))
         found = {
             "empty round": lambda: round_checks.empty_round_check(case.one_round, claim),
             "public map": lambda: public_map_check(case.one_round),
-            "sampler": lambda: sampler_check(case.one_round.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
+            "sampler": lambda: sampler_check(who, lambda number: who.sample(source, number), trials),
             "norm": lambda: norm_check(fresh, claim, size),
             "floor": lambda: bound_checks.floor_check(fresh, claim, size),
+            "linear": lambda: round_checks.linear_check(fresh, claim, size),
+            "single rounds": lambda: noise_checks.single_rounds_check(own, claim, size, tuple(range(10))),
             "seeds": lambda: noise_checks.seeds_check(own, claim, size),
             "noise": lambda: noise_checks.size_check(draw_noise(fresh, claim, size, trials)),
+            "count": lambda: noise_checks.count_check(fresh, claim, size),
             "tails": lambda: noise_checks.tail_check(draw_noise(fresh, claim, size, trials)),
             "coordinates": lambda: noise_checks.coordinates_check(draw_noise(fresh, claim, size, trials)),
         }
@@ -151,60 +131,6 @@ def check(name, trials=0, unit="draws"):
         return outcome is not None and not outcome.passed
 
     return Layer(name=f"check: {name}", trials=trials, alarm=alarm, unit=unit)
-
-
-def two_rounds(trials):
-    """What two rounds tell together of a client in the first: the difference of their sums, at twice the charge."""
-
-    def alarm(case, seed, trials=trials):
-        claim = claim_of_round(case.one_round, DELTA)
-        profile = profiles.profile(Composed(parts=((claim.mechanism, 2),)))
-        size = case.one_round.method.clients.course.size
-        loud, zeros = torch.full((size,), 10.0), torch.zeros(size)
-        scores = [[], []]
-        for trial in range(trials):
-            one = case.drawing_from(Simulated(seeds=Seeds(root=trials * seed + trial)))
-            rounds = [WholeRounds(one_round=replace(one, state=replace(one.state, round=t))) for t in (0, 1)]
-            updates = (loud if trial % 2 else zeros, zeros)
-            first, second = (
-                one.released_sum(one.run(one.moves(update, zeros), one.smallest_cohort()))
-                for one, update in zip(rounds, updates, strict=True)
-            )
-            scores[trial % 2].append(float((first - second).sum()) / size**0.5 / claim.noise_std)
-        mu = claim.mu / 2**0.5
-        cut = gaussian_threshold(mu, trials=trials // 2, alpha=ALPHA)
-        values = tuple(2**0.5 * value for value in cut.values)
-        return reject_claim(
-            *scores, profile, alpha=ALPHA, thresholds=Thresholds(values=values, origin="N(0, 2) and N(mu, 2)")
-        ).rejected
-
-    return Layer(name="two worlds, two rounds together", trials=trials, alarm=alarm)
-
-
-def sampled_worlds(trials, *, clients=20, cohort=2):
-    """All others at -C, one at +C or not there: the cohort is drawn in every trial by the sampler that runs."""
-
-    def alarm(case, seed, trials=trials):
-        sampler, stream = case.one_round.method.sampler, RandomnessByCallOrder(seed)
-        claim = claim_of_round(case.one_round, DELTA)
-        q = sampler.law.probability
-        profile = profiles.profile(Subsampled(mechanism=claim.mechanism, sampling=PoissonSampling(probability=q)))
-        scores = []
-        for population in (clients - 1, clients):
-            there = replace(sampler, clients=population)
-            net = np.array([_net(there, stream, t, clients) for t in range(trials // 2)])
-            noise = np.asarray(stream.normal(trials // 2, "noise").double())
-            scores.append(net * claim.mu + noise + cohort * claim.mu)
-        cut = Thresholds(values=(2.5,), origin="fixed beforehand")
-        return reject_claim(*scores, profile, alpha=ALPHA, thresholds=cut).rejected
-
-    return Layer(name="two worlds, cohort drawn", trials=trials, alarm=alarm)
-
-
-def _net(sampler, stream, number, clients):
-    """Of unit rows: -1 for each of the others that is drawn, +1 for the last client."""
-    drawn = sampler.sample(stream, number)
-    return int((drawn == clients - 1).sum()) - int((drawn < clients - 1).sum())
 
 
 def secure_draws(source_of):

@@ -16,12 +16,13 @@ from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
 from dpfed.audit.functions.outputs import Output, numbers_of, output_of, output_table
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
-from dpfed.audit.one_call import loaded_function
+from dpfed.audit.one_call import loaded_functions
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
 from dpfed.config.own_code import load_files
 from dpfed.config.registered import restore_named_files
 from dpfed.errors import ConfigError, RunError
+from dpfed.methods.catalogue import all_methods
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"
 CLAIM = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)
@@ -312,24 +313,24 @@ def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
     record = json.loads(capsys.readouterr().out)
     assert record["verdict"] == "fail"
     assert record == json.loads((tmp_path / "audit.json").read_text())
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "audit.html").read_text()
     assert "What this does not show" in page
     assert "does not hold" in page
     assert status([*arguments[:-1], "clipped_sum", "--epsilon", "100"]) == 0
-    assert "epsilon 100" in capsys.readouterr().out
+    assert "claimed epsilon 100" in capsys.readouterr().out
 
 
 def test_a_methods_name_takes_no_settings_of_functions(capsys):
     assert status(["audit", "upload", "dp-fedavg", "--clients", "3"]) == 2
-    assert "--clients: only for functions of your own" in capsys.readouterr().err
+    assert "clients=3: is no setting here" in capsys.readouterr().err
 
 
 def test_the_maker_of_a_method_is_no_function_to_audit():
     """`dpfed audit upload masked-levels --load own_compressor.py` means the method, though masked_levels makes it."""
     with restore_named_files():
         load_files([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
-        assert loaded_function("masked-levels") is None
-        assert loaded_function("clipped-sum").__name__ == "clipped_sum"
+        assert "masked-levels" in all_methods()
+        assert loaded_functions()["clipped_sum"].__name__ == "clipped_sum"
 
 
 class Drawn:
@@ -415,5 +416,5 @@ def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
         record = json.loads(capsys.readouterr().out)
         assert (record["trials"], record["adjacency"], record["delta"]) == (50, "replace-one", 1e-5)
         assert status([*command, "soudn"]) == 2
-        assert "which have dies, sound, thing" in capsys.readouterr().err
+        assert "have dies, sound, thing" in capsys.readouterr().err
         assert status([*command, "dies"]) == 3

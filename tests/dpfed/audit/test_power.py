@@ -5,9 +5,6 @@ import pytest
 from scipy.stats import binom, norm
 
 from accounting import gaussian
-from accounting.compose import profiles
-from accounting.mechanisms import FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
-from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.statistics.power import (
     A_FIFTH,
     MOVES,
@@ -16,10 +13,9 @@ from dpfed.audit.statistics.power import (
     Power,
     RejectionRegion,
     power_of,
-    threshold_for_short_noise,
 )
 from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.score_distribution import HONEST, scores_of_all_clients, scores_of_drawn_cohort
+from dpfed.audit.statistics.score_distribution import HONEST, scores_of_all_clients
 from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
 
 ALPHA = 0.05
@@ -91,42 +87,3 @@ def test_a_fifth_is_the_limit():
     assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).is_sufficient
     assert Power(probability=0.9, noise_short=None, too_far=0.25).is_sufficient  # coins
     assert not Power(probability=0.9, noise_short=None, too_far=None).is_sufficient
-
-
-@pytest.mark.parametrize("name", ["fixed", "poisson"])
-def test_laws_of_drawn_cohorts_are_those_of_simulated_sums(name):
-    """Four clients, half of them drawn: all others at -1, the client at +1 (or -1, or not there). Errors at three
-    thresholds from 200,000 sums, within 5 standard errors: false alarm 1e-5."""
-    clients, q, n, generator = 4, 0.5, 200_000, np.random.default_rng(1)
-    if name == "fixed":
-        sampling, mu = FixedSizeSampling(cohort=2, clients=4), 2.0
-        law = scores_of_drawn_cohort(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
-        inside = generator.random(n) < q
-        sums = [np.full(n, -2.0), np.where(inside, 0.0, -2.0)]
-        base = -2.0
-    else:
-        sampling, mu = PoissonSampling(probability=q), 1.0
-        law = scores_of_drawn_cohort(sampling, clients, mu, out=0.0, rest=-1.0, expected=1)
-        others = [-generator.binomial(clients - 1, q, n).astype(float) for _ in range(2)]
-        sums = [others[0], others[1] + (generator.random(n) < q)]
-        base = -1.0
-    scores = [one - base + generator.standard_normal(n) for one in sums]
-    for threshold in (-0.5, 0.7, 1.9):
-        errors = law.error_rates(threshold)
-        seen = (scores[0] >= threshold).mean(), (scores[1] < threshold).mean()
-        for computed, simulated in zip(errors, seen, strict=True):
-            assert simulated == pytest.approx(computed, abs=5 * 0.5 / n**0.5)
-
-
-def test_a_client_that_is_always_drawn_is_found():
-    """Fixed-size sampling, two of four, replace-one: a claim of a half is refuted where the client is in every cohort,
-    with 2,000 trials in each world, and is not where it is drawn as claimed (seeded)."""
-    inner = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.REPLACE_ONE)
-    claim = profiles.profile(Subsampled(mechanism=inner, sampling=FixedSizeSampling(cohort=2, clients=4)))
-    law = scores_of_drawn_cohort(FixedSizeSampling(cohort=2, clients=4), 4, 2.0, out=0.0, rest=-1.0, expected=1)
-    n, generator = 2_000, np.random.default_rng(2)
-    cut = threshold_for_short_noise(law, claim, trials=n, alpha=ALPHA)
-    for chance, refuted in ((0.5, False), (1.0, True)):
-        shift = 2.0 * (generator.random(n) < chance)
-        scores0, scores1 = generator.standard_normal(n), shift + generator.standard_normal(n)
-        assert reject_claim(scores0, scores1, claim, alpha=ALPHA, thresholds=cut).rejected is refuted

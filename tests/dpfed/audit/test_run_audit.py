@@ -10,7 +10,7 @@ from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.report.audit_run import write_audit_report
+from dpfed.report.audit import write_cards
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -179,7 +179,7 @@ def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, c
     assert record["score_gap"] == pytest.approx(1.0, abs=1e-4)
     assert record["lower_bound"] <= record["canaries"]["round_epsilon"]
     for check in record["checks"]:
-        assert set(check) == {"name", "passed", "detail"}
+        assert set(check) == {"name", "passed", "detail", "would_find"}
         assert check["passed"] is (None if check["name"] == "canaries agree with one round's claim" else True)
     assert not record["canaries"]["power"]["enough"]  # 12 canaries: the verdict rests on the other checks
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
@@ -231,7 +231,7 @@ def test_the_report_takes_whatever_an_audit_takes(tmp_path, number):
     change(folder, "diagnostics.jsonl", lambda lines: lines[0].update(cohort=10**15))
     found = audit_run(folder)
     assert found.verdict == "fail"
-    assert write_audit_report(found, tmp_path / "out").exists()
+    assert write_cards([found], tmp_path / "out")[0].exists()
 
 
 def failed(folder):
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tm
     def refuse(path, content):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("dpfed.report.audit_run.put", refuse)
+    monkeypatch.setattr("dpfed.report.audit.put", refuse)
     monkeypatch.setattr("dpfed.report.figures.figure.put", refuse)
     assert status(["audit", "run", str(folder), "--json"]) == int(fails)
     said = capsys.readouterr()
@@ -275,7 +275,7 @@ def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tm
     assert "No report was written: " in said.err
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     assert status(["audit", "run", str(folder)]) == int(fails)
-    assert "report, with plots" not in capsys.readouterr().out
+    assert "report: " not in capsys.readouterr().out
 
 
 def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
@@ -284,20 +284,19 @@ def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
     two, out = failed(tmp_path / "two"), tmp_path / "out"
     for folder, code in ((one, 0), (two, 1), (one, 0)):
         assert status(["audit", "run", str(folder), "--out", str(out)]) == code
-    assert {file.name for file in out.iterdir()} == {"audit.html", "audit.png", "audit-2.html", "audit-2.png"}
+    assert {file.name for file in out.iterdir()} == {
+        *("audit.html", "audit.png", "audit.json", "audit-2.html", "audit-2.png", "audit-2.json")
+    }
     assert "<h1>Audit of one" in (out / "audit.html").read_text()
     assert "<h1>Audit of two" in (out / "audit-2.html").read_text()
     assert f"{out / 'audit-2.html'}".replace("/", "") in capsys.readouterr().out.replace("\n", "").replace("/", "")
     assert status(["audit", "run", str(one)]) == 0
     (one / "report.html").write_text("<title>dp-fedavg on digits</title>")  # of the run
-    (one / "audit.html").write_text("<title>Audit: pass</title>")  # of an older version
     plot = (one / "audit.png").read_bytes()
     for _ in range(2):
-        assert status(["audit", "upload", "dp-fedavg", "--trials", "60", "--out", str(one)]) == 0
+        assert status(["audit", "upload", "dp-fedavg", "--set", "draws=2000", "--out", str(one)]) == 0
     assert (one / "report.html").read_text() == "<title>dp-fedavg on digits</title>"
     assert (one / "audit.png").read_bytes() == plot
-    assert {"report-2.html", "audit-2.png", "audit-2.json"} == {
-        file.name for file in one.iterdir() if "-2" in file.name
-    }
+    assert {"audit-2.html", "audit-2.json"} == {file.name for file in one.iterdir() if "-2" in file.name}
     assert status(["audit", "run", str(one)]) == 0
     assert "<h1>Audit of one" in (one / "audit.html").read_text()

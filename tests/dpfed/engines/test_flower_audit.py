@@ -1,11 +1,15 @@
 """Flower's strategies and mods under audit, in this process."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from dpfed.audit.others.accountant_settings import SETTINGS
-from dpfed.audit.others.accountants import audit_accountant
-from dpfed.audit.others.flower import CASES, audit_flower
+sys.path.insert(0, str(Path(__file__).parents[3] / "experiments" / "audit-field"))
+from accountant_settings import SETTINGS
+from accountants import audit_accountant
+from flower_strategies import CASES, audit_flower
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 

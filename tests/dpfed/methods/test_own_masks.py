@@ -76,7 +76,7 @@ def test_without_privacy_masks_are_drawn_without_a_bound(registered, tmp_path):
 
 
 def test_its_upload_is_audited(registered):
-    done = audit_upload("my-masks", trials=200)
+    done = audit_upload("my-masks")
     assert done.verdict != "fail"
     assert all(check.passed for check in done.checks)
 

@@ -183,7 +183,7 @@ def test_an_unsound_chain_of_ones_own_is_refused(honest, makes, settings, words)
     with pytest.raises(ConfigError, match=words):
         built("unsound", *settings)
     with pytest.raises(ConfigError, match=words):
-        audit_upload("unsound", settings=settings, trials=10)
+        audit_upload("unsound", settings=settings)
 
 
 def test_the_same_order_is_sound_where_a_trusted_server_decodes(honest):
@@ -231,11 +231,11 @@ def chain_with(clip):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clip", "verdict"), [(ClipThenCode, "fail"), (CodeThenClip, "inconclusive")])
+@pytest.mark.parametrize(("clip", "verdict"), [(ClipThenCode, "fail"), (CodeThenClip, "pass")])
 def test_a_bound_of_ones_own_is_noted_and_its_fault_refuted(honest, clip, verdict):
     registered_as("mine", chain_with(clip), scheme="dense")
     assert any(note.startswith("against errors in code of your own") for note in built("mine", *PRIVATE).not_protected)
-    done = audit_upload("mine", settings=PRIVATE, trials=600)
+    done = audit_upload("mine", settings=PRIVATE)
     assert done.verdict == verdict
     refuted = {check.name for check in done.checks if not check.passed}
     assert refuted == ({"norm", "distance"} if verdict == "fail" else set())
@@ -259,7 +259,7 @@ def test_noise_of_ones_own_that_is_short_is_refuted(honest):
 
     registered_as("short", makes, scheme="dense")
     assert "LessNoise" in " ".join(built("short", *PRIVATE).not_protected)
-    assert audit_upload("short", settings=PRIVATE, trials=2000).verdict == "fail"
+    assert audit_upload("short", settings=PRIVATE).verdict == "fail"
 
 
 # Memory.

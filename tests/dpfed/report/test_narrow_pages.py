@@ -7,8 +7,7 @@ from run_folders import PRIVATE, run_folder
 from dpfed.audit.round.method_setting import audit_upload
 from dpfed.audit.run import audit_run
 from dpfed.cli import status
-from dpfed.report.audit import write_audit
-from dpfed.report.audit_run import write_audit_report
+from dpfed.report.audit import write_cards
 
 WIDTH = 390
 LONG = "a-very-long-name-of-a-setting-that-does-not-break" * 2
@@ -19,8 +18,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("narrow")
     settings = [word for one in ("rounds=2", "clients=40", "cohort=10") for word in ("--set", f"federation.{one}")]
     assert status(["run", "dp-fedavg-digits", *settings, "--out", str(folder / "run")]) == 0
-    write_audit_report(audit_run(folder / "run"), folder / "run")
-    write_audit(audit_upload("dp-fedavg", settings=[], trials=60, draws=20_000), folder / "upload")
+    write_cards([audit_run(folder / "run")], folder / "run")
+    write_cards([audit_upload("dp-fedavg", settings=[], draws=20_000)], folder / "upload")
     for number in range(8):
         config = f'[data]\nname = "{LONG}"\nextra_{number} = {number}\n'
         run_folder(folder / f"{LONG}-{number}", seed=number, **PRIVATE, config=config)
@@ -30,7 +29,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "page", ["run/report.html", "run/audit.html", "upload/report.html", "several/report.html"]
+    "page", ["run/report.html", "run/audit.html", "upload/audit.html", "several/report.html"]
 )  # fmt: skip
 def test_a_page_does_not_scroll_sideways(folder, tmp_path, page):
     with Browser(tmp_path, width=WIDTH, dark=False) as browser:

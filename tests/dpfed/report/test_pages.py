@@ -109,10 +109,10 @@ def test_the_browser_test_sees_what_overflows_and_what_is_blocked(pages, tmp_pat
 def test_words_of_every_page_stand_out_from_their_paper(pages, tmp_path, dark):
     """WCAG's AA, for every word that can be seen; the page of an audit, too."""
     from dpfed.audit.run import audit_run
-    from dpfed.report.audit_run import write_audit_report
+    from dpfed.report.audit import write_cards
 
     site = tmp_path / "site"
-    write_audit_report(audit_run(pages.folder / "dp-fedavg"), site)
+    write_cards([audit_run(pages.folder / "dp-fedavg")], site)
     for name, page in pages.items():
         (site / f"{name}.html").write_text(page)
     found, console = visited(

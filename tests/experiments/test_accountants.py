@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +11,13 @@ import pytest
 import dpfed.audit
 from accounting import gaussian, guarantee
 from dpfed.audit.others import accountant_adapters as adapters
-from dpfed.audit.others.accountant_settings import SETTINGS, Setting, compute_bounds, stored_bounds
-from dpfed.audit.others.accountants import audit_accountant
 from dpfed.cli import status
 from dpfed.errors import ConfigError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "audit-field"))
+import accountants
+from accountant_settings import SETTINGS, Setting, compute_bounds, stored_bounds
+from accountants import audit_accountant
 
 PLAIN = [setting for setting in SETTINGS if setting.sampling == "all"]
 GOLDEN = next(one for one in SETTINGS if one.sampling == "fixed" and one.noise_multiplier == 1.4)
@@ -170,19 +175,25 @@ def test_of_the_list_only_what_is_known_to_be_wrong_is_refuted(name, wrong):
 
 def test_wrong_names_are_refused():
     with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
-        dpfed.audit.accountant("tensorflow")
+        audit_accountant("tensorflow")
     with pytest.raises(ConfigError, match="No module named"):
-        dpfed.audit.accountant("no_such_module:f")
+        audit_accountant("no_such_module:f")
     with pytest.raises(ConfigError, match="is float, must be a function"):
-        dpfed.audit.accountant("math:pi")
+        audit_accountant("math:pi")
     with pytest.raises(ConfigError, match="It is called with keyword arguments"):
-        dpfed.audit.accountant(lambda noise, steps: 1.0)
+        audit_accountant(lambda noise, steps: 1.0)
 
 
-def test_the_command_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys):
+def test_the_script_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text("def zero(**setting):\n    return 0.0\n")
     monkeypatch.chdir(tmp_path)
-    assert status(["audit", "accountant", "mine:zero", "--json"]) == 1
-    record = json.loads(capsys.readouterr().out)
-    assert record["verdict"] == "fail"
-    assert {"setting", "stated", "at_least", "verdict"} <= set(record["cases"][0])
+    monkeypatch.syspath_prepend(tmp_path)
+    assert accountants.main(["mine:zero"]) == 1
+    assert capsys.readouterr().out.startswith("fail: ")
+
+
+def test_the_old_names_say_where_it_is(capsys):
+    assert status(["audit", "accountant", "opacus"]) == 2
+    assert "experiments/audit-field/accountants.py" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="has moved"):
+        dpfed.audit.accountant("opacus")

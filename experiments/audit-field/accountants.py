@@ -1,4 +1,7 @@
-"""Audit of an accountant: an epsilon below a proven lower bound is refuted by a pair of neighbours."""
+"""Audit of an accountant: an epsilon below a proven lower bound is refuted by a pair of neighbours.
+
+python experiments/audit-field/accountants.py dp-accounting       # or opacus, flower, MODULE:FUNCTION; --all rows
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import importlib
 import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import FunctionProcess
 from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
-from dpfed.audit.others.accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import verdict_with_scope
 from dpfed.errors import ConfigError, RunError
@@ -243,3 +248,22 @@ def _judged_case(setting: Setting, stated: float | None, known: ProvenBounds) ->
     if stated > _LOOSE * known.at_most + _ROUNDING:
         return "loose", f"{upwards(stated)} is stated, but {upwards(known.at_most)} is proven"
     return "right", ""
+
+
+def main(words: list[str]) -> int:
+    """Audit the named accountant, print the settings that it gets wrong (--all: every setting); return 1 for "fail"."""
+    sys.path.insert(0, str(Path.cwd()))
+    (what,) = [word for word in words if word != "--all"]
+    found = audit_accountant(what)
+    print(f"{found.verdict_in_full}: {found.as_text()}")
+    for one in found.cases:
+        if "--all" in words or one.verdict in ("refuted", "error"):
+            stated = "-" if one.stated_epsilon is None else upwards(one.stated_epsilon)
+            bounds = f"at least {downwards(one.proven.at_least)}, at most {upwards(one.proven.at_most)}"
+            print(f"{one.accountant}, {one.setting}: stated {stated}, {bounds}: {one.verdict} {one.detail}")
+    print(", ".join(f"{count} {kind}" for kind, count in found.to_dict()["counts"].items()))
+    return int(found.verdict == "fail")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,73 +1,29 @@
-"""Outcome of an audit by trials, of a method's round or of a user's function: tests, verdict, text and JSON."""
+"""Outcome of the audit of a function by trials: tests, verdict, text and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Generic, Protocol, TypeVar
+from dataclasses import asdict, dataclass
 
 from accounting.arrays import Floats
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
+from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.functions.power import EpsilonFound
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts
-from dpfed.audit.verdict import Check, Outcome, verdict_with_scope
+from dpfed.audit.statistics.thresholds import ScoreCuts
+from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict
 
+NEEDED_SEPARATION = 0.9
+"""Part of the claimed separation that the estimated separation of a pair must reach for a pass."""
 
-class ClaimUnderTest(Protocol):
-    """Claim under test: a privacy profile that holds for both orders of neighbours, and its epsilon at `delta`.
-
-    is_gaussian: True if the claim is exactly mu-Gaussian DP, so that a shift larger than mu refutes it
-    """
-
-    @property
-    def description(self) -> str:
-        """Description of the claim."""
-
-    @property
-    def profile(self) -> PrivacyProfile: ...
-
-    @property
-    def epsilon(self) -> float: ...
-
-    @property
-    def delta(self) -> float: ...
-
-    @property
-    def is_gaussian(self) -> bool: ...
-
-    @property
-    def adjacency(self) -> Adjacency: ...
-
-
-class DetectableFaults(Protocol):
-    """Faults that a test would have found, computed without the outcome of its trials."""
-
-    @property
-    def is_sufficient(self) -> bool:
-        """True if noise short by a fifth is among the faults."""
-
-    def as_text(self) -> str:
-        """Return the description of the faults, with the probability that the test finds them."""
-
-    def to_dict(self) -> dict[str, object]: ...
-
-
-ClaimT = TypeVar("ClaimT", bound=ClaimUnderTest, covariant=True)
-PowerT = TypeVar("PowerT", bound=DetectableFaults, covariant=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MoveBound:
-    """Lower bound on the distance that a client moves the release, as a multiple (`factor`) of the claimed distance.
-
-    epsilon: lower bound at the claim's delta if the noise is as claimed; None if no such bound is known
-    """
-
-    factor: float
-    epsilon: float | None
+NOT_TESTED = (
+    "other inputs, settings, and several calls together",
+    "the composition over rounds, and the accountant",
+    "side effects of the code: only what the function returns is tested",
+    "the last bits of floating-point noise",
+)
+"""Faults that this audit does not test for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +35,7 @@ class PairTest:
     lower_bound: lower bound on epsilon that holds for any mechanism
     lower_bound_gdp: lower bound on epsilon for a Gaussian mechanism; mu: the shift from which it is computed
     too_far:     True if a test other than the test of the profile refutes the claim
-    power:       power of the test; None for all pairs but the best one, and if the scores' distribution is unknown
-    moved:       bound on the distance from whole scores; None if the scores' distribution is unknown
+    power:       power of the test; None for all pairs but the best one
     """
 
     pair: str
@@ -92,14 +47,13 @@ class PairTest:
     mu: float
     test: ClaimTest
     too_far: bool = False
-    power: DetectableFaults | None = None
-    moved: MoveBound | None = None
+    power: EpsilonFound | None = None
 
     @classmethod
     def from_scores(
         cls,
         seen: tuple[Floats, Floats],
-        claim: ClaimUnderTest,
+        claim: FunctionClaim,
         cuts: ScoreCuts,
         *,
         pair: str,
@@ -133,56 +87,63 @@ class PairTest:
         """
         return self.test.rejected or self.too_far
 
-    def largest_bound(self, claim: ClaimUnderTest) -> float:
+    def largest_bound(self, claim: FunctionClaim) -> float:
         """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.is_gaussian else 0.0)
+
+    def cells(self, claim: FunctionClaim) -> dict[str, str]:
+        """Return the row of the pair in a table."""
+        return {
+            "pair of neighbours": self.pair,
+            "score": self.score,
+            "distance over the claim": f"{self.gap:.4g}",
+            "trials": f"{self.trials:,}",
+            "epsilon at least": downwards(self.lower_bound),
+            "if Gaussian": downwards(self.lower_bound_gdp) if claim.is_gaussian else "–",
+            "claim": "refuted" if self.rejected else "stands",
+        }
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the pair. Key `finds`: the epsilon that the test finds, if its power
         is an epsilon.
         """
         power = None if self.power is None else self.power.to_dict()
-        fields = {name: value for name, value in vars(self).items() if name not in ("test", "power", "moved")}
+        fields = {name: value for name, value in vars(self).items() if name not in ("test", "power")}
         return fields | {
             "test": asdict(self.test),
             "power": power,
-            "moved": None if self.moved is None else asdict(self.moved),
             "finds": (power or {}).get("epsilon"),
             "rejected": self.rejected,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(Generic[ClaimT, PowerT]):
-    """Claim, trials, and verdict of an audit of a method's round or of a user's function.
+class FunctionAudit:
+    """Claim, trials, and verdict of an audit of a user's function.
 
-    trials:        number of counted trials: rounds, uploads if each upload is visible, or calls of a function
+    trials:        number of counted calls
     power:         power of the pair that would have found the smallest faults, for any outcome of the trials
-    needed_gap:    part of the claimed distance that a pair must reach for a pass
     largest_plausible_gap: estimated gap above which the verdict is inconclusive, even if the trials do not refute the
     claim
     advice:        remedy if the trials were too few
     not_tried:     names of pairs that got no trials, because there were too few trials for all pairs
     only_measured: names of pairs of uneven updates that were measured without trials, because they show no more of
                    the client than the pairs with trials
-    details:       further keys of the JSON document
     """
 
     method: str
-    claim: ClaimT
+    claim: FunctionClaim
     confidence: float
     trials: int
     seed: int
     tests: tuple[PairTest, ...]
     checks: tuple[Check, ...]
-    power: PowerT
-    needed_gap: float
+    power: EpsilonFound
     largest_plausible_gap: float = math.inf
     advice: str = "Give more trials."
     not_tried: tuple[str, ...]
     only_measured: tuple[str, ...]
     seconds: float
-    details: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def score_gap(self) -> float:
@@ -208,13 +169,8 @@ class Audit(Generic[ClaimT, PowerT]):
         """
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
-        near = self.needed_gap <= self.score_gap <= self.largest_plausible_gap
+        near = NEEDED_SEPARATION <= self.score_gap <= self.largest_plausible_gap
         return "pass" if near and self.power.is_sufficient else "inconclusive"
-
-    @property
-    def verdict_in_full(self) -> str:
-        """Verdict, and the inputs it is limited to."""
-        return verdict_with_scope(self.verdict)
 
     def as_text(self) -> str:
         """Return the verdict and its reasons in one to three sentences."""
@@ -233,10 +189,10 @@ class Audit(Generic[ClaimT, PowerT]):
         if self.verdict == "pass":
             return found
         gap = downwards(self.score_gap, digits=2)
-        if self.score_gap < self.needed_gap:
+        if self.score_gap < NEEDED_SEPARATION:
             return (
-                f"{found} But the largest gap of a pair is {gap} of the claimed distance; at least {self.needed_gap:g} "
-                "is needed. Check that the clip norm is that of the code, and that the code uses its input."
+                f"{found} But the largest gap of a pair is {gap} of the claimed; {NEEDED_SEPARATION:g} is needed. "
+                "Check that the clip norm is that of the code, and that the code uses its input."
             )
         if self.score_gap > self.largest_plausible_gap:
             return (
@@ -263,32 +219,48 @@ class Audit(Generic[ClaimT, PowerT]):
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 
+    @property
+    def verdict_in_full(self) -> str:
+        """Verdict, and what it is limited to."""
+        return self.as_verdict().verdict_in_full
+
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of `dpfed audit upload --json`."""
-        return {
-            "method": self.method,
-            "claimed_epsilon": self.claim.epsilon,
-            "delta": self.claim.delta,
-            "claim": self.claim.description,
-            "lower_bound": self.lower_bound,
-            "lower_bound_if_gaussian": self.lower_bound_if_gaussian,
-            "confidence": self.confidence,
-            "trials": self.trials,
-            "score_gap": self.score_gap,
-            "power": self.power.to_dict(),
-            "rejected": any(one.rejected for one in self.tests),
-            "checks": [one.to_dict() for one in self.checks],
-            "verdict": self.verdict,
-            "verdict_in_full": self.verdict_in_full,
-            "words": self.as_text(),
-            "adjacency": str(self.claim.adjacency),
-            "pairs": [one.to_dict() for one in self.tests],
-            "not_tried": list(self.not_tried),
-            "only_measured": list(self.only_measured),
-            "seed": self.seed,
-            "seconds": self.seconds,
-            **self.details,
-        }
+        """Return the JSON document of the verdict."""
+        return self.as_verdict().to_dict()
 
-
-AnyAudit = Audit[ClaimUnderTest, DetectableFaults]
+    def as_verdict(self) -> Verdict:
+        """Return the record of this audit."""
+        claim, finds = self.claim, self.power.as_text()
+        trials = Check(
+            name="trials",
+            passed=False if any(one.rejected for one in self.tests) else True if self.power.is_sufficient else None,
+            detail=f"{self.trials:,} calls on {len({one.pair for one in self.tests})} pairs of neighbours",
+            would_find=finds if math.isfinite(self.power.epsilon) else None,
+        )
+        return Verdict(
+            audited=self.method,
+            verdict=self.verdict,
+            text=self.as_text(),
+            claimed_epsilon=claim.epsilon,
+            delta=claim.delta,
+            adjacency=str(claim.adjacency),
+            unit="client",
+            lower_bound=self.lower_bound,
+            checks=(trials, *self.checks),
+            pairs=tuple(PairRow(cells=one.cells(claim), fields=one.to_dict()) for one in self.tests),
+            not_tested=NOT_TESTED,
+            details={
+                "method": self.method,
+                "claim": claim.description,
+                "lower_bound_if_gaussian": self.lower_bound_if_gaussian,
+                "confidence": self.confidence,
+                "trials": self.trials,
+                "score_gap": self.score_gap,
+                "power": self.power.to_dict(),
+                "rejected": any(one.rejected for one in self.tests),
+                "not_tried": list(self.not_tried),
+                "only_measured": list(self.only_measured),
+                "seed": self.seed,
+                "seconds": self.seconds,
+            },
+        )
