@@ -120,7 +120,7 @@ def audit(what: str | Path, settings: Sequence[str] = (), **options: Any) -> Ver
     would have found. Errors: ConfigError for a name that is none of these.
 
     >>> import dpfed.audit
-    >>> dpfed.audit.audit("drive").verdict  # a scheme
+    >>> dpfed.audit.audit("dense").verdict  # a scheme
     'pass'
     """
     return combined(audits(what, settings, **options), str(what))

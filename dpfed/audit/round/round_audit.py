@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.rounding import downwards, upwards
+from accounting.rounding import upwards
 from dpfed.audit.round.bound_checks import floor_check, norm_check, samples_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
 from dpfed.audit.round.gaps import PairGap, gap_of_pair
@@ -88,7 +88,7 @@ class RoundAudit:
             f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)} is claimed; "
             f"{len(self.checks)} checks, with {self.draws:,} draws of noise, found nothing against it."
         )
-        found += f" Distance reached: {downwards(min(self.score_gap, 1.0), digits=3)} of the bound"
+        found += f" Distance reached: {min(self.score_gap, 1.0):.3f} of the bound"
         if self.score_gap >= NEEDED_GAP:
             return f"{found}."
         return f"{found}, but {NEEDED_GAP:g} is needed: no pair of neighbours reaches it."
