@@ -22,6 +22,7 @@ from dpfed.version import __version__
 _LONGEST_MESSAGE = 2000
 COMMANDS = {
     "budget": "Epsilon, noise multiplier or rounds: give two of the three, get the third.",
+    "explain": "Explain what settings of Flower, FLIP, NVFlare, Opacus, TFF, pfl or jax_privacy promise.",
     "plan": "Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.",
     "run": "Run a federated experiment; the run folder receives the ledger, the metrics, the model and a report.",
     "sweep": "Run all rows of a table or figure at every point of their axes, in parallel, in one run folder each.",

@@ -1,0 +1,419 @@
+"""Readers of other libraries' settings: Flower, FLIP and NVFlare's filters, Opacus, and DP-FedAvg as TFF, pfl and
+jax_privacy name it.
+
+A reader takes a flat dictionary of lower-case names. What the settings do not say is an opening, whose first reading is
+the worst.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_input
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.errors import ConfigError
+from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening, Reading, Unit, explained
+
+Settings = Mapping[str, object]
+
+_POPULATION = ("num_clients", "total_clients", "population", "num_supernodes", "clients", "num_nodes")
+_ROUNDS = ("num_server_rounds", "num_rounds", "total_rounds", "rounds", "central_num_iterations", "iterations")
+_CLIP = ("clipping_norm", "max_grad_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", "l2_norm_clip")
+_NOISE = ("noise_multiplier", "sigma", "noise_scale", "central_noise_scale")
+_RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
+_DELTA = ("delta", "target_delta", "central_delta")
+
+NEIGHBOURS = Opening(
+    name="neighbours: not stated",
+    changes=(
+        ("replace-one: the data of one unit are replaced by any other data", {"adjacency": Adjacency.REPLACE_ONE}),
+        ("zero-out: one unit's contribution is replaced by nothing", {"adjacency": Adjacency.ZERO_OUT}),
+    ),
+)
+
+
+def explain(given: str) -> Explanation:
+    """Return the explanation of a TOML or JSON file of settings, or of an object (module:object).
+
+    Errors: ConfigError if the file or object cannot be read, or no reader knows its names.
+    """
+    settings = _flat(_object_settings(given) if _names_object(given) else _file_settings(Path(given)))
+    for knows, read in _READERS:
+        if knows(settings):
+            return read(settings)
+    raise ConfigError(
+        f"{given}: its names ({', '.join(sorted(settings)) or 'none'}) are not those of a library that is known. Use "
+        "those of Flower (clipping_norm, num_sampled_clients), of filters of FLIP or NVFlare (sensitivity, epsilon; "
+        "percentile), of Opacus (max_grad_norm), or noise_multiplier with clients_per_round or cohort_size."
+    )
+
+
+def _names_object(given: str) -> bool:
+    module, colon, name = given.partition(":")
+    return bool(colon) and not Path(given).exists() and all(part.isidentifier() for part in (*module.split("."), name))
+
+
+def _file_settings(path: Path) -> Mapping[str, object]:
+    try:
+        text = read_input(path, at_most=LARGEST_DOCUMENT).decode("utf-8-sig")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML or JSON settings ({error}).") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: must be a table of settings, not {type(found).__name__}.")
+    return found
+
+
+def _object_settings(given: str) -> Mapping[str, object]:
+    module, _, name = given.partition(":")
+    try:
+        one = getattr(importlib.import_module(module), name)
+        one = one() if isinstance(one, type) else one
+    except Exception as error:  # importing and making a user's object may raise anything
+        raise ConfigError(f"{given}: cannot be loaded ({type(error).__name__}: {error}).") from error
+    found = {key: value for key, value in vars(one).items() if isinstance(value, int | float | str | bool)}
+    inner = getattr(one, "strategy", None)
+    beside = (
+        {key: value for key, value in vars(inner).items() if isinstance(value, int | float | str | bool)}
+        if inner
+        else {}
+    )
+    return {**beside, **found, "class": type(one).__name__}
+
+
+def _flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of all tables in one dictionary; names in lower case with underscores."""
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        name = key.lower().replace("-", "_").replace(" ", "_")
+        if isinstance(value, Mapping):
+            found |= _flat(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _number(settings: Settings, *names: str) -> float | None:
+    """Return the first number with one of these names; None without one. Raises ConfigError for something else."""
+    for name in names:
+        if (value := settings.get(name)) is not None:
+            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+                raise ConfigError(f"{name}={value!r}: must be a number.")
+            return float(value)
+    return None
+
+
+def _count(settings: Settings, *names: str) -> int | None:
+    value = _number(settings, *names)
+    if value is None:
+        return None
+    if value < 1 or value != int(value):
+        raise ConfigError(f"{names[0]}={value:g}: must be a positive whole number.")
+    return int(value)
+
+
+class _Read:
+    """Values that all readers need, with the openings and missing names that follow from them."""
+
+    def __init__(self, settings: Settings, unit: Unit) -> None:
+        self.settings, self.unit = settings, unit
+        self.missing: list[str] = []
+        self.contradictions: list[str] = []
+        self.unbounded: list[str] = []
+        self.openings: list[Opening] = []
+        self.noise = _number(settings, *_NOISE)
+        self.clip = _number(settings, *_CLIP)
+        self.delta = _number(settings, *_DELTA)
+        if self.noise is None:
+            self.missing.append("noise_multiplier")
+        if not self.noise:
+            self.unbounded.append("no noise is added")
+        if self.clip is None:
+            self.missing.append("clip norm")
+            self.unbounded.append("updates are not clipped, so one of them may be of any size")
+        elif math.isinf(self.clip):
+            self.unbounded.append("the clip norm is infinite")
+        if self.delta is None:
+            self.missing.append(f"delta ({ASSUMED_DELTA:g} is used)")
+
+    def population(self, *names: str) -> int | None:
+        """Return the number of units; if it is missing, the opening that all of them take part is added."""
+        return _count(self.settings, *names)
+
+    def sampler(self, cohort: int | None, population: int | None, *kinds: tuple[str, str]) -> None:
+        """Add the opening of the sampler: everyone in every round, then the given (words, kind)."""
+        changes: list[tuple[str, dict[str, object]]] = [
+            ("all units take part in every round", {"sampling": "all"}),
+        ]
+        if cohort is not None and population is not None and cohort < population:
+            changes += [(words, {"sampling": kind}) for words, kind in kinds]
+        if len(changes) > 1:
+            self.openings.append(Opening(name="sampler: who takes part is not stated", changes=tuple(changes)))
+
+    def explanation(
+        self,
+        library: str,
+        *,
+        sampling: str,
+        population: int | None,
+        cohort: int | None,
+        rounds: int | None,
+        passes: int | None = None,
+        dpfed: str,
+    ) -> Explanation:
+        if rounds is None:
+            self.missing.append("rounds (epsilon is that of one round)")
+        units = population or max(cohort or 2, 2)
+        reading = Reading(
+            unit=self.unit,
+            noise_multiplier=self.noise or 0.0,
+            sampling=sampling,  # type: ignore[arg-type]
+            population=units,
+            cohort=min(cohort or units, units),
+            rounds=rounds or 1,
+            passes=passes or rounds or 1,
+            adjacency=Adjacency.REPLACE_ONE,
+            delta=self.delta or ASSUMED_DELTA,
+        )
+        return explained(
+            library,
+            reading,
+            (*self.openings, NEIGHBOURS),
+            stated=dict(self.settings),
+            missing=tuple(self.missing),
+            contradictions=tuple(self.contradictions),
+            unbounded=tuple(self.unbounded),
+            dpfed=dpfed,
+        )
+
+
+def _is_flower(settings: Settings) -> bool:
+    return "clipping_norm" in settings or "num_sampled_clients" in settings or "fraction_train" in settings
+
+
+def _flower(settings: Settings) -> Explanation:
+    """Read a differentially private strategy of Flower.
+
+    Flower draws a fixed number of the connected nodes, averages with weights by numbers of examples, and adds noise of
+    standard deviation noise_multiplier * clipping_norm / num_sampled_clients to the mean.
+    """
+    read = _Read(settings, "client")
+    population = read.population(*_POPULATION)
+    cohort = _count(settings, "num_sampled_clients", "clients_per_round")
+    fraction = _number(settings, "fraction_train", "fraction_fit")
+    if population and fraction is not None:
+        drawn = max(1, int(population * fraction))
+        if cohort is None:
+            cohort = drawn
+        elif drawn != cohort:
+            read.contradictions.append(
+                f"num_sampled_clients={cohort} sets the noise, and fraction {fraction:g} of {population} nodes draws "
+                f"{drawn}"
+            )
+            if drawn < cohort:
+                less = drawn / cohort
+                read.openings.append(
+                    Opening(
+                        name="number of replies: fewer than num_sampled_clients",
+                        changes=(
+                            (f"{drawn} replies share noise that is meant for {cohort}", {"noise_multiplier": less}),
+                        ),
+                    )
+                )
+    if cohort is None:
+        read.missing.append("num_sampled_clients")
+    if population is None:
+        read.missing.append("number of nodes (all of them may take part in every round)")
+    if "clipped_count_stddev" in settings or "target_clipped_quantile" in settings:
+        read.contradictions.append("adaptive clipping scales the noise to another clip norm than that of the rows")
+        read.unbounded.append("the clip norm moves between the clip and its noise, by updates of clients")
+    if cohort is not None and cohort > 1:
+        read.openings.append(
+            Opening(
+                name="weights: by numbers of examples",
+                changes=(
+                    ("one client has nearly all examples of the cohort", {"noise_multiplier": 1 / cohort}),
+                    ("all clients have equally many examples", {}),
+                ),
+            )
+        )
+    sampled = cohort is not None and population is not None and cohort < population
+    if sampled:
+        read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
+    line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
+    if cohort:
+        line += f" --set federation.cohort={cohort}"
+    if population:
+        line += f" --set federation.clients={population}"
+    return read.explanation(
+        "Flower",
+        sampling="all",
+        population=population,
+        cohort=cohort,
+        rounds=_count(settings, *_ROUNDS),
+        dpfed=f"{line} --set privacy.noise_multiplier={read.noise or 1:g} --set privacy.epsilon=",
+    )
+
+
+def _is_filter(settings: Settings) -> bool:
+    return ("sensitivity" in settings and "epsilon" in settings) or "percentile" in settings or "fraction" in settings
+
+
+def _filter(settings: Settings) -> Explanation:
+    """Read a filter of uploads, as in FLIP and NVFlare: the classical Gaussian of a stated sensitivity and epsilon."""
+    stated, target = _number(settings, "sensitivity"), _number(settings, "epsilon")
+    delta = _number(settings, *_DELTA) or ASSUMED_DELTA
+    noise: float | None = None
+    clip = _number(settings, *_CLIP)
+    if stated and target:
+        deviation = stated * math.sqrt(2 * math.log(1.25 / delta)) / target
+        noise = deviation / clip if clip else deviation
+    read = _Read({**settings, "noise_multiplier": noise} if noise is not None else settings, "client")
+    if stated and clip and stated < clip:
+        read.contradictions.append(
+            f"sensitivity={stated:g} sizes the noise, and the clip lets an update be {clip:g} long: one client moves "
+            "more"
+        )
+    if target:
+        read.contradictions.append(
+            f"epsilon={target:g} is that of one upload at the stated sensitivity, not of the run"
+        )
+    if noise is None:
+        read.unbounded.append("percentiles and thresholds of an update are computed from it, without noise on them")
+    return read.explanation(
+        "FLIP, NVFlare filters",
+        sampling="all",
+        population=_count(settings, *_POPULATION),
+        cohort=None,
+        rounds=_count(settings, *_ROUNDS),
+        dpfed="dpfed run dp-fedavg-digits --set privacy.release=uploads --set federation.sampling=all",
+    )
+
+
+def _is_opacus(settings: Settings) -> bool:
+    return "max_grad_norm" in settings or "l2_norm_clip" in settings
+
+
+def _opacus(settings: Settings) -> Explanation:
+    """Read Opacus' (or TensorFlow Privacy's) arguments: noise and clip of records; the loader decides the rest."""
+    read = _Read(settings, "record")
+    records, batch = _count(settings, *_RECORDS), _count(settings, "batch_size", "expected_batch_size")
+    rate, epochs = _number(settings, "sample_rate"), _count(settings, "epochs", "num_epochs")
+    if rate is not None and records and batch is None:
+        batch = max(1, round(rate * records))
+    elif rate is not None and records and batch and not math.isclose(rate, batch / records, rel_tol=0.05):
+        read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
+    steps = _count(settings, "steps", "num_steps", "num_updates")
+    if steps is None and epochs and records and batch:
+        steps = epochs * (records // batch)
+    for name, value in (("records", records), ("batch_size", batch), ("epochs or steps", steps)):
+        if value is None:
+            read.missing.append(name)
+    poisson = settings.get("poisson_sampling")
+    passes = epochs or (math.ceil(steps * batch / records) if steps and batch and records else None)
+    sampling = "all"
+    if poisson is False:
+        sampling = "shuffled" if passes else "all"
+    elif poisson is True and records and batch:
+        sampling = "poisson"
+    elif records and batch and passes:
+        read.openings.append(
+            Opening(
+                name="loader: the arguments do not say which one ran",
+                changes=(
+                    ("the same batches hold a record in every step", {"sampling": "all"}),
+                    ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled"}),
+                    ("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),
+                ),
+            )
+        )
+    bins = ""
+    if records and batch and epochs:
+        bins = f"dpfed budget --unit record --sampling balls-and-bins --clients {records} --cohort {batch}"
+    neighbours = "the nearest schedule with amplification"
+    return read.explanation(
+        "Opacus",
+        sampling=sampling,
+        population=records,
+        cohort=batch,
+        rounds=steps,
+        passes=passes,
+        dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {read.noise or 1:g}"
+        + (f"; {neighbours}: {bins}" if sampling != "poisson" and bins else ""),
+    )
+
+
+def _is_dp_fedavg(settings: Settings) -> bool:
+    return any(name in settings for name in _NOISE)
+
+
+def _dp_fedavg(settings: Settings) -> Explanation:
+    """Read DP-FedAvg (or DP-SGD) by the usual names of TFF, pfl and jax_privacy."""
+    records = any(name in settings for name in ("batch_size", "num_examples", "num_updates"))
+    read = _Read(settings, "record" if records else "client")
+    population = read.population(*_POPULATION, *_RECORDS)
+    cohort = _count(settings, "clients_per_round", "cohort_size", "cohort", "batch_size")
+    meant = _count(settings, "noise_cohort_size")
+    if meant and cohort and meant != cohort:
+        read.contradictions.append(
+            f"noise_cohort_size={meant} sizes the noise of cohorts of {meant}, and {cohort} take part: the stated "
+            f"guarantee is for {meant}"
+        )
+        read.openings.append(
+            Opening(
+                name="noise of another cohort size",
+                changes=(
+                    (f"noise for {meant} on the sum of {cohort}", {"noise_multiplier": min(1.0, cohort / meant)}),
+                ),
+            )
+        )
+    rounds = _count(settings, *_ROUNDS, "num_updates", "num_steps", "steps")
+    named = str(settings.get("sampling", settings.get("batch_selection_strategy", ""))).lower()
+    sampling = "all"
+    for name, value in (("population", population), ("cohort", cohort)):
+        if value is None:
+            read.missing.append(name)
+    if named.startswith(("poisson", "cyclic_poisson")) and cohort and population and "cyclic" not in named:
+        sampling = "poisson"
+    elif named in ("fixed", "uniform", "without_replacement") and cohort and population:
+        sampling = "fixed"
+    else:
+        read.sampler(
+            cohort,
+            population,
+            ("a fixed number is drawn in secret", "fixed"),
+            ("each takes part independently (Poisson), in secret", "poisson"),
+        )
+    read.openings.append(
+        Opening(
+            name="noise_multiplier: of the clip norm, or of twice the clip norm",
+            changes=(
+                ("it is noise over the clip norm", {}),
+                ("it is noise over twice the clip norm", {"noise_multiplier": 2}),
+            ),
+        )
+    )
+    return read.explanation(
+        "DP-FedAvg (TFF, pfl, jax_privacy)",
+        sampling=sampling,
+        population=population,
+        cohort=cohort,
+        rounds=rounds,
+        dpfed=(
+            f"dpfed budget --clients {population or 'N'} --cohort {cohort or 'M'} --rounds {rounds or 'T'} "
+            f"--noise-multiplier {read.noise or 1:g}"
+        ),
+    )
+
+
+_READERS: tuple[tuple[Callable[[Settings], bool], Callable[[Settings], Explanation]], ...] = (
+    (_is_flower, _flower),
+    (_is_filter, _filter),
+    (_is_opacus, _opacus),
+    (_is_dp_fedavg, _dp_fedavg),
+)

@@ -1,0 +1,160 @@
+"""Settings of other libraries: the epsilon printed is that of the worst reading, by other computations."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dpfed.cli import status
+from dpfed.errors import ConfigError
+from dpfed.explain.settings import explain
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of a Gaussian mechanism of sensitivity over noise mu: root of its privacy profile, for mu below 10."""
+
+    def excess(epsilon: float) -> float:
+        late = norm.logcdf(-epsilon / mu - mu / 2) + epsilon
+        return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(late) - delta)
+
+    return float(brentq(excess, 0, 500))
+
+
+FLOWER = {"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_sampled_clients": 20, "num_clients": 100}
+OPACUS = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "batch_size": 256, "num_samples": 60_000, "epochs": 10}
+TFF = {"noise_multiplier": 4.0, "clip": 0.5, "clients_per_round": 50, "num_clients": 1000, "num_rounds": 4}
+FLIP = {"clip": 1.0, "sensitivity": 1e-4, "epsilon": 10, "delta": 1e-5}
+
+WORST = {
+    "flower, everything left open": (FLOWER | {"noise_multiplier": 40.0, "num_server_rounds": 4}, 2 * 20 * 2 / 40),
+    "flower, one client a round": (FLOWER | {"num_sampled_clients": 1, "num_server_rounds": 4}, 2 * 2 / 1),
+    "flower, nodes not told": ({**FLOWER, "noise_multiplier": 40.0, "num_clients": 20, "rounds": 1}, 2 * 20 / 40),
+    "flower, fewer replies": (FLOWER | {"noise_multiplier": 80.0, "fraction_train": 0.1, "rounds": 1}, 2 * 20 * 2 / 80),
+    "opacus, its loader left open": (OPACUS | {"noise_multiplier": 100.0}, 2 * 2340**0.5 / 100),
+    "opacus, shuffled": (OPACUS | {"poisson_sampling": False}, 2 * 10**0.5),
+    "opacus, shuffled, by rate": (
+        {"sigma": 2.0, "max_grad_norm": 1.0, "sample_rate": 0.01, "n": 1000, "epochs": 3, "poisson_sampling": False},
+        2 * 3**0.5 / 2,
+    ),
+    "opacus, steps only": ({"noise_multiplier": 9.0, "max_grad_norm": 1.0, "steps": 16}, 2 * 4 / 9),
+    "tff, sampler left open": (TFF, 2 * 2 / 4),
+    "tff, no population": ({"noise_multiplier": 4.0, "clip": 0.5, "clients_per_round": 50, "num_rounds": 1}, 2 / 4),
+    "pfl, noise of another cohort": (
+        {"noise_scale": 8.0, "clipping_bound": 1.0, "cohort_size": 50, "noise_cohort_size": 200, "iterations": 1},
+        2 * 4 / 8,
+    ),
+    "jax_privacy, batches left open": (
+        {"noise_multiplier": 8.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 16},
+        2 * 4 / 8,
+    ),
+}  # fmt: skip
+"""Settings, and mu of their worst reading, derived by hand: replace-one, so sensitivity 2 C; everyone takes part."""
+
+
+def file_of(folder: Path, settings: dict[str, object]) -> str:
+    path = folder / "settings.json"
+    path.write_text(json.dumps(settings))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_the_worst_reading_by_the_closed_form(name: str, tmp_path: Path) -> None:
+    settings, mu = WORST[name]
+    found = explain(file_of(tmp_path, dict(settings)))
+    assert found.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-6)
+    assert found.at_least <= min(epsilon for _, epsilon in found.steps) <= found.epsilon
+
+
+def test_numbers_that_are_known_from_elsewhere(tmp_path: Path) -> None:
+    """FLIP's defaults, of noise 4.845e-5 and sensitivity 2; Flower's 20 of 100; ten shuffled epochs."""
+    flip = explain(file_of(tmp_path, FLIP))
+    mu = 2 / (1e-4 * math.sqrt(2 * math.log(1.25e5)) / 10)
+    assert flip.epsilon == pytest.approx(mu**2 / 2 + mu * norm.isf(1e-5), rel=1e-6)  # the profile's second term is tiny
+    assert flip.epsilon == pytest.approx(8.523e8, rel=1e-4)
+    flower = dict(explain(file_of(tmp_path, FLOWER | {"num_server_rounds": 100})).steps)
+    assert any(epsilon == pytest.approx(57.39, abs=0.01) for epsilon in flower.values())
+    shuffled = explain(file_of(tmp_path, OPACUS | {"poisson_sampling": False}))
+    assert shuffled.steps[-1][1] == pytest.approx(gaussian_epsilon(10**0.5, 1e-5), rel=1e-6)
+    assert shuffled.steps[-1][1] == pytest.approx(17.8566, abs=1e-4)
+
+
+def test_poisson_batches_by_dp_accounting(tmp_path: Path) -> None:
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    step = dp_event.PoissonSampledDpEvent(256 / 60_000, dp_event.GaussianDpEvent(1.0))
+    theirs = PLDAccountant().compose(step, 2340).get_epsilon(1e-5)
+    found = explain(file_of(tmp_path, OPACUS | {"poisson_sampling": True}))
+    assert found.steps[-1][1] == pytest.approx(theirs, rel=1e-3)
+    assert found.worst is not None
+    assert found.worst.sampling == "poisson"
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"noise_multiplier": 0.0, "clipping_norm": 1.0, "num_sampled_clients": 20}, "no noise"),
+        ({"noise_multiplier": 1.0, "num_sampled_clients": 20}, "not clipped"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": math.inf}, "infinite"),
+        ({"percentile": 10, "gamma": 0.01}, "percentiles"),
+        ({**FLOWER, "target_clipped_quantile": 0.5}, "clip norm moves"),
+    ],
+)
+def test_settings_that_nothing_bounds(settings: dict[str, object], word: str, tmp_path: Path) -> None:
+    found = explain(file_of(tmp_path, settings))
+    assert math.isinf(found.epsilon)
+    assert any(word in one for one in found.unbounded)
+    assert found.to_dict()["epsilon"] is None
+
+
+def test_missing_and_contradictory_settings_are_named(tmp_path: Path) -> None:
+    found = explain(
+        file_of(tmp_path, {"noise_multiplier": 1.0, "clipping_norm": 1.0, "fraction-train": 0.1, "num_clients": 100})
+    )
+    assert any("delta" in one for one in found.missing)
+    assert any("rounds" in one for one in found.missing)
+    twice = explain(file_of(tmp_path, FLOWER | {"fraction_train": 0.1}))
+    assert any("draws 10" in one for one in twice.contradictions)
+    rate = explain(file_of(tmp_path, OPACUS | {"sample_rate": 0.5}))
+    assert any("sample_rate" in one for one in rate.contradictions)
+
+
+def test_a_strategy_object_is_read_with_what_it_wraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_app.py").write_text(
+        "from types import SimpleNamespace as Made\n"
+        "class Private:\n"
+        "    def __init__(self):\n"
+        "        self.strategy = Made(fraction_train=0.2)\n"
+        "        self.noise_multiplier, self.clipping_norm, self.num_sampled_clients = 1.0, 1.0, 20\n"
+        "strategy = Private()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = explain("my_app:strategy")
+    assert found.library == "Flower"
+    assert found.stated["fraction_train"] == 0.2
+    with pytest.raises(ConfigError, match="my_app:nothing"):
+        explain("my_app:nothing")
+
+
+@pytest.mark.parametrize("content", ["[", "a = 1", '{"noise_multiplier": "much", "clip": 1}', "[1]"])
+def test_files_that_are_no_settings(content: str, tmp_path: Path) -> None:
+    path = tmp_path / ("settings.json" if content.startswith(("{", "[1")) else "settings.toml")
+    path.write_text(content)
+    with pytest.raises(ConfigError):
+        explain(str(path))
+
+
+def test_the_command_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = file_of(tmp_path, OPACUS | {"poisson_sampling": False})
+    assert status(["explain", given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    keys = {"unit", "adjacency", "sampling", "noise_multiplier", "rounds", "epsilon", "delta", "missing"}
+    assert keys | {"contradictions", "dpfed"} <= found.keys()
+    assert "balls-and-bins" in found["dpfed"]
+    assert status(["explain", given]) == 0
+    assert "46.2" in capsys.readouterr().out
