@@ -146,7 +146,7 @@ class _Read:
         return _count(self.settings, *names)
 
     def sampler(self, cohort: int | None, population: int | None, *kinds: tuple[str, str]) -> None:
-        """Add the opening of the sampler: everyone in every round, then the given (words, kind)."""
+        """Add the opening of the sampler: everyone in every round, then the given pairs of text and kind."""
         changes: list[tuple[str, dict[str, object]]] = [
             ("all units take part in every round", {"sampling": "all"}),
         ]
