@@ -18,6 +18,9 @@ from dpfed.errors import ConfigError
 OfSamples = Callable[[Tensor, Tensor], Tensor]
 """Loss per sample: f(outputs [n, ...], targets [n, ...]) -> [n]."""
 
+BINARY = "binary-cross-entropy"
+"""Name of the loss whose outputs are logits of probabilities."""
+
 OWN = "own"
 """Name of local.loss in a run whose loss was given in Python."""
 
@@ -76,6 +79,18 @@ def custom_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Los
 CROSS_ENTROPY = Loss(name="cross-entropy", each=_cross_entropies, mean=cross_entropy)
 """Cross-entropy of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
 
+
+def cross_entropy_without(ignored: int) -> Loss:
+    """Return the cross-entropy, whose mean over a sample's labels leaves out labels equal to `ignored`."""
+    each = partial(_counted_cross_entropies, ignored)
+    return custom_loss(each, name=CROSS_ENTROPY.name, apart=True)
+
+
+def _counted_cross_entropies(ignored: int, logits: Tensor, labels: Tensor) -> Tensor:
+    losses = cross_entropy(logits, labels, reduction="none", ignore_index=ignored).reshape(len(labels), -1)
+    return losses.sum(dim=1) / (labels != ignored).reshape(len(labels), -1).sum(dim=1).clamp(min=1)
+
+
 LOSSES: dict[str, Loss] = {
     one.name: one
     for one in (
@@ -83,7 +98,7 @@ LOSSES: dict[str, Loss] = {
         _numeric_loss("mse", mse_loss),
         _numeric_loss("l1", l1_loss),
         _numeric_loss("huber", huber_loss),
-        _numeric_loss("binary-cross-entropy", binary_cross_entropy_with_logits),
+        _numeric_loss(BINARY, binary_cross_entropy_with_logits),
     )
 }
 """Built-in losses by their name in local.loss. All but the first need as many outputs as targets, and average over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -71,8 +71,10 @@ class Sgd:
 
     Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
         v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`learning_rate_of_round`)
-    The first `decayed` entries have weight decay: parameters, not running statistics. Training returns the update:
-    local minus broadcast weights. Raises ConfigError.
+    The first `decayed` entries have weight decay: parameters, not running statistics. With `proximal` mu > 0, g has the
+    term mu (w - w_0) on these entries (FedProx: Li et al. 2020), w_0 the broadcast weights. `rates` [n], if given, are
+    factors of lr. All three are functions of the broadcast and the client's own weights, added after the slope of
+    private records is noised. Training returns the update: local minus broadcast weights. Raises ConfigError.
     """
 
     size: int
@@ -82,6 +84,8 @@ class Sgd:
     schedule: Schedule = constant
     weight_decay: float = 0.0
     decayed: int | None = None
+    proximal: float = 0.0
+    rates: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_rate(self)
@@ -100,14 +104,19 @@ class SgdWalk(Walk):
         self.weights = start.broadcast.repeat(len(start.clients), 1)
         self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         self._velocity = torch.zeros_like(self.weights) if course.momentum else None
-        self.rate = None if course.momentum or course.weight_decay else self._rate
+        plain = course.rates is None and not (course.momentum or course.weight_decay or course.proximal)
+        self.rate = self._rate if plain else None
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         course, direction = self._course, slope
+        if course.proximal:
+            add_proximal(slope, self.weights[:active], self._start, course)
         if course.weight_decay:
             add_weight_decay(slope, self.weights[:active], course.weight_decay, course.decayed)
         if self._velocity is not None:
             direction = self._velocity[:active].mul_(course.momentum).add_(slope)
+        if course.rates is not None:
+            direction = direction * course.rates
         self.weights[:active].sub_(direction, alpha=self._rate)
 
     def finish(self) -> Tensor:
@@ -154,6 +163,8 @@ class Adam:
     weight_decay: float = 0.0
     decoupled: bool = False
     decayed: int | None = None
+    proximal: float = 0.0
+    rates: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_rate(self)
@@ -173,14 +184,25 @@ class AdamWalk(Walk):
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         course, weights = self._course, self.weights[:active]
+        if course.proximal:
+            add_proximal(slope, weights, self._start, course)
         if course.weight_decay and course.decoupled:
-            weights[:, : course.decayed].mul_(1 - self._rate * course.weight_decay)
+            decay = self._rate * course.weight_decay
+            shrunk = 1 - decay if course.rates is None else 1 - decay * course.rates[: course.decayed]
+            weights[:, : course.decayed].mul_(shrunk)
         elif course.weight_decay:
             add_weight_decay(slope, weights, course.weight_decay, course.decayed)
-        weights.sub_(self._moments.direction(slope, step), alpha=self._rate)
+        direction = self._moments.direction(slope, step)
+        weights.sub_(direction if course.rates is None else direction * course.rates, alpha=self._rate)
 
     def finish(self) -> Tensor:
         return self.weights.sub_(self._start)
+
+
+def add_proximal(slope: Tensor, weights: Tensor, start: Tensor, course: Sgd | Adam) -> None:
+    """Add to slope [active, n] the gradient of proximal |w - start|^2 / 2 over the entries with weight decay."""
+    decayed = course.decayed
+    slope[:, :decayed].add_(weights[:, :decayed] - start[:decayed], alpha=course.proximal)
 
 
 def add_weight_decay(slope: Tensor, weights: Tensor, weight_decay: float, decayed: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -57,6 +58,25 @@ class RecordTable(Table):
         return self
 
 
+def _rate_texts(given: object, path: str = "") -> object:
+    """Return a table of factors by pattern as a list of texts PATTERN=FACTOR; any other value unchanged."""
+    if not isinstance(given, Mapping):
+        return given
+    texts: list[object] = []
+    for key, value in given.items():
+        name = f"{path}{key}"
+        inner = _rate_texts(value, f"{name}.")
+        texts += inner if isinstance(inner, list) else [f"{name}={value!r}"]
+    return texts
+
+
+_Rates = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[^=]+=[0-9.eE+-]+$", max_length=500)], ...],
+    Field(strict=False, min_length=1, max_length=MOST_FACTORS),
+    BeforeValidator(_rate_texts),
+]
+
+
 class _CommonLocal(Table):
     """Local training of a client; give exactly one of epochs and steps."""
 
@@ -76,6 +96,15 @@ class _CommonLocal(Table):
 
     weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
     """Weight decay: an L2 term of the gradient (sgd, adam), or decoupled from the gradient (adamw)."""
+
+    proximal: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
+    """Weight mu of FedProx's proximal term: half of mu times the squared distance from the broadcast weights is
+    added to a client's loss."""
+
+    rates: _Rates | None = None
+    """Factors of the learning rate by layer, each PATTERN=FACTOR, as in ["head.*=10", "*.bias=0.1"]: the first pattern
+    that matches a parameter's name counts, and other parameters have the factor 1. Factor 0 leaves a layer as
+    broadcast; it is sent and noised like the others."""
 
     epochs: Steps | None = None
     """Number of passes over a client's samples in a round."""

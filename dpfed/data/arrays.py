@@ -25,6 +25,7 @@ from dpfed.data.dataset import (
     check_classes,
     exact_floats,
     finite_numbers,
+    labels_fit,
     names_of,
     refuse_gaps,
     undeclared_label,
@@ -155,7 +156,13 @@ def _class_count(path: Path, in_file: str | None, given: int | None) -> int:
 
 
 def from_samples(
-    train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
+    train: Samples,
+    test: Samples,
+    *,
+    classes: Classes,
+    clients: Sequence[object] | None = None,
+    name: str = "own",
+    ignored: int | None = None,
 ) -> Dataset:
     """Return a data set from two map-style ones with items (input, label), or dictionaries of named parts and a label.
 
@@ -164,7 +171,8 @@ def from_samples(
 
     classes: number of labels, which is public; None if items are (input, target), a target being a number or an array
              of numbers, which become float32 if they are floating
-    clients: client of each training sample (numbers or names), for data.partition = "natural". Raises DataError.
+    clients: client of each training sample (numbers or names), for data.partition = "natural"
+    ignored: label that neither loss nor accuracy counts, such as -100 for padding; it is public. Raises DataError.
     """
     pairs = []
     for half, samples in (("train", train), ("test", test)):
@@ -175,7 +183,7 @@ def from_samples(
             )
         rows = items_of(samples)
         pairs.append(rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None))
-    return from_arrays(pairs[0], pairs[1], classes=classes, clients=clients, name=name)
+    return from_arrays(pairs[0], pairs[1], classes=classes, clients=clients, name=name, ignored=ignored)
 
 
 _DRAWN_ONCE = (
@@ -247,7 +255,13 @@ def _stack_labels(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
 
 
 def from_arrays(
-    train: Pair, test: Pair, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
+    train: Pair,
+    test: Pair,
+    *,
+    classes: Classes,
+    clients: Sequence[object] | None = None,
+    name: str = "own",
+    ignored: int | None = None,
 ) -> Dataset:
     """Return a data set from (inputs, labels) of each half: numpy arrays, tensors, or anything that numpy can convert.
 
@@ -269,7 +283,7 @@ def from_arrays(
         given[f"{half}_labels"] = array_of(labels, f"{where}, {half} labels")
     if clients is not None:
         given["train_clients"] = _client_names(clients, name)
-    return replace(_make_dataset(name, given, where, classes), parts=tuple(parts))
+    return replace(_make_dataset(name, given, where, classes, ignored), parts=tuple(parts))
 
 
 def inputs_of(values: object, where: str) -> Inputs:
@@ -318,7 +332,9 @@ def _client_names(clients: Sequence[object], name: str) -> Numbers:
         ) from None
 
 
-def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
+def _make_dataset(
+    name: str, arrays: dict[str, Numbers], where: str, classes: Classes, ignored: int | None = None
+) -> Dataset:
     names = names_of(classes, where)
     number: Any = classes if names is None else len(names)
     if names is not None:
@@ -330,7 +346,7 @@ def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Cl
         number = check_classes(number, where=where)
         halves = ("train", "test")
         labels = [_checked_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
-        if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
+        if not all(labels_fit(half, number, ignored) for half in labels):
             raise undeclared_label(where, number)
     clients, ids = arrays.get("train_clients"), None
     if clients is not None:
@@ -348,6 +364,7 @@ def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Cl
         train_clients=clients,
         natural_clients=0 if clients is None else 1 + int(clients.max(initial=-1)),
         client_ids=ids,
+        ignored=ignored,
     )
 
 

@@ -30,6 +30,7 @@ def from_clients(
     ids: Sequence[str | int] | None = None,
     inputs: Sequence[str] = (),
     label: str | None = None,
+    ignored: int | None = None,
 ) -> Dataset:
     """Return a data set from each client's data: given as a list, in one table, or by a partitioner.
 
@@ -44,6 +45,7 @@ def from_clients(
     classes: number of classes, or their names if labels are text; None for other targets
     ids:     public ids of the clients of a list, distinct texts or whole numbers. Lanes under add-remove need them
     client:  the column that names the client of a row
+    ignored: label that neither loss nor accuracy counts, such as -100 for padding or 255 in images; not for tables
     inputs, label: columns of tables: pandas and polars frames, Arrow tables, a Hugging Face `Dataset`, images included
              (`pip install 'dpfed[tables]'`)
 
@@ -89,7 +91,9 @@ def from_clients(
         raise
     except ValueError:
         raise DataError(f"dataset {name!r}: clients' samples have different shapes. Give them one shape.") from None
-    made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
+    made = from_arrays(
+        together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name, ignored=ignored
+    )
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
     return _add_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
 

@@ -70,6 +70,7 @@ class Dataset:
     natural_clients: number of natural clients, including clients without samples
     client_ids:     public ids of natural clients, texts or whole numbers; None if clients are positions in a list
     parts:          layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
+    ignored:        label outside 0 .. classes-1 that neither loss nor accuracy counts, such as -100; it is public
     raw_inputs:     train_inputs before fixed features (data.features) replaced them; they identify clients
 
     Raises DataError if shapes, types or labels do not agree; no message contains a value of a sample.
@@ -86,6 +87,7 @@ class Dataset:
     client_ids: ClientIds | None = None
     raw_inputs: Numbers | None = None
     parts: tuple[Part, ...] = ()
+    ignored: int | None = None
 
     def __repr__(self) -> str:
         kind = "targets" if self.classes is None else f"{self.classes} classes"
@@ -98,8 +100,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.classes is not None:
             check_classes(self.classes, where=f"dataset {self.name!r}")
-        _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes)
-        _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes)
+        _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes, self.ignored)
+        _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes, self.ignored)
         halves = [(half.dtype.name, half.shape[1:]) for half in (self.train_inputs, self.test_inputs)]
         if halves[0] != halves[1]:
             raise DataError(
@@ -287,7 +289,15 @@ def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, sam
         )
 
 
-def _check_half(name: str, half: str, inputs: Numbers, labels: Numbers, classes: int | None) -> None:
+def labels_fit(labels: Numbers, classes: int, ignored: int | None) -> bool:
+    """Return True if all labels are in 0 .. classes-1, or equal to the ignored label."""
+    counted = labels if ignored is None else labels[labels != ignored]
+    return not counted.size or bool(counted.min() >= 0 and counted.max() < classes)
+
+
+def _check_half(
+    name: str, half: str, inputs: Numbers, labels: Numbers, classes: int | None, ignored: int | None
+) -> None:
     where = f"dataset {name!r}, {half} half"
     of_labels = ("int64",) if classes is not None else _OF_TARGETS
     if inputs.dtype.name not in ("float32", "int64") or labels.dtype.name not in of_labels:
@@ -300,7 +310,7 @@ def _check_half(name: str, half: str, inputs: Numbers, labels: Numbers, classes:
             f"{where}: {len(inputs)} samples with labels of shape {labels.shape}; there must be one label per "
             "sample, or several, and at least one sample. Check that both files belong together."
         )
-    if classes is not None and (labels.min() < 0 or labels.max() >= classes):
+    if classes is not None and not labels_fit(labels, classes, ignored):
         raise undeclared_label(where, classes)
 
 

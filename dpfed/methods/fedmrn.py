@@ -44,6 +44,8 @@ def refusals(config: Config) -> Iterator[str]:
             f"local.optimizer or local.weight_decay with method.name={method.name!r}: masked noise is trained by plain "
             "SGD."
         )
+    if local.proximal or local.rates:
+        yield f"local.proximal or local.rates with method.name={method.name!r}: are for weights. Remove them."
     if table is None or table.noise != "coins":
         return
     if not method.shared or method.options.get("noise") != "bernoulli":

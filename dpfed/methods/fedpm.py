@@ -63,6 +63,11 @@ def refusals(config: Config) -> Iterator[str]:
             f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
             "not weights. Use 'sgd' or 'adam' without weight decay."
         )
+    if config.local.proximal or config.local.rates:
+        yield (
+            f"local.proximal or local.rates with method.name={name!r}: masks have scores, not the weights that these "
+            "keys are about. Remove them."
+        )
     if config.privacy is None:
         if moves:
             yield (

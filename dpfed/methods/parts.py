@@ -3,11 +3,14 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import Forward, MaskTraining
@@ -17,12 +20,45 @@ from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
+from dpfed.errors import ConfigError
 from dpfed.methods.schemes import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, custom_rule
 from dpfed.server.state import ServerRule
+
+
+def layer_rates(texts: Sequence[str], model: FlatModel) -> Tensor:
+    """Return the factor of the learning rate of each entry of the vector [d], from texts PATTERN=FACTOR.
+
+    Raises ConfigError for a factor that is not a number from 0, and for a pattern that matches no trained parameter.
+    """
+    patterns = [text.rpartition("=") for text in texts]
+    factors, used = torch.ones(model.size), set()
+    for block in model.layout:
+        place = next((i for i, (one, _, _) in enumerate(patterns) if fnmatchcase(block.name, one.strip())), None)
+        if place is not None and block.kind != "statistic":
+            factors[block.start : block.stop] = _rate_factor(patterns[place][2])
+            used.add(place)
+    for place, (pattern, _, _) in enumerate(patterns):
+        if place not in used:
+            names = ", ".join(block.name for block in model.layout if block.kind != "statistic")
+            raise ConfigError(
+                f"local.rates: {pattern!r} decides the rate of no trained parameter. Parameters are {names:.500}; the "
+                "first pattern that matches a name counts."
+            )
+    return factors
+
+
+def _rate_factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = -1.0
+    if not 0 <= factor < float("inf"):
+        raise ConfigError(f"local.rates: factor {text!r} must be a finite number from 0.")
+    return factor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +81,8 @@ class TrainingParts:
             "size": model.size,
             "weight_decay": local.weight_decay,
             "decayed": model.parameters_size,
+            "proximal": local.proximal,
+            "rates": None if local.rates is None else layer_rates(local.rates, model).to(self.device),
         }
         if local.optimizer == "sgd":
             return Sgd(momentum=local.momentum, **given)

@@ -8,12 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed import models
-from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, check_loss, custom_loss, loss_named
+from dpfed.clients.losses import (
+    BINARY,
+    CROSS_ENTROPY,
+    LOSSES,
+    OWN,
+    Loss,
+    OfSamples,
+    check_loss,
+    cross_entropy_without,
+    custom_loss,
+    loss_named,
+)
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
 from dpfed.config.did_you_mean import did_you_mean
@@ -115,11 +129,40 @@ class Objective:
     """Loss that is minimised, and metrics that are evaluated.
 
     classes: True if targets are labels and outputs are logits, so that an accuracy is defined
+    binary:  True if targets are 0 and 1 and outputs are logits of probabilities; the accuracy is that at 1/2
+    ignored: label that neither the loss nor the accuracy counts
     """
 
     loss: Loss = CROSS_ENTROPY
     classes: bool = True
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    binary: bool = False
+    ignored: int | None = None
+
+    @property
+    def has_accuracy(self) -> bool:
+        """True if an accuracy is defined."""
+        return self.classes or self.binary
+
+    def accuracies(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the fraction of right labels of each sample [n]; NaN for a sample without a counted label."""
+        if self.binary:
+            right = (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
+        else:
+            right = outputs.argmax(dim=1) == targets
+        counted = torch.ones_like(right) if self.ignored is None else targets != self.ignored
+        sums = [one.reshape(len(targets), -1).sum(dim=1).double() for one in (right & counted, counted)]
+        return sums[0] / sums[1]
+
+    def majority_accuracy(self, targets: NDArray[np.generic]) -> float | None:
+        """Return the accuracy of always predicting the most frequent label of these targets; None without accuracy."""
+        if not self.has_accuracy:
+            return None
+        if self.binary:
+            shares = targets.reshape(len(targets), -1).astype(float).mean(axis=0)
+            return float(np.maximum(shares, 1 - shares).mean())
+        _, counts = np.unique(targets[targets != self.ignored], return_counts=True)
+        return float(counts.max() / counts.sum())
 
 
 CLASSIFICATION = Objective()
@@ -161,19 +204,21 @@ def evaluate(
     turned = takes_channels_last(model, inputs)
     batch = 100 if turned else 1000
     correct = loss = 0.0
+    counted = 0
     outputs: list[Tensor] = []
     for start in range(0, len(labels), batch):
         rows = inputs[start : start + batch]
         made = model.forward(weights, rows.clone(memory_format=torch.channels_last) if turned else rows)
         expected = labels[start : start + batch]
-        if objective.classes:
-            correct += float((made.argmax(dim=1) == expected).sum()) / max(1, expected[0].numel())
+        if objective.has_accuracy:
+            found = objective.accuracies(made, expected)
+            correct, counted = correct + float(found.nansum()), counted + int(found.isfinite().sum())
         loss += float(objective.loss.each(made, expected).sum())
         if objective.metrics:
             outputs.append(made)
     whole = torch.cat(outputs) if outputs else labels
     return TestResult(
-        accuracy=correct / len(labels) if objective.classes else float("nan"),
+        accuracy=correct / counted if counted else float("nan"),
         loss=loss / len(labels),
         others={name: metric_value(name, metric, whole, labels) for name, metric in objective.metrics.items()},
     )
@@ -209,11 +254,25 @@ def objective_of(
             f"model.name={config.model.name!r}: draws random numbers in evaluation mode, so that test results "
             "are not reproducible. Draw them only if self.training is true."
         )
+    if dataset.ignored is not None and chosen.name == CROSS_ENTROPY.name:
+        chosen = cross_entropy_without(dataset.ignored)
     if len(inputs) > 1:
         check_loss(chosen, outputs, targets)
     classes = of_classes and outputs.shape[1:] == (dataset.outputs, *dataset.target_shape)
-    named = {name: metric_named(name) for name in _metric_names(config, dataset, outputs) if name != "accuracy"}
-    return Objective(loss=chosen, classes=classes, metrics=named | dict(metrics))
+    of_logits = chosen.name == BINARY
+    binary = of_logits and bool(np.isin(dataset.test_labels, (0, 1)).all())
+    names = [name for name in _metric_names(config, dataset, outputs, binary=binary) if name != "accuracy"]
+    named: dict[str, Metric] = {name: metric_named(name) for name in names}
+    if of_logits:
+        named = {name: partial(_of_probabilities, metric) for name, metric in named.items()}
+    return Objective(
+        loss=chosen, classes=classes, metrics=named | dict(metrics), binary=binary, ignored=dataset.ignored
+    )
+
+
+def _of_probabilities(metric: Metric, logits: Tensor, targets: Tensor) -> Tensor | float:
+    """Return the metric of the probabilities of these logits."""
+    return metric(logits.sigmoid(), targets)
 
 
 def _configured_loss(config: Config, dataset: Dataset) -> Loss:
@@ -229,15 +288,18 @@ def _configured_loss(config: Config, dataset: Dataset) -> Loss:
     return chosen
 
 
-def _metric_names(config: Config, dataset: Dataset, outputs: torch.Tensor) -> tuple[str, ...]:
+def _metric_names(config: Config, dataset: Dataset, outputs: torch.Tensor, *, binary: bool) -> tuple[str, ...]:
     if config.run.metrics is not None:
         if dataset.classes is not None and set(config.run.metrics) - {"accuracy"}:
             raise ConfigError(
                 f"run.metrics={list(config.run.metrics)}: are for numeric targets; for labels the accuracy is "
                 "always computed. Remove the key."
             )
-        if dataset.classes is None and "accuracy" in config.run.metrics:
-            raise ConfigError("run.metrics 'accuracy': is for labels of classes. Use mae, rmse or r2.")
+        if dataset.classes is None and "accuracy" in config.run.metrics and not binary:
+            raise ConfigError(
+                "run.metrics 'accuracy': is for labels of classes, and for targets 0 and 1 under "
+                "binary-cross-entropy. Use mae, rmse or r2."
+            )
         return config.run.metrics
     comparable = dataset.classes is None and outputs.shape[0] * dataset.outputs == outputs.numel()
     return _OF_NUMBERS if comparable else ()

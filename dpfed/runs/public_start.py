@@ -66,7 +66,7 @@ class PublicTraining:
         adam = Adam(size=self.clients.model.size, learning_rate=_RATE)
         weights = self._after(adam, initial, "public.alone", steps=_STEPS, batch_size=_BATCH)
         result = evaluate(self.clients.model, weights, inputs, labels, objective=replace(objective, metrics={}))
-        return finite_or_none(result.accuracy if objective.classes else result.loss)
+        return finite_or_none(result.accuracy if objective.has_accuracy else result.loss)
 
     def _after(self, course: Course, start: Tensor, purpose: str, *, steps: int, batch_size: int) -> Tensor:
         """Return `start` [n] after `steps` steps on the public samples."""
