@@ -26,6 +26,8 @@ class Header:
     randomness: "simulated" (seeded, not for release) or "secure" (from the operating system).
     population: keyed fingerprint of the clients and their data.
     binding: hashes of the other inputs of the run (configuration, initial model), by name.
+    solved: numbers that were calibrated before the first round (noise multiplier, coefficients, clip norm), by name. A
+    later process reads them instead of calibrating again.
     plan: largest set of releases, fixed before the first result (`ledger.planned`). Ledgers of version 0.1 lack
     population, binding and plan; ledgers of version 0.2 lack the plan.
 
@@ -41,6 +43,7 @@ class Header:
     population: str | None = None
     binding: Mapping[str, str] | None = None
     plan: Planned | None = None
+    solved: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -53,6 +56,7 @@ class Header:
             **({} if self.population is None else {"population": self.population}),
             **({} if self.binding is None else {"binding": dict(self.binding)}),
             **({} if self.plan is None else {"plan": self.plan.to_dict()}),
+            **({} if not self.solved else {"solved": dict(self.solved)}),
         }
 
 
@@ -271,8 +275,21 @@ def header_from(record: Mapping[str, Any]) -> Header:
                 population=_required_text(population=record["population"]) if "population" in record else None,
                 binding=_required_texts(binding=record["binding"]) if "binding" in record else None,
                 plan=planned_from(_required_object(plan=record["plan"])) if "plan" in record else None,
+                solved=_solved_from(_required_object(solved=record["solved"])) if "solved" in record else None,
             )
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
+
+
+def _solved_from(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return calibrated numbers: positive numbers by name, and the columns of a matrix. Errors: InvalidParameter."""
+    columns = _required_object(matrix=record.get("matrix", {}))
+    for name, column in columns.items():
+        if not isinstance(column, list):
+            raise InvalidParameter(f"solved.matrix.{name}: must be a list of numbers.")
+        for number in column:
+            require.nonnegative(**{f"solved.matrix.{name}": number})
+    numbers = {name: require.positive(**{f"solved.{name}": one}) for name, one in record.items() if name != "matrix"}
+    return numbers | ({"matrix": columns} if columns else {})
 
 
 class EntryParser:

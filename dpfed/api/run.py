@@ -40,7 +40,7 @@ from dpfed.runs.loop import Outcome
 from dpfed.runs.metrics_endpoint import configure_log
 from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
-from dpfed.runs.resuming import naming_missing_code, with_delta_of_run
+from dpfed.runs.resuming import naming_missing_code, with_delta_of_run, with_solved_noise
 from dpfed.runs.summary import number_of_records
 from dpfed.runs.training import CustomObjects, model_maker, model_name
 
@@ -169,7 +169,9 @@ def run(
     with naming_missing_code(begun):
         tables, name = _named_tables(config, settings, data=data, model=model)
         tables = tables if begun is None else with_delta_of_run(begun, tables)
-        experiment = build(parse(tables, source=name), own=own)
+        checked = parse(tables, source=name)
+        checked = checked if begun is None else with_solved_noise(checked, begun / "ledger.jsonl")
+        experiment = build(checked, own=own)
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
     checked, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget

@@ -25,7 +25,7 @@ from dpfed.report.privacy_text import privacy_statement
 from dpfed.report.run import run_texts
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
-from dpfed.runs.resuming import configuration_of_run, with_delta_of_run
+from dpfed.runs.resuming import configuration_of_run, with_delta_of_run, with_solved_noise
 
 _FILES = {
     "Report, with plots": "report.html",
@@ -48,7 +48,10 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     else:
         tables, name = presets.preset_tables(given), given
     tables = override(tables, settings)
-    return parse(tables if of_run is None else with_delta_of_run(of_run, tables), source=str(given)), name
+    if of_run is None:
+        return parse(tables, source=str(given)), name
+    config = parse(with_delta_of_run(of_run, tables), source=str(given))
+    return with_solved_noise(config, of_run / "ledger.jsonl"), name
 
 
 def run_with_progress(

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 
 class Table(BaseModel):
     """A table of the configuration; the docstring of a key is its description in the configuration reference."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class CalibratedTable(Table):
+    """A table from whose keys noise is calibrated. `solved`: the results that an earlier process has calibrated and
+    written into the ledger's header. They are used instead of a new calibration, whose last digits differ between
+    processors. They are no keys of the configuration.
+    """
+
+    _solved: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def solved(self) -> Mapping[str, Any]:
+        return self._solved
+
+    def with_solved(self, values: Mapping[str, Any]) -> Self:
+        """Return this table with calibrated values of an earlier process."""
+        found = self.model_copy()
+        found._solved = dict(values)
+        return found
 
 
 def value_of_key(table: object, key: str) -> object:

@@ -82,6 +82,15 @@ class Config(Table):
         record = self.local.record.model_copy(update={"delta": delta})
         return self.model_copy(update={"local": self.local.model_copy(update={"record": record})})
 
+    def with_solved(self, values: Mapping[str, Any]) -> Config:
+        """Return the configuration with values that an earlier process has calibrated for it."""
+        if self.privacy is not None:
+            return self.model_copy(update={"privacy": self.privacy.with_solved(values)})
+        if self.local.record is None:
+            return self
+        local = self.local.model_copy(update={"record": self.local.record.with_solved(values)})
+        return self.model_copy(update={"local": local})
+
     @property
     def cohort_cap(self) -> int | None:
         """Largest number of clients of a round: federation.cohort_cap, or its default if sums have a fixed number of

@@ -188,6 +188,8 @@ class PrivateCoins(Private):
         )
         if table.clip_norm is not None:
             return made, table.clip_norm
+        if (solved := table.solved.get("clip_norm")) is not None:
+            return made._with_clip(root * solved), solved
         assert table.epsilon is not None
         clip = budget.largest_clip(
             lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), rounds),)),

@@ -105,7 +105,8 @@ class DitheredNoise(Private):
         adjacency = Adjacency.of(table.adjacency or default)
         shares = cap_of(who.law) or int(who.expected)
         plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
-        z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+        z = table.noise_multiplier or table.solved.get("noise_multiplier")
+        z = z or plain.smallest_multiplier(table, rounds=rounds, delta=delta)
         noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
         return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
 

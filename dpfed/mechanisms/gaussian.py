@@ -178,8 +178,11 @@ class GaussianNoise(Private):
             else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
         )
         if table.noise_multiplier is None:
-            z = plain.smallest_multiplier(table, rounds=rounds, delta=delta)
-            plain = replace(plain, noise_multiplier=z * (1 - dropout) ** -0.5 if charged else z)
+            z = table.solved.get("noise_multiplier")
+            if z is None:
+                z = plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+                z = z * (1 - dropout) ** -0.5 if charged else z
+            plain = replace(plain, noise_multiplier=z)
         if table.adaptive is None:
             return plain
         # A twentieth of the cohort, as Andrew et al. 2021; more in a small cohort, where the count would use all noise.
@@ -338,12 +341,18 @@ def _correlated_noise(
 ) -> CorrelatedRounds | BallsAndBins | None:
     """Return the matrix of least error for these rounds, for a model that is a sum of steps along mean updates."""
     law: Any = who.law
+    solved: dict[str, Any] = {name: tuple(column) for name, column in table.solved.get("matrix", {}).items()}
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
-        lanes = _banded_noise(table, bands, momentum)
-        return None if bands == 1 else replace(law, coefficients=lanes.first_column(rounds))
+        if bands == 1:
+            return None
+        column = solved.get("coefficients") or _banded_noise(table, bands, momentum).first_column(rounds)
+        return replace(law, coefficients=column)
     if table.bands is None and table.buffers is None:
         return None
+    if solved:
+        separation = law.period if isinstance(law, Cyclic) else law.separation
+        return CorrelatedRounds(separation=separation, stream=stream, **solved)
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None

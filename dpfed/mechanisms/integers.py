@@ -248,7 +248,7 @@ class IntegerNoise(Private):
             assert isinstance(noise, DiscreteGaussian | Skellam)
             return noise
 
-        z = table.noise_multiplier
+        z = table.noise_multiplier or table.solved.get("noise_multiplier")
         if z is None:
             assert table.epsilon is not None
             missing = sums.dropout if charged else tolerance

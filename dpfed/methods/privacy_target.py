@@ -18,6 +18,7 @@ from accounting.mechanisms import (
     Composed,
     GaussianShares,
     SingleRelease,
+    noise_matrix,
     unsampled,
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate
@@ -96,6 +97,19 @@ class PrivacyTarget:
     @property
     def integer_rows(self) -> Integers | None:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        """Calibrated values for the header of the ledger, from which later processes read them."""
+        z = self.noise_multiplier
+        drawn: Any = getattr(self.private, "correlated", None)
+        matrix = None if drawn is None else noise_matrix(drawn)
+        names = ("coefficients", "weights", "decays")
+        columns = {name: list(getattr(matrix, name)) for name in names if getattr(matrix, name, ())}
+        return {
+            **({"clip_norm": self.clip_norm} if z is None else {"noise_multiplier": z}),
+            **({"matrix": columns} if columns else {}),
+        }
 
     def mechanism_of_round(self, number: int) -> SingleRelease:
         """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class RecordTarget:
     """Privacy target of a run whose unit is a record.
 
     budget: the epsilon that the records of no client may exceed; None if epsilon is only stated
+    solved: calibrated values for the header of the ledger
     """
 
     delta: float
@@ -40,6 +42,7 @@ class RecordTarget:
     clip_norm: float
     noise: Gaussian | DiscreteGaussian
     local: LocalTraining
+    solved: Mapping[str, Any]
     unit: Literal["record"] = "record"
     table: ClassVar[str] = "local.record"
     advice: ClassVar[str] = "Raise local.record.noise_multiplier"
@@ -95,6 +98,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         clip_norm=table.clip_norm,
         noise=level.noise,
         local=local,
+        solved={"noise_multiplier": z},
     )
     return replace(local, record=level), privacy_target
 
@@ -127,6 +131,8 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
     """Return the given noise multiplier, or the smallest one with which clients of every size stay within epsilon."""
     if table.noise_multiplier is not None:
         return table.noise_multiplier
+    if "noise_multiplier" in table.solved:
+        return float(table.solved["noise_multiplier"])
     if table.epsilon is None:
         raise ConfigError("[local.record]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
     batches, rounds = local.poisson_batches, _most_rounds(config)

@@ -431,6 +431,7 @@ def _open_book(
         population=binding.population,
         binding=binding.to_header(),
         plan=privacy_target.planned_releases(rounds),
+        solved=privacy_target.solved,
     )
     book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":

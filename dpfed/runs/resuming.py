@@ -17,6 +17,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.methods.records import AnyTarget
 from dpfed.methods.specification import MethodSpecification
+from dpfed.runs.book import has_incomplete_header
 
 OWN_CODE = "own_code.json"
 
@@ -48,6 +49,18 @@ def with_delta_of_run(path: Path, tables: dict[str, object]) -> dict[str, object
             delta = Ledger.header_of(ledger).about.get("delta")
         return tables if delta is None else override(tables, [f"{key}.delta={delta!r}"])
     return tables
+
+
+def with_solved_noise(config: Config, ledger: Path) -> Config:
+    """Return the configuration with the noise that was calibrated when this ledger began.
+
+    A new calibration may differ in its last digits on another processor, and would be the noise of another schedule. A
+    run with another number of rounds is calibrated anew, and compared with the ledger (`require_same_rounds`).
+    """
+    header = None if not ledger.exists() or has_incomplete_header(ledger) else Ledger.header_of(ledger)
+    if header is None or header.solved is None or header.plan is None:
+        return config
+    return config.with_solved(header.solved) if header.plan.rounds == config.federation.rounds else config
 
 
 def _table_named(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:

@@ -34,7 +34,7 @@ from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import Outcome
-from dpfed.runs.resuming import with_delta_of_run
+from dpfed.runs.resuming import with_delta_of_run, with_solved_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,9 @@ def _run_or_resume(job: RunJob) -> Summary:
         if not (job.folder / "report.html").exists():
             write_report(Outcome(folder=job.folder, record=found.summary, lines=found.metrics))
         return found.summary
-    outcome = federation.run(build(_job_config(job)), job.folder, resume=job.state == "interrupted")
+    resumed = job.state == "interrupted"
+    config = with_solved_noise(_job_config(job), job.folder / "ledger.jsonl") if resumed else _job_config(job)
+    outcome = federation.run(build(config), job.folder, resume=resumed)
     write_report(outcome)
     return outcome.record
 

@@ -27,7 +27,7 @@ from dpfed.runs.loop import Outcome, Run
 from dpfed.runs.metrics_endpoint import MetricsEndpoint, configure_log
 from dpfed.runs.protection import limitation_on_nodes
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
-from dpfed.runs.resuming import with_delta_of_run
+from dpfed.runs.resuming import with_delta_of_run, with_solved_noise
 
 _LOG = logging.getLogger("dpfed")
 TIMEOUT = 3600.0
@@ -58,7 +58,8 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         configure_log()
         resume = bool(settings.get("resume", False))
         given = with_delta_of_run(Path(out), tables) if resume else tables
-        experiment = build(parse(given, source="the app's config.toml"))
+        checked = parse(given, source="the app's config.toml")
+        experiment = build(with_solved_noise(checked, Path(out) / "ledger.jsonl") if resume else checked)
         endpoint = MetricsEndpoint(experiment.config.to_dict()) if settings.get("metrics") else None
 
         def on_round(record: Mapping[str, object]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.budget.plan import SAMPLINGS
-from accounting.mechanisms import sampling_of, subsample, unsampled
+from accounting.mechanisms import Schedule, sampling_of, subsample, unsampled
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
@@ -27,6 +29,7 @@ from dpfed.participation.lanes import ids_of_turns, turns_are_public
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.round import Method
+from dpfed.runs.resuming import with_solved_noise
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
@@ -202,12 +205,27 @@ class ModelOfCaller:
         return replace(state, round=state.round + 1)
 
 
-def plan_parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> PlanParts:
+def plan_parts_of(
+    plan: dict[str, dict[str, object]],
+    dimension: int | None,
+    ids: ClientIds | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+) -> PlanParts:
     """Return the settings from which the chain of a plan is made.
 
-    ids: public ids of the clients, if the caller names them. Raises ConfigError for settings that cannot be combined.
+    ids: public ids of the clients, if the caller names them; ledger: its header has the noise of a continued loop.
+    Raises ConfigError for settings that cannot be combined.
     """
     config = config_of(plan, source="dpfed.ClientLevel")
+    if ledger is not None:
+        config = with_solved_noise(config, Path(ledger))
+    calibrated = config.privacy is not None and config.privacy.noise_multiplier is None
+    scheduled = isinstance(sampler_of(config).law, Schedule)
+    if calibrated and scheduled and dimension is None and config.privacy and config.privacy.noise != "gaussian":
+        raise ConfigError(
+            f"sampling={config.federation.sampling!r} with epsilon and integer noise, without dimension: the noise is "
+            "calibrated for the dimension before round 1, and all rounds of a schedule have the same. Give dimension=."
+        )
     if ids is None and turns_are_public(config) and config.privacy and config.privacy.adjacency == "add-remove":
         raise ConfigError(
             f"adjacency='add-remove' with sampling={config.federation.sampling!r}: lanes and turns are derived "

@@ -20,7 +20,7 @@ from torch import Tensor
 from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
-from accounting.mechanisms import Schedule
+from accounting.mechanisms import Schedule, sampling_of, schedule_of, subsample, unsampled
 from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
@@ -35,6 +35,7 @@ from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerpr
 from dpfed.runs.client_level.plan import LoopMethod, Noise, StagesOf, loop_method_of, plan_parts_of, planned_method
 from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, updates_in_groups
 from dpfed.runs.plain_torch import plain_torch
+from dpfed.runs.resuming import configuration_differences
 from dpfed.runs.spending import EqualRounds, over_budget_text
 from dpfed.server.state import ServerState
 from dpfed.sources import GivenRows
@@ -148,7 +149,7 @@ class ClientLevel:
         self._names = names
         ids = None if self._names is None else ClientIds.of(self._names)
         size = None if dimension is None else require.count(dimension=dimension)
-        self._parts, self._stages_of = plan_parts_of(plan, size, ids), stages
+        self._parts, self._stages_of = plan_parts_of(plan, size, ids, ledger), stages
         rounds, clip_norm = self._parts.config.federation.rounds, float(plan["privacy"]["clip_norm"])
         delta = plan["privacy"].get("delta")
         self._machine, self._target = planned_method(self._parts, stages)
@@ -360,8 +361,31 @@ class ClientLevel:
             },
             population=None if self._names is None else fingerprint_of_names(path, self._names, new=key),
             plan=self._planned_releases(),
+            solved=None if self._target is None else self._target.solved,
         )
-        return LoopBook.open(path, header)
+        book = LoopBook.open(path, header)
+        self._require_release_of_ledger(book)
+        return book
+
+    def _require_release_of_ledger(self, book: LoopBook) -> None:
+        """Raise RunError unless further rounds have the sampler of the ledger's rounds and, under a schedule, exactly
+        their release, because all rounds of a schedule have one account.
+
+        A longer plan may have another schedule: an allocation of more rounds, or bands that are optimised for them.
+        """
+        released = book.ledger.shared_releases
+        if not released or book.rounds_done >= self.rounds_planned:
+            return
+        known, law = released[-1].mechanism, self._parts.sampler.law
+        now = subsample(unsampled(known), law) if self._target is None else self._target.mechanism
+        if sampling_of(now) == sampling_of(known) and (schedule_of(known) is None or now == known):
+            return
+        different = "; ".join(configuration_differences(known.to_dict(), now.to_dict()))
+        raise RunError(
+            f"{book.ledger.path}: further rounds would have another release than the ledger's: {different}. All rounds "
+            "of a schedule have one release, so no epsilon would cover both. Use the plan with which the ledger began, "
+            "or give the path of a new ledger."
+        )
 
     def _planned_releases(self) -> Planned:
         """Return the plan for the ledger's header.

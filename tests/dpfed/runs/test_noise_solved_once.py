@@ -1,0 +1,213 @@
+"""Calibrated noise is in the ledger's header before round 1, and read from there: processors differ in the last digits."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dpfed
+from accounting import Ledger, budget
+from accounting.budget.correlated import BandedNoise, BufferedNoise
+from accounting.errors import AccountingError
+from accounting.ledger import Release
+from dpfed.errors import ConfigError, RunError
+
+from ...private_loops import rows
+
+DATA = dpfed.data.from_clients(
+    [(np.random.default_rng(k).normal(size=(4, 6)).astype(np.float32), np.arange(4) % 3) for k in range(20)],
+    (np.zeros((9, 6), dtype=np.float32), np.arange(9) % 3),
+    classes=3,
+)
+
+SAMPLINGS = {
+    "poisson": {},
+    "fixed": {},
+    "all": {"cohort": 60},
+    "balls-and-bins": {},
+    "balls-and-bins, lanes": {"lanes": 5},
+    "allocation": {},
+    "min-separation": {"separation": 3},
+    "cyclic": {},
+}
+
+
+@pytest.fixture
+def another_processor(monkeypatch):
+    """Call to let every further calibration differ in the 13th digit."""
+
+    def change():
+        solve, bands, public = budget.multiplier_for, BandedNoise.first_column, BandedNoise.public_stream
+        buffers = BufferedNoise.public_stream
+        moved = 1 + 1e-13
+
+        def column(values):
+            return (1.0, *(value / moved for value in values[1:]))
+
+        def stream(found):
+            changed = found.coefficients and column(found.coefficients)
+            return type(found)(**{**vars(found), "coefficients": changed, "weights": found.weights})
+
+        monkeypatch.setattr(budget, "multiplier_for", lambda *a, **k: solve(*a, **k) * moved)
+        monkeypatch.setattr(BandedNoise, "first_column", lambda self, rounds: column(bands(self, rounds)))
+        monkeypatch.setattr(BandedNoise, "public_stream", lambda *a, **k: stream(public(*a, **k)))
+        monkeypatch.setattr(BufferedNoise, "public_stream", lambda *a, **k: stream(buffers(*a, **k)))
+
+    return change
+
+
+def loop(path, name, rounds=10, **more):
+    settings = {"clients": 60, "cohort": 12, "clip_norm": 1.0, "rounds": rounds, "delta": 1e-3} | {
+        "sampling": name.split(",")[0],
+        "ledger": path,
+        "randomness": "simulated",
+    }
+    return dpfed.ClientLevel(**(settings | SAMPLINGS[name] | more))
+
+
+def released(private, at_most=99):
+    for done, step in enumerate(private.rounds(), start=1):
+        step.release(rows(step))
+        if done == at_most:
+            break
+    return private
+
+
+def mechanisms(path):
+    return {one.mechanism for one in Ledger.read(path).entries if isinstance(one, Release)}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("noise", ["gaussian", pytest.param("discrete-gaussian", marks=pytest.mark.slow)])
+def test_a_loop_continues_on_another_processor(tmp_path, another_processor, name, noise):
+    if noise != "gaussian" and "lanes" in name:
+        pytest.skip("bands are Gaussian")
+    path, more = tmp_path / "l.jsonl", {"epsilon": 3.0, "noise": noise, "dimension": 40}
+    begun = released(loop(path, name, **more), 4)
+    assert Ledger.header_of(path).solved["noise_multiplier"] == begun.noise_multiplier
+    another_processor()
+    assert loop(tmp_path / "new.jsonl", name, **more).noise_multiplier != begun.noise_multiplier
+    ended = released(loop(path, name, **more))
+    assert ended.noise_multiplier == begun.noise_multiplier
+    assert len(mechanisms(path)) == 1
+    assert ended.guarantee().epsilon <= 3.0
+    assert ended.stopped_by == "rounds"
+
+
+def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, monkeypatch):
+    """Planted: a loop that calibrates again is refused before any further round."""
+    path = tmp_path / "l.jsonl"
+    released(loop(path, "balls-and-bins", epsilon=3.0), 4)
+    another_processor()
+    monkeypatch.setattr("dpfed.runs.client_level.plan.with_solved_noise", lambda config, ledger: config)
+    with pytest.raises(RunError, match=r"mechanism\.noise_multiplier was"):
+        loop(path, "balls-and-bins", epsilon=3.0)
+    assert len(Ledger.read(path).releases) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"federation.sampling": "balls-and-bins"}, "noise_multiplier"),
+        ({"federation.sampling": "allocation"}, "noise_multiplier"),
+        ({"federation.sampling": "min-separation", "federation.separation": 2}, "noise_multiplier"),
+        ({"federation.sampling": "balls-and-bins", "federation.lanes": 2}, "matrix"),
+        ({"federation.sampling": "cyclic", "privacy.bands": 2}, "matrix"),
+        ({"federation.sampling": "cyclic", "privacy.buffers": 2}, "matrix"),
+        ({"privacy.noise": "discrete-gaussian"}, "noise_multiplier"),
+    ],
+)
+def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, settings, key):
+    given = {
+        "federation.rounds": 4,
+        "federation.cohort": 5,
+        "privacy.noise_multiplier": None,
+        "privacy.epsilon": 8.0,
+        "run.device": "cpu",
+    } | settings
+    out = tmp_path / "run"
+
+    def run(**more):
+        return dpfed.run("dp-fedavg-digits", given, data=DATA, model=model, out=out, **{"progress": False} | more)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(progress=interrupted_after(2))
+    header = Ledger.header_of(out / "ledger.jsonl")
+    assert key in header.solved
+    another_processor()
+    summary = run(resume=True).summary
+    assert summary["rounds"] == 4
+    assert len(mechanisms(out / "ledger.jsonl")) == 1
+
+
+def model():
+    import torch
+
+    return torch.nn.Linear(6, 3)
+
+
+def interrupted_after(rounds):
+    def on_round(line):
+        if line["round"] == rounds:
+            raise KeyboardInterrupt
+
+    return on_round
+
+
+PLANNED = {"epsilon": 8.0, "noise_multiplier": 4.0}
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLINGS if name != "all"])
+def test_a_longer_loop_has_an_epsilon_or_is_refused_at_opening(tmp_path, name):
+    path = tmp_path / "l.jsonl"
+    released(loop(path, name, **PLANNED), 5)
+    if name in ("allocation", "balls-and-bins, lanes"):
+        with pytest.raises(RunError, match=r"sampling\.(rounds was 10, is 40|coefficients was)"):
+            loop(path, name, rounds=40, **PLANNED)
+        assert len(Ledger.read(path).releases) == 5
+        assert len(released(loop(path, name, **PLANNED)).ledger.read_text().splitlines()) == 11
+    else:
+        assert released(loop(path, name, rounds=40, **PLANNED)).guarantee().epsilon <= 8.0
+        assert len(Ledger.read(path).releases) == 40
+    with pytest.raises(RunError, match="another plan"):
+        loop(path, name, **PLANNED | {"noise_multiplier": 4.0 + 1e-12})
+
+
+def test_a_schedule_of_integer_noise_needs_its_dimension_before_round_1():
+    with pytest.raises(ConfigError, match="Give dimension="):
+        loop(None, "balls-and-bins", epsilon=3.0, noise="discrete-gaussian")
+
+
+@pytest.mark.parametrize(
+    "solved", [{"noise_multiplier": -1.0}, {"noise_multiplier": "1"}, {"matrix": [1.0]}, {"matrix": {"decays": 1.0}}]
+)
+def test_solved_numbers_of_a_header_are_checked(solved):
+    from accounting.ledger import Header
+    from accounting.ledger.entries import header_from
+
+    record = Header(unit="client", clients=3, randomness="secure").to_dict() | {"solved": solved}
+    with pytest.raises(AccountingError):
+        header_from(record)
+
+
+LOOP = """
+import sys, torch, dpfed
+private = dpfed.ClientLevel(clients=60, cohort=12, clip_norm=1.0, epsilon=3.0, delta=1e-3, rounds=10,
+    sampling="balls-and-bins", ledger=sys.argv[1], randomness="simulated", seed=3)
+for number, step in enumerate(private.rounds()):
+    step.release(torch.zeros(len(step.cohort), 4))
+    if number == int(sys.argv[2]): break
+print(private.guarantee().epsilon)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_continues_without_the_processors_widest_instructions(tmp_path):
+    words = [sys.executable, "-c", LOOP, str(tmp_path / "l.jsonl")]
+    subprocess.run([*words, "4"], check=True)
+    fewer = {**os.environ, "NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3"}
+    found = subprocess.run([*words, "99"], check=True, capture_output=True, text=True, env=fewer)
+    assert float(found.stdout) <= 3.0
+    assert len(mechanisms(tmp_path / "l.jsonl")) == 1
