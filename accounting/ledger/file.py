@@ -41,7 +41,7 @@ from accounting.ledger.hash_chain import chained_line, parsed_line
 from accounting.ledger.planned import budget_of_project, statement
 from accounting.ledger.regular_file import open_input
 from accounting.ledger.unit_filter import budget_covers
-from accounting.mechanisms import Composed
+from accounting.mechanisms import Composed, SingleRelease
 from accounting.mechanisms.stream_rounds import ReleasedRounds
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Purchase", "Release"]
@@ -343,6 +343,7 @@ class Ledger:
             budget or self.header.plan,
             [one.round for one in released],
             aborted=[one.round for one in self.entries_in_force if isinstance(one, Aborted)],
+            repeated=_repeated(released),
             first=next((one.mechanism for one in released if isinstance(one, Release)), None),
             accountant=accountant,
             units=units if record_level else self.header.clients,
@@ -395,6 +396,17 @@ class Ledger:
             stated,
             notes=(*stated.notes, f"epsilon is that of the client with the largest epsilon, which made {steps} steps"),
         )
+
+
+def _repeated(released: Iterable[Release | LocalRelease]) -> list[tuple[int, SingleRelease]]:
+    """Return (round, mechanism) of the releases of all clients that repeat the round of an earlier one."""
+    known: set[int] = set()
+    found = []
+    for one in released:
+        if isinstance(one, Release) and one.round in known:
+            found.append((one.round, one.mechanism))
+        known.add(one.round)
+    return found
 
 
 def _add_entry(released: ReleasedRounds, entry: Entry) -> None:

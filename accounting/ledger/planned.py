@@ -15,10 +15,10 @@ from accounting.caveats import caveats
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
 from accounting.compose.histories import worst_composition
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease
+from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, schedule_of
 from accounting.rounding import upwards
 
-_CHARGED_AGAIN = "{} rounds were charged again: epsilon holds if the interruptions do not depend on results"
+_CHARGED_AGAIN = "{} rounds were charged again: epsilon holds if the interruptions did not depend on results"
 FIXED = "true if number and kind of the releases were fixed before the first result was seen"
 
 
@@ -30,6 +30,8 @@ class Planned:
     largest_charges: composition of all planned rounds, each at its largest charge. Unit "record": one composition for
     each size of client. Empty: every round equals the first release
     epsilon, delta: budget that the run must not exceed; None without a budget
+    spare: number of repeated rounds, in addition to the planned ones, that the plan's epsilon covers. `largest_charges`
+    has them, too
     may_skip_rounds: True if the caller may skip rounds by choice, so that a missing release counts as an early stop
 
     Claim: the plan's epsilon, and the budget's, hold for any stopping rule.
@@ -45,6 +47,7 @@ class Planned:
     epsilon: float | None = None
     delta: float | None = None
     may_skip_rounds: bool = False
+    spare: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -52,6 +55,7 @@ class Planned:
             **({} if not self.largest_charges else {"most": [one.to_dict() for one in self.largest_charges]}),
             **({} if self.epsilon is None else {"epsilon": self.epsilon, "delta": self.delta}),
             **({"skips": True} if self.may_skip_rounds else {}),
+            **({"spare": self.spare} if self.spare else {}),
         }
 
     def budget_at(self, delta: float) -> float | None:
@@ -72,6 +76,7 @@ def planned_from(record: Mapping[str, Any]) -> Planned:
         epsilon=require.positive(**{"plan.epsilon": record["epsilon"]}) if budget else None,
         delta=require.open_probability(**{"plan.delta": record.get("delta")}) if budget else None,
         may_skip_rounds=record.get("skips") is True,
+        spare=require.count(0, **{"plan.spare": record.get("spare", 0)}),
     )
 
 
@@ -89,39 +94,52 @@ def statement(
     rounds: Sequence[int],
     *,
     aborted: Sequence[int],
+    repeated: Sequence[tuple[int, SingleRelease]],
     first: SingleRelease | None,
     accountant: Accountant,
     units: int | None,
 ) -> Guarantee:
-    """Return the guarantee that holds for any stopping rule of the run.
+    """Return the guarantee that holds for any stopping rule of the run, or its condition in the notes.
 
     lines:  guarantee of the releases in the ledger, at least one
     rounds: the round of each release; `aborted`: rounds that ended without a result
+    repeated: (round, release) of the releases of all clients that repeat an earlier one's round
     first:  the first release of all clients, which describes every planned round if the plan has no composition
     units:  number of clients or records, for notes on a large epsilon
 
-    If exactly the planned rounds were released or ended without a result, the result is `lines`. If fewer were
-    released, it has the smaller of the plan's and the budget's epsilon. If more were released, it has the budget's
-    epsilon. Direction of error: upwards, and never below `lines`.
+    If exactly the planned rounds were released or ended without a result, and the plan has no spare rounds, the result
+    is `lines`. If fewer were released, it has the smaller of the epsilons of plan and budget. The number of repeated
+    rounds may depend on results while it is within the spare ones. Beyond, the plan's epsilon has all of them, and
+    holds if interruptions did not depend on results. If more were released, it has the budget's epsilon.
+    Direction of error: upwards, and never below `lines`.
     """
     if plan is None:
         return _with_note(lines, f"epsilon is that of the releases in the ledger, which has no plan: {FIXED}")
     exceeds_plan = plan.rounds is not None and max(rounds) >= plan.rounds
     rounds_without_result = set() if plan.may_skip_rounds else set(aborted) - set(rounds)
-    repeated_charges = len(rounds) - len(set(rounds))
-    if not exceeds_plan and len(set(rounds)) + len(rounds_without_result) == plan.rounds:
-        return _complete_run(
-            lines, plan, repeated_charges=repeated_charges, rounds_without_result=len(rounds_without_result)
-        )
+    repeats = 0 if plan.rounds is None else len(rounds) - len(set(rounds))
+    is_complete = not exceeds_plan and len(set(rounds)) + len(rounds_without_result) == plan.rounds
+    if is_complete and not plan.spare:
+        return _complete_run(lines, plan, repeated_charges=repeats, rounds_without_result=len(rounds_without_result))
+    beyond = repeats > plan.spare
     budget, planned_guarantee = (
         plan.budget_at(lines.delta),
-        None if exceeds_plan else _planned_guarantee(lines, plan, first, accountant, units),
+        None
+        if exceeds_plan
+        else _planned_guarantee(
+            lines, plan, first, accountant, units, max(repeats - plan.spare, 0), repeated[plan.spare :]
+        ),
     )
+    claim = "it holds for any stopping rule"
     if planned_guarantee is not None and (budget is None or planned_guarantee.epsilon <= budget):
-        note = f"epsilon is that of all {plan.rounds} planned rounds, of which {_released_text(rounds)}"
+        spare = f" and {plan.spare} spare ones" if plan.spare else ""
+        note = f"epsilon is that of all {plan.rounds} planned rounds{spare}, of which {_released_text(rounds)}"
+        if beyond:
+            note = (
+                f"epsilon is that of all {plan.rounds} planned rounds, and of {repeats} rounds that were charged again"
+            )
+            claim = "it holds if the interruptions did not depend on results"
         stated = replace(planned_guarantee, lower_bound=lines.lower_bound)
-        if len(rounds) > (plan.rounds or 0):  # the plan does not cover all releases
-            stated = _with_note(replace(stated, mechanism=None), _CHARGED_AGAIN.format(repeated_charges))
     elif budget is not None:
         note = f"epsilon is that of the budget, of whose rounds {_released_text(rounds)}"
         notes = caveats(epsilon=budget, delta=lines.delta, units=units, unit=lines.unit)
@@ -133,33 +151,53 @@ def statement(
         )
     if_fixed = f"If the releases were fixed in advance, they have epsilon {upwards(lines.epsilon)}"
     stated = replace(stated, epsilon=max(stated.epsilon, lines.epsilon))
-    return _with_note(stated, f"{note}: it holds for any stopping rule. {if_fixed}")
+    return _with_note(stated, f"{note}: {claim}. {if_fixed}")
 
 
 def _planned_guarantee(
-    lines: Guarantee, plan: Planned, first: SingleRelease | None, accountant: Accountant, units: int | None
+    lines: Guarantee,
+    plan: Planned,
+    first: SingleRelease | None,
+    accountant: Accountant,
+    units: int | None,
+    repeats: int,
+    repeated: Sequence[tuple[int, SingleRelease]],
 ) -> Guarantee | None:
-    """Return the guarantee of all planned rounds, for unit "record" that of the client with the largest epsilon.
-    Returns None without an account.
+    """Return the guarantee of all planned and spare rounds and `repeats` repeated ones, for unit "record" that of the
+    client with the largest epsilon. Returns None without an account.
     """
     try:
-        most = (
-            plan.largest_charges[:1]
-            if len(plan.largest_charges) < 2
-            else (worst_composition(plan.largest_charges, delta=lines.delta, accountant=accountant),)
-        )
+        most = plan.largest_charges
         if not most and plan.rounds is not None and first is not None:
-            most = (Composed(parts=((first, plan.rounds),)),)
-        if not most or most[0] is None:
+            most = (Composed(parts=((first, plan.rounds + plan.spare),)),)
+        if repeats and plan.rounds is not None:
+            most = tuple(_with_repeats(one, plan.rounds, repeats, repeated) for one in most)
+        found = most[0] if len(most) == 1 else worst_composition(most, delta=lines.delta, accountant=accountant)
+        if found is None:
             return None
         planned_guarantee = guarantee(
-            most[0], delta=lines.delta, accountant=accountant, unit=lines.unit, units=units, with_lower_bound=False
+            found, delta=lines.delta, accountant=accountant, unit=lines.unit, units=units, with_lower_bound=False
         )
-        return (
-            planned_guarantee if len(plan.largest_charges) < 2 else replace(planned_guarantee, mechanism=None)
-        )  # at other deltas another client may have the largest epsilon
-    except UnsupportedMechanism:
+        # at other deltas another client may have the largest epsilon
+        return planned_guarantee if len(most) < 2 else replace(planned_guarantee, mechanism=None)
+    except (UnsupportedMechanism, InvalidParameter):
         return None
+
+
+def _with_repeats(most: Composed, rounds: int, repeats: int, repeated: Sequence[tuple[int, SingleRelease]]) -> Composed:
+    """Return planned releases with repeated ones. For unit "record" each repetition has the steps of a whole round."""
+    if not repeated:
+        return Composed(parts=tuple((part, count + -(-count // rounds) * repeats) for part, count in most.parts))
+    released, others = ReleasedRounds(), list[tuple[SingleRelease, int]]()
+    for part, count in most.parts:
+        if schedule_of(part) is None:
+            others.append((part, count))
+        else:
+            for number in range(count):
+                released.add(part, number)
+    for number, part in repeated:
+        released.add(part, number)
+    return Composed.of_runs((*others, *released.composition().parts))
 
 
 def _complete_run(lines: Guarantee, plan: Planned, *, repeated_charges: int, rounds_without_result: int) -> Guarantee:

@@ -229,6 +229,13 @@ class RunTable(Table):
     count if the model is for release (randomness = "secure" with [privacy]) and on Flower's nodes, else raise.
     """
 
+    spare_rounds: Annotated[int, Field(ge=0)] = 0
+    """Number of rounds that may be repeated after interruptions within the stated epsilon. With secure randomness a
+    repeated round has new noise and is charged again. The epsilon of federation.rounds and these rounds together holds
+    for any stopping rule. With more repeated rounds, epsilon holds if the interruptions did not depend on results. Set
+    a few for a run for release that may be interrupted; noise is calibrated for them, too.
+    """
+
     release: bool = False
     """True if the model is for release. Then run.randomness is "secure" and, if noise is added, privacy.noise is
     "discrete-gaussian"; settings that cannot be released are refused. privacy.release is a different key: it names

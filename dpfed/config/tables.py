@@ -82,6 +82,11 @@ class Config(Table):
         record = self.local.record.model_copy(update={"delta": delta})
         return self.model_copy(update={"local": self.local.model_copy(update={"record": record})})
 
+    @property
+    def charged_rounds(self) -> int:
+        """Number of rounds that epsilon covers: those of the run, and the spare ones."""
+        return self.federation.rounds + self.run.spare_rounds
+
     def with_solved(self, values: Mapping[str, Any]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
         if self.privacy is not None:

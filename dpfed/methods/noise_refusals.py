@@ -179,3 +179,19 @@ def noise_schedule_messages(config: Config, specification: MethodSpecification) 
         )
     if config.audit.canaries:
         yield "audit.canaries with privacy.noise_schedule: is not built. Remove one of them."
+
+
+def spare_round_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages about run.spare_rounds where no round is repeated, or its release would not be that of others."""
+    spare, sampling = config.run.spare_rounds, config.federation.sampling
+    if not spare:
+        return
+    if config.privacy is None:
+        yield f"run.spare_rounds={spare} without [privacy]: spare rounds are part of a client's epsilon. Remove it."
+    elif sampling not in ("poisson", "fixed", "all"):
+        yield (
+            f"run.spare_rounds={spare} with federation.sampling={sampling!r}: a round of a schedule is never repeated. "
+            "Remove it."
+        )
+    elif config.privacy.noise_schedule is not None:
+        yield f"run.spare_rounds={spare} with privacy.noise_schedule: is not built. Remove one of them."

@@ -129,12 +129,11 @@ class PrivacyTarget:
             for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least_uploads")
         )
 
-    def planned_releases(self, rounds: int) -> Planned:
-        """Return the plan of a run of `rounds` rounds, which is written into the header of its ledger."""
+    def planned_releases(self, rounds: int, spare: int = 0) -> Planned:
+        """Return the plan of a run of `rounds` rounds and `spare` repeated ones, for the header of its ledger."""
         delta = None if self.budget is None else self.delta
-        return Planned(
-            rounds=rounds, largest_charges=(self.mechanism_of_run(rounds),), epsilon=self.budget, delta=delta
-        )
+        most = self.mechanism_of_run(rounds + spare)
+        return Planned(rounds=rounds, largest_charges=(most,), epsilon=self.budget, delta=delta, spare=spare)
 
     def require_consistent_bounds(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
@@ -198,7 +197,7 @@ def _gaussian_target(
         table,
         who,
         randomness,
-        rounds=config.federation.rounds,
+        rounds=config.charged_rounds,
         delta=delta_of_config(config),
         tolerance=tolerated_fraction(config) or 0.0,
         dropout=config.aggregation.dropout,
@@ -231,7 +230,7 @@ def _bernoulli_target(
         edge=edge_of_probabilities(config, specification),
         others=bound_on_other_clients(config),
         reference=None if specification.sends_masks and bound_of_moves(config) is None else 0.5,
-        rounds=config.federation.rounds,
+        rounds=config.charged_rounds,
         delta=delta_of_config(config),
     )
     moves = ClipMoves(linf=coins.coins.linf_clip, metric=coins.coins.clip_metric, edge=coins.edge)
@@ -243,7 +242,7 @@ def _dithered_target(
 ) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
-    rounds, delta = config.federation.rounds, delta_of_config(config)
+    rounds, delta = config.charged_rounds, delta_of_config(config)
     noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
     return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
@@ -262,7 +261,7 @@ def _integer_target(
         sent=sent,
         cohort=federation.cohort,
         canaries=-(-config.audit.canaries // federation.rounds),
-        rounds=federation.rounds,
+        rounds=config.charged_rounds,
         delta=delta_of_config(config),
         tolerance=tolerated_fraction(config) or 0.0,
         seeds=Seeds(root=config.run.seed),

@@ -57,7 +57,7 @@ class RecordTarget:
     def require_consistent_bounds(self, rounds: int) -> None:
         """Accept every plan; for records, upper and lower bounds are compared when epsilon is stated."""
 
-    def planned_releases(self, rounds: int) -> Planned:
+    def planned_releases(self, rounds: int, spare: int = 0) -> Planned:
         """Return the plan of a run of `rounds` rounds, for the header of its ledger.
 
         The plan contains one client of each size that takes part in every round.

@@ -51,6 +51,7 @@ def refusal_messages(config: Config, specification: MethodSpecification) -> Iter
         _schedule_messages(config),
         noise_refusals.correlated_noise_messages(config, specification),
         noise_refusals.noise_schedule_messages(config, specification),
+        noise_refusals.spare_round_messages(config, specification),
     )
 
 

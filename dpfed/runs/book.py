@@ -247,14 +247,15 @@ class LedgerBook:
                     f"{schedule.stream!r}, too. Use a different run.seed for this run."
                 )
 
-    def require_project_budget(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
+    def require_project_budget(self, privacy_target: PrivacyTarget, *, first: int, rounds: int, spare: int) -> None:
         """Ensure that the project pays for the rounds that it is not charged for yet; raises BudgetSpent if it cannot.
 
         If a charge depends on the noise shares that arrive, the fewest possible shares are assumed.
         """
         self.worst = privacy_target.mechanism if privacy_target.charge_varies else None
         if self.project is not None:
-            numbers = [number for number in range(first, rounds) if number not in self._of_project]
+            more = max(spare - self._of_project.total() + len(self._of_project), 0)  # spare rounds not yet repeated
+            numbers = [number for number in range(first, rounds + more) if number not in self._of_project]
             left = [privacy_target.mechanism_of_round(number) for number in numbers]
             population = self.ledger.header.population
             self.project.begin(left, run=self.run_name, first=first, numbers=numbers, population=population)

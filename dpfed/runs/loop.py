@@ -430,11 +430,12 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=privacy_target.planned_releases(rounds),
+        plan=privacy_target.planned_releases(rounds, experiment.config.run.spare_rounds),
         solved=privacy_target.solved,
     )
     book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":
         book.require_own_stream(privacy_target.mechanism)
-        book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds)
+        spare = experiment.config.run.spare_rounds
+        book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds, spare=spare)
     return book

@@ -220,13 +220,15 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
     rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
     if plan.rounds is None or plan.rounds > rounds or (plan.rounds < rounds and not prolongable):
         return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
+    if plan.spare != files.config.run.spare_rounds:
+        return f"the ledger's header has {plan.spare} spare rounds, {source} {files.config.run.spare_rounds}."
     if not are_equal_values(plan.epsilon, table.epsilon):
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
     if plan.delta is not None and not are_equal_values(plan.delta, files.delta):
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
     if kinds and plan.largest_charges and files.releases and files.config.privacy is not None:
         try:
-            expected = files.promise.run(plan.rounds).to_dict()
+            expected = files.promise.run(plan.rounds + plan.spare).to_dict()
         except Unavailable:
             raise
         except (DpfedError, AccountingError) as error:

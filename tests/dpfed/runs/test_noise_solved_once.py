@@ -1,4 +1,4 @@
-"""Calibrated noise is in the ledger's header before round 1, and read from there: processors differ in the last digits."""
+"""Calibrated noise is in the ledger's header before round 1, and read from there: processors differ in last digits."""
 
 import os
 import subprocess
@@ -211,3 +211,22 @@ def test_a_loop_continues_without_the_processors_widest_instructions(tmp_path):
     found = subprocess.run([*words, "99"], check=True, capture_output=True, text=True, env=fewer)
     assert float(found.stdout) <= 3.0
     assert len(mechanisms(tmp_path / "l.jsonl")) == 1
+
+
+def test_spare_rounds_are_in_the_header_and_in_the_noise(tmp_path):
+    given = {"federation.rounds": 3, "federation.cohort": 5, "privacy.noise_multiplier": None, "privacy.epsilon": 8.0}
+
+    def run(name, **more):
+        return dpfed.run(
+            "dp-fedavg-digits", given | more, data=DATA, model=model, out=tmp_path / name, progress=False
+        ).summary
+
+    plain, spare = run("plain"), run("spare", **{"run.spare_rounds": 4})
+    header = Ledger.header_of(tmp_path / "spare" / "ledger.jsonl")
+    assert (header.plan.rounds, header.plan.spare) == (3, 4)
+    assert header.plan.largest_charges[0].parts[0][1] == 7
+    assert spare["noise_multiplier"] > plain["noise_multiplier"]
+    assert spare["epsilon"] <= 8.0
+    assert any("3 planned rounds and 4 spare ones" in note for note in spare["notes"])
+    with pytest.raises(ConfigError, match=r"run\.spare_rounds=4 with federation\.sampling"):
+        run("refused", **{"run.spare_rounds": 4, "federation.sampling": "balls-and-bins"})
