@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Norm = Literal["l1", "l2", "linf"]
+Adjacency = Literal["add-remove", "replace-one"]
+NoiseStd = float | Callable[..., float]
+"""Standard deviation of the noise in each coordinate: a number, or a function of the call's arguments."""
 Released = TypeVar("Released")
 Part = TypeVar("Part")
 Ids = TypeVar("Ids", bound="NDArray[Any]")
@@ -41,8 +44,15 @@ class Replay(Protocol):
         norm: Norm = "l2",
         client: int | None = None,
         step: int | None = None,
+        adjacency: Adjacency = "add-remove",
     ) -> Released:
         """Compare the input of a mechanism, and return the mechanism's output in the first run."""
+
+    def test_noise(self, name: str, f: Callable[[], object], given: object, std: float) -> None:
+        """Test that a mechanism's noise has the stated size; `f` calls the mechanism on `given` again."""
+
+    def made_run_folder(self, path: Path) -> None:
+        """Note that this process has made a run folder, whose operator's files are not compared."""
 
     def reseed(self, name: str) -> None:
         """Set the global generators to one state, equal in both runs, whatever was drawn before."""
@@ -67,8 +77,8 @@ class Replay(Protocol):
     def is_temporary_path(self, path: Path) -> bool:
         """Return True for a path in the audit's own folder, which is deleted with it."""
 
-    def drawn(self, cohort: Ids) -> Ids:
-        """Return the drawn clients of a round without those that are absent from this run's data."""
+    def drawn(self, cohort: Ids, number: int) -> Ids:
+        """Return the drawn clients of round `number` without those that are absent from this run's data."""
 
     def batch(self, records: Ids) -> Ids:
         """Return the drawn records of a batch without those that are absent from this run's data."""
@@ -129,13 +139,22 @@ def outside(name: str, value: object, client: int | None = None) -> None:
 
 
 def mechanism(
-    f: Callable[..., Released], *, sensitivity: float, norm: Norm = "l2", name: str | None = None
+    f: Callable[..., Released],
+    *,
+    sensitivity: float,
+    norm: Norm = "l2",
+    std: NoiseStd | None = None,
+    adjacency: Adjacency = "add-remove",
+    name: str | None = None,
 ) -> Callable[..., Released]:
     """Return `f` marked as a mechanism: a function that adds noise to its first argument, with a public output.
 
     sensitivity: largest change of the first argument by one client added or removed, in `norm`; replacing the data of
                  a client may change the argument by twice the sensitivity
     norm:        "l1", "l2" or "linf"
+    std:         stated standard deviation of the noise in each coordinate, a number or a function of the call's
+                 arguments; an audit then tests by repeated calls that the noise is not smaller
+    adjacency:   "replace-one" if the sensitivity is for a replaced client
     name:        name in the report; default: the name of `f`
 
     Outside a replay audit the result behaves as `f`. In an audit, the first argument may change by the sensitivity for
@@ -157,7 +176,10 @@ def mechanism(
         kept = _copy_of(given)
         _current.reseed(called)
         noisy = f(given, *more, **named)
-        return _current.mechanism(called, kept, noisy, sensitivity=sensitivity, norm=norm)
+        if std is not None:
+            size = std(kept, *more, **named) if callable(std) else std
+            _current.test_noise(called, lambda: f(_copy_of(kept), *more, **named), kept, size)
+        return _current.mechanism(called, kept, noisy, sensitivity=sensitivity, norm=norm, adjacency=adjacency)
 
     return with_replay_hook
 

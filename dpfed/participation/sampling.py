@@ -144,7 +144,7 @@ def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np
     """Return the clients of a round: the sampler's cohort or, under a cap, at most `cap` of its clients."""
     cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), cap_of(who.law)
     if replay is not None:
-        cohort = replay.drawn(cohort)
+        cohort = replay.drawn(cohort, number)
     return cohort if cap is None else cap_cohort(cohort, cap, who.clients, randomness, number)
 
 

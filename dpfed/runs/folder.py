@@ -37,6 +37,7 @@ from safetensors.torch import load, save
 
 from accounting.ledger import population_key
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
@@ -104,6 +105,8 @@ class RunFolder:
         except RunError:
             folder.discard_new_folder()
             raise
+        if (replay := replayed.current_replay()) is not None:
+            replay.made_run_folder(path)
         return folder
 
     @classmethod

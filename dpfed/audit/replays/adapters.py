@@ -7,6 +7,7 @@ library is loaded.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -15,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.replay_run import Floats, Key, ReplayRun, as_array, digest
+from dpfed.audit.replays.replay_run import ROUNDING, Floats, Key, ReplayRun, as_array, digest
 
 Hook = Callable[[ReplayRun, Any], None]
 """Function of a run of the audit and of a library's module; it sets its hooks in the module."""
 COUNT_SENSITIVITY = 0.5
 """Sensitivity of a count of clipped rows: each row counts as +1/2 or -1/2 (arXiv 1905.03871)."""
+_PARTS = 8
+"""Number of sums by which nearly equal rows are recognised."""
 
 
 def install_hooks(world: ReplayRun, hooks: Mapping[str, Hook]) -> None:
@@ -58,23 +61,49 @@ def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: flo
     """Return the number of rows that differ from the first run; in the first run, the number of all rows.
 
     A finding is recorded for a row whose norm is above `bound`, and if more rows differ than clients or records were
-    changed. Rows are compared by position: a step has at most one row of each changed client or record.
+    changed. Rows are compared as a set: a step has at most one row of each changed client or record. If the numbers of
+    rows differ, rows are equal up to rounding, because a batch of another size is rounded differently.
     """
     key = world._key(name, None)
     longest = max((float(np.linalg.norm(row)) for row in rows), default=0.0)
     if not longest <= bound + rounding:
         world.finding("is beyond its bound", key, by=longest, allowed=bound)
-    seen = [digest(row) for row in rows]
+    seen = [f"{digest(row)} {_sums(row)}" for row in rows]
     if world.first:
-        world.recording.values[key] = " ".join(seen)
+        world.recording.values[key] = "|".join(seen)
         return len(rows)
-    before = world.recording.values.get(key, "").split()
-    differing = sum(one != two for one, two in zip(before, seen, strict=False)) + abs(len(before) - len(seen))
+    before = [one for one in world.recording.values.get(key, "").split("|") if one]
+    room = 0.0 if len(before) == len(seen) else ROUNDING * bound
+    differing = _differing(before, seen, room)
     changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
     world.seen.altered_values += differing
     if differing > changed:
         world.finding(f"differ in {differing} rows, but {changed} clients or records were changed", key)
     return differing
+
+
+def _sums(row: Floats) -> str:
+    """Return sums over interleaved parts of a row, with alternating signs: nearly equal for nearly equal rows."""
+    signed = row * np.where(np.arange(len(row)) // _PARTS % 2, -1.0, 1.0)
+    return " ".join(f"{float(signed[part::_PARTS].sum()):.9g}" for part in range(_PARTS))
+
+
+def _differing(before: Sequence[str], now: Sequence[str], room: float) -> int:
+    """Return the number of rows in one list without an equal row in the other one, whichever list has more."""
+    left, entered = Counter(before), Counter(now)
+    gone, new = list((left - entered).elements()), list((entered - left).elements())
+    if room and gone and new:
+        one, two = (np.array([[float(x) for x in row.split()[1:]] for row in rows]) for rows in (gone, new))
+        for sums in two:
+            if not len(one):
+                break
+            apart = np.abs(one - sums).max(axis=1)
+            nearest = int(np.argmin(apart))
+            if apart[nearest] <= room:
+                one = np.delete(one, nearest, axis=0)
+        matched = len(gone) - len(one)
+        return max(len(gone), len(new)) - matched
+    return max(len(gone), len(new))
 
 
 def key_of_finding(world: ReplayRun, name: str) -> Key:

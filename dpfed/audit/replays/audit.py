@@ -15,15 +15,21 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from accounting.disk_cache import VARIABLE
 from dpfed import replayed
 from dpfed.audit.replays import flower_rounds, opacus_steps
 from dpfed.audit.replays.adapters import install_hooks
-from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
+from dpfed.audit.replays.call_site import traceback_of_call
+from dpfed.audit.replays.defaults import SAME_PAIR, default_pairs_of_run
+from dpfed.audit.replays.draws import Draws, existing_generators
+from dpfed.audit.replays.pairs import NOT_FINITE, REMOVED, REPORTING, SAME, SIZES, Pair, have_samples
 from dpfed.audit.replays.replay_run import (
     Difference,
     Recording,
@@ -32,15 +38,13 @@ from dpfed.audit.replays.replay_run import (
     RunStopped,
     seed_global_generators,
 )
-from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
+from dpfed.audit.replays.verdict import PairResult, ReplayAudit, Scope, result_of
 from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]
 
 _OF_TRAINING = ("update of local training", "clipped gradient in step")
 """Prefixes of the names of values that local training computes."""
-_CHANGES = ("far", "one class", "turned")
-_OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,21 @@ class Neighbour:
         if isinstance(world, ReplayRun) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
             world.seen.units = len(clients)
             world.seen.rows += 0 if self.pair is None else len(self.pair.clients)
+            if world.first:
+                world.recording.units = len(clients)
+                world.seen.has_sizes = have_samples(clients)
         return clients if self.pair is None else self.pair.changed(clients)
+
+    def coins(self, clients: Any, rate: float) -> NDArray[np.bool_]:
+        """Return independent draws of the clients with probability `rate`, equal in both runs for each client.
+
+        clients: the clients that `data(...)` has returned, or their number
+        """
+        count = clients if isinstance(clients, int) else len(clients)
+        world = replayed.current_replay()
+        if not isinstance(world, ReplayRun):
+            return np.random.default_rng().random(count) < rate
+        return world.coins(count, rate)
 
     @property
     def reporting(self) -> bool:
@@ -71,6 +89,9 @@ def replay(
     seed: int = 0,
     *,
     rounds: int | None = None,
+    last: int | None = None,
+    n_is_public: bool = False,
+    records_public: bool = False,
     to_the_end: bool = False,
     name: str = "",
     progress: Callable[[str], None] = lambda words: None,
@@ -80,11 +101,15 @@ def replay(
     call:   function call(data, out) that trains anything. `data(clients)` returns the clients of the run: unchanged in
             the first run, and with the pair's clients changed in all others. A `dpfed.run` needs no `data`: the audit
             changes its data. `out` is an empty folder; the public files in it are compared
-    pairs:  pairs to try; a number n for the first n default pairs; None for all of them, about eighteen. Default pairs
+    pairs:  pairs to try; a number n for the first n default pairs; None for all of them, about twenty. Default pairs
             change the values, targets and numbers of samples of a random half of the participants, then of the other
-            half, and of single clients. For private records they change single records
+            half, and of single clients; they remove clients, and set values to NaN. For private records they change
+            single records
     seed:   seed of the default pairs, and of the global generators at the start of every run
     rounds: rounds of dpfed after which a run ends; None for all rounds
+    last:   rounds of `dpfed.run` that are replayed at its end, after rounds without clients; None for all rounds
+    n_is_public, records_public: True if the number of clients, or of records, is public. Default pairs then remove none
+            of them, and the verdict names the neighbours that were tested. Sizes of clients are never public
     to_the_end: True to try all pairs even after a pair has failed
 
     Claim: the verdict is "fail" only if, for the printed pair, a value outside all mechanisms depends on the changed
@@ -105,18 +130,20 @@ def replay(
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
-        runs = _AuditRuns(call=call, seed=seed, last_round=rounds, folder=Path(folder))
+        runs = _AuditRuns(call=call, seed=seed, last_round=rounds, last=last, folder=Path(folder))
         progress("the first run")
         first = runs.record(loop=False)
         _import_modules(first.modules)
         if first.error:
-            raise DpfedError(f"the first run of the replay audit fails: {first.error}")
+            raise DpfedError(f"the first run of the replay audit fails:\n{first.error}")
         if not first.mechanisms:
             raise DpfedError(
                 "the first run reached no mechanism: it has no private release, and every value may depend on every "
                 "client. Add [privacy] or [local.record], or mark the code that adds noise by dpfed.audit.mechanism."
             )
-        chosen = list(pairs) if isinstance(pairs, Sequence) else default_pairs_of_run(first, seed)
+        public = records_public if first.units_are_records or first.of_records else n_is_public
+        removal = not public and not first.declared_replacement
+        chosen = list(pairs) if isinstance(pairs, Sequence) else default_pairs_of_run(first, seed, removal=removal)
         results = [result_of(SAME_PAIR, first)] if first.differences else []
         for pair in chosen[: pairs if isinstance(pairs, int) else None]:
             failed = results[-1] if results and results[-1].outcome == "fail" else None
@@ -125,39 +152,24 @@ def replay(
             progress(pair.words)
             results.append(runs.with_explanation(runs.compare(pair)))
     seconds = time.monotonic() - began
-    return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=seconds, first_megabytes=first.megabytes)
-
-
-SAME_PAIR = Pair((), SAME)
-
-
-def default_pairs_of_run(first: RunFindings, seed: int) -> list[Pair]:
-    """Return the default pairs for the mechanisms of the first run."""
-    if first.of_records:
-        here = sorted({client for one in first.present for client in one})
-        alone = [client for client in here if first.of_records.get(client)][:: max(1, len(here) // 5)][
-            : len(_OF_RECORDS)
-        ]
-        places = [(client, place % first.of_records[client]) for place, client in enumerate(alone)]
-        changes = [_OF_RECORDS[place % len(_OF_RECORDS)] for place in range(max(len(places), 5))]
-        places = [places[place % len(places)] for place in range(len(changes))] if places else []
-        return [SAME_PAIR, *(Pair((who,), change, at) for (who, at), change in zip(places, changes, strict=False))]
-    present: Sequence[Sequence[int]] = first.present
-    of_rounds = bool(present)
-    if not of_rounds and first.units:
-        present = [range(first.units)]
-    sizes = ("zeroed", "many", REMOVED) if first.of_dataset else (REMOVED,) if of_rounds else ()
-    pairs = default_pairs(present, seed=seed, changes=_CHANGES, sizes=sizes)
-    if of_rounds and first.removal_is_neighbour:  # all clients are removed, so that cohorts are empty
-        pairs.append(Pair(tuple({client for one in present for client in one}), REMOVED))
-    return [*pairs, Pair((), REPORTING)] if first.of_dataset else pairs
+    return ReplayAudit(
+        pairs=tuple(results),
+        seed=seed,
+        name=name,
+        seconds=seconds,
+        first_megabytes=first.megabytes,
+        scope=Scope.of(first, number_is_public=public, limited=pairs is not None),
+        skipped_files=tuple(sorted({file for one in results for file in one.findings.skipped_files})),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _AuditRuns:
     """Runs of one replay audit, each in a separate process.
 
-    last_round: rounds after which a run ends; None for all. folder: temporary folder of the recordings.
+    last_round: rounds after which a run ends; None for all. last: rounds with clients, at the end; None for all.
+    folder: temporary folder of the recordings.
+    existing: random generators that exist before the first run.
     compares_modules: True to compare the modules of the network, too.
     """
 
@@ -165,6 +177,8 @@ class _AuditRuns:
     seed: int
     last_round: int | None
     folder: Path
+    last: int | None = None
+    existing: list[Any] = field(default_factory=existing_generators)
     compares_modules: bool = False
 
     def record(self, *, loop: bool) -> RunFindings:
@@ -248,17 +262,21 @@ def _process_context() -> Any:
 def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
     """Make one run in this process, and write the differences and counts that it found to `answer`."""
     recording = Recording(at) if pair is None else Recording.load(at)
-    world = _new_run(pair, recording, loop=loop, most=runs.last_round, explains=runs.compares_modules)
+    began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
+    out.mkdir()
+    draws = Draws(seed=runs.seed, existing=runs.existing)
+    draws.watch()
+    world = _new_run(runs, pair, recording, draws, loop=loop)
     if os.environ.get(VARIABLE) == "":  # the user has disabled the cache: the runs of this audit share a temporary one
         os.environ[VARIABLE] = str(runs.folder / "cache")
-    began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
     replayed.enter_replay(world)
     seen = world.seen
     try:
-        with _redirected_output(runs.folder), _seeded_generators(runs.seed):
-            install_hooks(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
+        with _redirected_output(runs.folder), _seeded_generators(runs.seed, draws):
+            install_hooks(world, opacus_steps.HOOKS | flower_rounds.HOOKS | {"torch": _watch_torch})
             result = runs.call(Neighbour(pair), out)
         world.round = -1
+        world.couple_draws((-2, "end of the run", None, 0))
         if pair is None or pair.change != REPORTING:
             _compare_result(world, "result of the call", result)
         world.round = 1 << 30
@@ -267,32 +285,46 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
         pass
     except Exception as error:  # the code under audit may raise anything
         words = f"{type(error).__name__}: {str(error)[:400]}"
-        seen.error = words
-        seen.refused = pair is not None and isinstance(error, DataError)
+        seen.error = traceback_of_call(error) if pair is None else words
+        seen.refused = pair is not None and (isinstance(error, DataError) or _may_be_refused(world, pair))
         if pair is not None and not seen.refused and not seen.differences:
             key = (world.round, "the run", None, 0)
             world.finding(f"raises in the second run only ({words})", key)
+    world.take_certain()
     if pair is None:
         world.recording.save()
         seen.modules = tuple(sys.modules)
+        if not seen.fixed_size and draws.permuted[recording.units] and recording.units > 1:
+            seen.fixed_size = "batches are of fixed size"
     seen.seconds = time.monotonic() - began
     seen.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     answer.with_suffix(".new").write_bytes(pickle.dumps(seen))
     answer.with_suffix(".new").rename(answer)
 
 
-def _new_run(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> ReplayRun:
+def _may_be_refused(world: ReplayRun, pair: Pair) -> bool:
+    """Return True if code without rounds of dpfed may refuse the change: other numbers, or values that are not finite."""
+    changes = (*SIZES, REMOVED, *NOT_FINITE)
+    return pair.change in changes and world.round < 0 and not world.seen.of_dataset
+
+
+def _new_run(runs: _AuditRuns, pair: Pair | None, recording: Recording, draws: Draws, *, loop: bool) -> ReplayRun:
     """Return a run that compares rounds of dpfed if torch is installed, else one that compares marked values only."""
     try:
         from dpfed.audit.replays.rounds import ReplayRunOfRounds
     except ImportError:
-        return ReplayRun(pair, recording)
-    world = ReplayRunOfRounds(pair, recording, loop=loop, most=most)
-    if explains:
+        return ReplayRun(pair, recording, draws)
+    world = ReplayRunOfRounds(pair, recording, draws, loop=loop, most=runs.last_round, last=runs.last)
+    if runs.compares_modules:
         from dpfed.audit.replays.modules import ModuleValues
 
         ModuleValues(world).set_hooks()
     return world
+
+
+def _watch_torch(world: ReplayRun, torch: Any) -> None:
+    assert world.draws is not None
+    world.draws.watch_torch(torch)
 
 
 def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
@@ -313,20 +345,21 @@ def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
 
 
 def _compare_files(world: ReplayRun, out: Path) -> None:
-    from dpfed.audit.replays.files import REPORTS, public_files
+    from dpfed.audit.replays.files import public_files
 
-    found = public_files(out) if out.exists() else {}
+    found = public_files(out, world.run_folders)
+    world.seen.skipped_files = found.skipped
     if world.first:
-        world.recording.files = found
+        world.recording.files = found.values
         return
     if world.pair is not None and world.pair.change == REPORTING:
-        names = [name for name in found if name.endswith(".safetensors")]
+        names = [name for name in found.values if name.endswith(".safetensors")]
     elif world.compared_names is not None:
         names = []
     else:
-        names = sorted({*found, *world.recording.files})
-    for name in names if world.writes_reports else [one for one in names if not one.startswith(REPORTS)]:
-        one, two = (str(files.get(name, "missing")) for files in (world.recording.files, found))
+        names = sorted({*found.values, *world.recording.files})
+    for name in names if world.writes_reports else [one for one in names if one not in found.reports]:
+        one, two = (str(files.get(name, "missing")) for files in (world.recording.files, found.values))
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
             first, second = (text[max(0, at - 30) : at + 40] for text in (one, two))
@@ -343,21 +376,14 @@ def _redirected_output(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _seeded_generators(seed: int) -> Iterator[None]:
+def _seeded_generators(seed: int, draws: Draws) -> Iterator[None]:
     """Seed the global generators, and replace the operating system's by a seeded one, so that all runs draw alike.
 
     The process belongs to one run of the audit, so that no other code is affected.
     """
     seed_global_generators(seed)
-    drawn = 0
-
-    def repeatable(count: int) -> bytes:
-        nonlocal drawn
-        drawn += 1
-        return hashlib.shake_256(f"{seed} {drawn}".encode()).digest(count)
-
     before = os.urandom
-    os.urandom = random._urandom = repeatable  # type: ignore[attr-defined]
+    os.urandom = random._urandom = draws.secure_bytes  # type: ignore[attr-defined]
     try:
         yield
     finally:

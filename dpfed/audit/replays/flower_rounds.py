@@ -30,6 +30,7 @@ def _watch_strategy(world: ReplayRun, strategy: Any) -> None:
 
     @wraps(configure)
     def configure_train(self: Any, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        world.seen.fixed_size = "Flower's strategies draw a fixed number of clients"
         world.outside("model that Flower announces", arrays.to_numpy_ndarrays())
         world.outside("clip norm that Flower announces", float(self.clipping_norm))
         self._replay_announced = arrays.to_numpy_ndarrays()

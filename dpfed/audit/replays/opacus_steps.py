@@ -28,6 +28,23 @@ def _watched_step(world: ReplayRun, step: Callable[..., Any]) -> Callable[..., A
     return watched
 
 
+def _watch_sampler(world: ReplayRun, module: Any) -> None:
+    """Couple Opacus' Poisson batches by record: draw for all records of the first run, and leave out removed ones."""
+    sampler = module.UniformWithReplacementSampler
+
+    def batches(self: Any) -> Any:
+        import torch
+
+        world.outside("sampling rate of Opacus", float(self.sample_rate))
+        world.outside("number of steps of Opacus", int(self.steps))
+        here = world.present_of(self.num_samples)
+        for _ in range(self.steps):
+            drawn = torch.rand(here.total, generator=self.generator)[torch.from_numpy(here.places)] < self.sample_rate
+            yield drawn.nonzero(as_tuple=False).reshape(-1).tolist()
+
+    sampler.__iter__ = batches
+
+
 class _OpacusStep:
     """Steps of one optimizer: clipped gradients are compared row by row, the noisy sum is frozen.
 
@@ -39,6 +56,7 @@ class _OpacusStep:
         self._world, self._optimizer = world, optimizer
         self._clip, self._noise = optimizer.clip_and_accumulate, optimizer.add_noise
         self._differing: int | None = None
+        self._steps = 0
         optimizer.clip_and_accumulate, optimizer.add_noise = self.clip_and_compare, self.add_frozen_noise
 
     def clip_and_compare(self) -> None:
@@ -96,6 +114,10 @@ class _OpacusStep:
         before = [one.summed_grad.detach().clone() for one in params]
         unclipped = getattr(optimizer, "unclipped_num", None)
         bound = float(optimizer.max_grad_norm)
+        world.seen.units_are_records = True
+        world.outside("expected batch size in Opacus", float(optimizer.expected_batch_size or 0))
+        world.couple_draws((world.round, "noise in Opacus", None, self._steps))
+        self._steps += 1
         self._noise()
         name = "sum of clipped gradients in Opacus"
         after = [one.grad for one in params]
@@ -114,4 +136,7 @@ class _OpacusStep:
         self._differing = None
 
 
-HOOKS: dict[str, Hook] = {"opacus.optimizers.optimizer": _watch_optimizers}
+HOOKS: dict[str, Hook] = {
+    "opacus.optimizers.optimizer": _watch_optimizers,
+    "opacus.utils.uniform_sampler": _watch_sampler,
+}

@@ -40,8 +40,11 @@ SIZES: Mapping[str, Callable[[Array], Array]] = {
     "zeroed": lambda rows: rows[:0],
     "one sample": lambda rows: rows[:1],
     "many": lambda rows: np.tile(rows, 5),
+    "very many": lambda rows: np.tile(rows, 50),
 }
 """Changes of the number of a client's samples, as functions of the samples' rows."""
+NOT_FINITE = ("nan", "huge")
+"""Changes to values that many programs do not reject; in code without rounds of dpfed, they are a row of their own."""
 REMOVED = "removed"
 SAME = "same data"
 """Change that leaves the data equal: every difference of the second run shows that the code is not repeatable."""
@@ -57,8 +60,9 @@ class Pair:
     clients: changed clients. Half of the clients at once test more than one client: the sensitivity for n clients is
              n times the bound on one row, and all other values must be equal for any number of clients
     change:  "far", "huge", "nan", "negated" (values), "one class", "turned" (targets: class k becomes the k-th from the
-             end), "order" (of samples), "zeroed", "one sample", "many" (numbers of samples), "removed" (the client is
-             missing; all others keep their ids), "same data" or "other reporting" (equal data)
+             end), "order" (of samples), "zeroed", "one sample", "many", "very many" (numbers of samples: none, one, 5
+             and 50 times the client's), "removed" (the client is missing; all others keep their ids), "same data" or
+             "other reporting" (equal data)
     record:  index of the one record that differs, of the only client in `clients`; None to change whole clients
 
     Errors: ConfigError for an unknown change, or a record of several clients.
@@ -90,11 +94,6 @@ class Pair:
         return self.change in SIZES or (self.change == REMOVED and self.record is None)
 
     @property
-    def moved_bounds(self) -> float:
-        """Largest distance that one client of the pair moves a sum, in multiples of the bound on a row."""
-        return 1.0 if self.change in (REMOVED, "zeroed") else 2.0
-
-    @property
     def words(self) -> str:
         """Description of the pair for a reader."""
         if self.change in (SAME, REPORTING):
@@ -124,9 +123,10 @@ class Pair:
         """Return the data of the second run: a sequence or mapping of clients, with the arrays of the pair's clients
         changed.
 
-        Clients are numbered by position. A dpfed Dataset is returned unchanged, since `dpfed.run` changes it.
-        Errors: DataError for data of any other type, and for a client removed from a sequence; the pair then counts as
-        refused.
+        Clients are numbered by position. A dpfed Dataset is returned unchanged, since `dpfed.run` changes it. Only the
+        last clients of a sequence can be removed: all others keep their positions.
+        Errors: DataError for data of any other type, and for other clients removed from a sequence; the pair then
+        counts as refused.
         """
         if self.change in (SAME, REPORTING) or hasattr(data, "train_inputs"):
             return data
@@ -142,10 +142,13 @@ class Pair:
                 "list with one entry for each client."
             )
         if self.change == REMOVED and self.record is None:
-            raise DataError(
-                "change='removed' of a sequence of clients: later clients would move to other positions. Give "
-                "data(...) a mapping from names to clients."
-            )
+            rest = len(data) - len(self.clients)
+            if self.clients != tuple(range(rest, len(data))):
+                raise DataError(
+                    f"change='removed' of clients {self.clients} of a sequence of {len(data)}: later clients would "
+                    "move to other positions. Remove the last ones, or give data(...) a mapping from names to clients."
+                )
+            return data[:rest]
         changed = [_changed_client(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
         if hasattr(data, "dtype"):
             return stacking_function(data)(changed)
@@ -161,10 +164,44 @@ def stacking_function(data: Any) -> Callable[[list[Any]], Any]:
     return torch.stack
 
 
+def have_samples(clients: Any) -> bool:
+    """Return True if the entries of the data are clients with samples, whose number can be changed.
+
+    Every array of such an entry has one row for each sample. Entries with numbers, or with vectors of one length, are
+    taken as single records.
+    """
+    entries = list(clients.values()) if isinstance(clients, Mapping) else [clients[i] for i in range(len(clients))]
+    columns = [_columns(one) for one in entries]
+    if not columns or not all(columns) or any(len({len(one) for one in each}) > 1 for each in columns):
+        return False
+    return any(one.ndim > 1 for one in columns[0]) or len({len(each[0]) for each in columns}) > 1
+
+
+def _columns(client: Any) -> list[Any]:
+    """Return the arrays of a client, with one row for each sample; an empty list if the client has no such arrays."""
+    if _is_list_of_samples(client):
+        return [np.zeros((len(client), 1))]
+    parts = client.values() if isinstance(client, Mapping) else client if isinstance(client, tuple | list) else [client]
+    found = [one for one in parts if hasattr(one, "dtype")]
+    return found if len(found) == len(parts) and all(one.ndim for one in found) else []
+
+
+def _is_list_of_samples(client: Any) -> bool:
+    return isinstance(client, list) and not (
+        len(client) < 4 and len({len(one) for one in client if _is_array(one)}) == 1
+    )
+
+
+def _is_array(one: Any) -> bool:
+    return hasattr(one, "dtype") and one.ndim > 0
+
+
 def _changed_client(client: Any, pair: Pair) -> Any:
     """Return a client's data with every array changed: floats are taken as inputs, whole numbers as targets."""
     if pair.record is not None:
         return _with_changed_record(client, pair.record, replace(pair, record=None))
+    if pair.change in SIZES and _is_list_of_samples(client):
+        return [client[i] for i in SIZES[pair.change](np.arange(len(client)))]
     if isinstance(client, Mapping):
         return {key: _changed_client(one, pair) for key, one in client.items()}
     if isinstance(client, tuple | list):
@@ -206,27 +243,3 @@ def _with_changed_record(client: Any, record: int, pair: Pair) -> Any:
     import torch
 
     return torch.cat(parts)
-
-
-def default_pairs(
-    present: Sequence[Sequence[int]], *, seed: int, changes: Sequence[str], sizes: Sequence[str] = ()
-) -> list[Pair]:
-    """Return the pairs of an audit whose caller gives no pairs.
-
-    present: clients that took part in each round of the first run. Pairs change these clients only, since a pair whose
-             clients are never drawn tests nothing
-    changes: changes of a random half of these clients, then of the other half, and of single clients
-    sizes:   further changes of both halves
-    """
-    everyone = np.unique(np.concatenate([np.asarray(one, dtype=np.int64) for one in present] or [np.zeros(0, int)]))
-    if not len(everyone):
-        return []
-    mixed = np.random.default_rng(seed).permutation(everyone)
-    middle = (len(mixed) + 1) // 2
-    halves = [tuple(map(int, mixed[:middle])), tuple(map(int, mixed[middle:]))]
-    group = np.sort(np.asarray(next(one for one in present if len(one)), dtype=np.int64))
-    alone = dict.fromkeys((int(group[0]), int(group[len(group) // 2]), int(group[-1])))
-    pairs = [Pair((), SAME)]
-    pairs += [Pair(half, change) for change in (*changes, *sizes) for half in halves if half]
-    pairs += [Pair((one,), change) for one, change in zip(alone, (*changes[:2], changes[0]), strict=False)]
-    return pairs

@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.audit.replays.pairs import SAME, Pair
-from dpfed.replayed import Ids, Norm, Part
+from dpfed.audit.replays.call_site import call_site, next_step
+from dpfed.audit.replays.draws import Draws, Reading
+from dpfed.audit.replays.noise_size import NoiseSize, unchanged_coordinates
+from dpfed.audit.replays.pairs import REMOVED, SAME, SIZES, Pair
+from dpfed.replayed import Adjacency, Ids, Norm, Part
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str, int | tuple[int, int] | None, int]
@@ -24,6 +28,10 @@ Key = tuple[int, str, int | tuple[int, int] | None, int]
 
 ROUNDING = 1e-4
 """Largest difference of float sums, relative to their largest entry, that a different order of additions explains."""
+
+
+_RECORDED_DRAWS = 2000
+"""Number of mechanism calls at which the states of random generators are recorded."""
 
 
 class RunStopped(BaseException):
@@ -39,6 +47,7 @@ class Difference:
     round:   number of the round, from 1; None outside rounds
     size:    size of the difference; None if it has none. allowed: largest allowed size; None if by is None
     made_by: network module or loss in which the difference arises ("in ...", "between ..."); "" if not explained
+    where:   line of the audited code, "file.py:12 in train"; "" if unknown
     """
 
     value: str
@@ -49,6 +58,38 @@ class Difference:
     size: float | None = None
     allowed: float | None = None
     made_by: str = ""
+    where: str = ""
+
+    @property
+    def is_finite(self) -> bool:
+        """False if the difference is a NaN or an infinity."""
+        return self.size is None or math.isfinite(self.size)
+
+    @property
+    def needs_two_runs(self) -> bool:
+        """True if the difference is one between two runs; False for a fault that one run shows by itself."""
+        return self.words.startswith(
+            ("differ", "is in the", "its noise differs", "its input moves", "has shape", "raises")
+        )
+
+    @property
+    def next_step(self) -> str:
+        """Sentence about what to change in the audited code."""
+        return next_step(self.words, self.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of the difference."""
+        return {
+            "round": self.round,
+            "client": self.client,
+            "record": self.record,
+            "value": self.value,
+            "words": self.words,
+            "moved": self.size if self.is_finite else None,
+            "allowed": self.allowed,
+            "where": self.where,
+            "next_step": self.next_step,
+        }
 
     @property
     def as_text(self) -> str:
@@ -59,6 +100,7 @@ class Difference:
         much = "" if self.size is None else f" by {self.size:.3g}"
         much += "" if self.allowed is None else f", at most {self.allowed:.3g} allowed"
         much += f"; it arises {self.made_by}" if self.made_by else ""
+        much += f" ({self.where})" if self.where else ""
         return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
 
 
@@ -67,12 +109,13 @@ class RunFindings:
     """Differences that a run of the audit found, and counts of compared values."""
 
     differences: list[Difference] = field(default_factory=list)
-    exempt: Counter[str] = field(default_factory=Counter)
     values: int = 0
     rows: int = 0
     altered_values: int = 0
     """Number of values that the pair's change has altered: rows, inputs of mechanisms, values of changed clients."""
     mechanisms: int = 0
+    largest_moved_bounds: float = 0.0
+    """Largest move of a mechanism's input for each changed client, in multiples of the declared sensitivity."""
     largest_used_part: float = 0.0
     """Largest move of a mechanism's input, as a part of the allowed sensitivity."""
     rounds: int = 0
@@ -81,6 +124,18 @@ class RunFindings:
     of_dataset: bool = False
     removal_is_neighbour: bool = True
     of_records: dict[int, int] = field(default_factory=dict)
+    has_sizes: bool = False
+    """True if the entries of the data are clients with samples."""
+    units_are_records: bool = False
+    fixed_size: str = ""
+    """Reason why every round or batch has a fixed size, so that removal is no neighbour; "" if none was seen."""
+    uncoupled: bool = False
+    """True if the draws of the two runs differed in number."""
+    certain: bool = True
+    """False if the first difference may come from draws that differed in number."""
+    skipped_files: list[str] = field(default_factory=list)
+    declared_replacement: bool = False
+    """True if the declared sensitivity of every mechanism covers a replaced client."""
     seconds: float = 0.0
     megabytes: int = 0
     error: str = ""
@@ -98,6 +153,9 @@ class Recording:
         self.cohorts: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self.arriving: dict[int, NDArray[np.int64]] = {}
         self.files: dict[str, object] = {}
+        self.units = 0
+        """Number of entries of the data."""
+        self.draws: dict[Key, Reading] = {}
         self._lock = threading.Lock()
 
     def put(self, key: Key, given: NDArray[Any], noisy: NDArray[Any]) -> None:
@@ -125,11 +183,22 @@ class Recording:
         return made
 
 
+@dataclass(frozen=True, kw_only=True)
+class Present:
+    """Places of this run's entries among the `total` entries of the first run's data."""
+
+    total: int
+    places: NDArray[np.int64]
+
+
 class ReplayRun:
     """Run of a replay audit that compares marked values. pair: changed clients; None for the first run."""
 
-    def __init__(self, pair: Pair | None, recording: Recording) -> None:
-        self.pair, self.recording = pair, recording
+    def __init__(self, pair: Pair | None, recording: Recording, draws: Draws | None = None) -> None:
+        self.pair, self.recording, self.draws = pair, recording, draws
+        self.run_folders: list[Path] = []
+        self._tested_noise: set[str] = set()
+        self._unchanged = unchanged_coordinates()
         self.seen = RunFindings()
         self.round = -1
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
@@ -186,8 +255,12 @@ class ReplayRun:
 
     def finding(self, words: str, key: Key, *, by: float | None = None, allowed: float | None = None) -> None:
         """Record a difference; after the first one, the run ends at the next call of `stop_if_found`."""
-        number, name, client, _ = key
+        number, name, client, place = key
         record = client[1] if isinstance(client, tuple) else None
+        marked = number < 0 and not name.startswith(("result of the call", "file ", "the run"))
+        number = place if marked else number
+        if not self.seen.differences:
+            self.seen.certain = not self._may_be_uncoupled
         self.seen.differences.append(
             Difference(
                 value=name,
@@ -197,8 +270,57 @@ class ReplayRun:
                 record=record,
                 size=by,
                 allowed=allowed,
+                where=call_site() if marked or number >= 0 else "",
             )
         )
+
+    # ---- draws
+
+    @property
+    def _may_be_uncoupled(self) -> bool:
+        """True if this pair changes numbers of draws in code that draws without dpfed's rounds."""
+        return self.draws is not None and self.changes_numbers and self.round < 0
+
+    @property
+    def changes_numbers(self) -> bool:
+        """True if the pair changes the number of clients, records or samples."""
+        return self.pair is not None and (self.pair.change in SIZES or self.pair.change == REMOVED)
+
+    def couple_draws(self, key: Key) -> None:
+        """Couple the draws of the two runs from here on, and note whether they were coupled until here."""
+        if self.draws is None or self.round >= 0:
+            return
+        if self.first:
+            if len(self.recording.draws) < _RECORDED_DRAWS:
+                self.recording.draws[key] = self.draws.read()
+        elif self._may_be_uncoupled:
+            recorded = self.recording.draws.get(key)
+            if recorded is None or not self.draws.couple(recorded):
+                self.seen.uncoupled = True
+            if not self.seen.uncoupled:
+                self.seen.certain = True
+
+    def present_of(self, count: int) -> Present:
+        """Return which entries of the first run's data the `count` entries of a collection of this run are."""
+        total = self.recording.units
+        gone = self.changed if self.pair is not None and self.pair.change == REMOVED else frozenset()
+        here = np.array([i for i in range(total) if i not in gone], dtype=np.int64)
+        return (
+            Present(total=total, places=here) if len(here) == count else Present(total=count, places=np.arange(count))
+        )
+
+    def coins(self, count: int, rate: float) -> NDArray[np.bool_]:
+        """Return draws with probability `rate` for the entries of this run, coupled by their places in the first run."""
+        number = self._key("rate of data.coins", None)[3]
+        self._times[self.round, "rate of data.coins", None] -= 1
+        self.outside("rate of data.coins", float(rate))
+        here = self.present_of(count)
+        return np.random.default_rng([0x0DD, number, here.total]).random(here.total)[here.places] < rate
+
+    def take_certain(self) -> None:
+        """Note that the first difference does not come from draws, if all draws were coupled until here."""
+        if self.seen.differences and not self.seen.uncoupled:
+            self.seen.certain = True
 
     def stop_if_found(self) -> None:
         """Raise RunStopped in the second run if a difference was found; rank 0 alone raises, which ends all ranks."""
@@ -248,15 +370,21 @@ class ReplayRun:
         step: int | None = None,
         units: int | None = None,
         adds_noise: bool = True,
+        adjacency: Adjacency = "add-remove",
     ) -> Any:
         """Compare a mechanism's input and its noise, and return the output of the first run.
 
         units: number of changed clients that take part; None for all. adds_noise: True if the output is the input plus
-        noise.
+        noise. adjacency: neighbours that the sensitivity is for
         """
         entered, left = as_array(given), as_array(noisy)
         key = self._key(name, client, step)
+        self.seen.declared_replacement = adjacency == "replace-one" and (
+            self.seen.declared_replacement or not self.seen.mechanisms
+        )
         self.seen.mechanisms += 1
+        if adds_noise:
+            self._check_coordinates(key, entered, left)
         if adds_noise and entered.shape == left.shape and len(left) and bool(np.all(left == entered)):
             self.finding("adds no noise", key)
         if self.first:
@@ -269,30 +397,62 @@ class ReplayRun:
         entered_1, left_1 = self.recording.get(key)
         self.seen.altered_values += not np.array_equal(entered_1, entered)
         if self._is_compared(name):
-            self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
+            bounds = 1.0 if adjacency == "replace-one" else self.moved_bounds
+            allowed = None if sensitivity is None else bounds * sensitivity
+            self._compare_mechanism(key, (entered_1, left_1), (entered, left), allowed, norm, units, adds_noise)
+            self.seen.largest_moved_bounds = self.seen.largest_used_part * bounds
+            self.take_certain()
         return in_form_of(left_1, noisy)
+
+    @property
+    def moved_bounds(self) -> float:
+        """Largest distance that one client of the pair moves a sum, in multiples of the bound on a row.
+
+        A client without samples is a replacement in code that is not dpfed's, which may send any row for it.
+        """
+        assert self.pair is not None
+        return 1.0 if self.pair.change == REMOVED or (self.pair.change == "zeroed" and self.seen.of_dataset) else 2.0
+
+    def _check_coordinates(self, key: Key, entered: NDArray[Any], left: NDArray[Any]) -> None:
+        """Record a finding if a coordinate has no noise in all calls so far, other than by rounding."""
+        if entered.shape != left.shape or entered.dtype.kind != "f":
+            return
+        if places := self._unchanged(key[1], key[2], entered, left):
+            shown = (
+                f"coordinate {places[0]}" if len(places) == 1 else f"{len(places)} coordinates, the first {places[0]}"
+            )
+            self.finding(f"adds no noise to {shown}", key)
+
+    def test_noise(self, name: str, f: Callable[[], object], given: object, std: float) -> None:
+        """Test in a fork of the first run, after the first call of a mechanism, that its noise has the stated size."""
+        if not self.first or name in self._tested_noise:
+            return
+        self._tested_noise.add(name)
+        if words := NoiseSize(f=f, given=given, std=float(std)).tested():
+            self.finding(words, (self.round, name, None, 0))
 
     def _compare_mechanism(
         self,
         key: Key,
         one: tuple[NDArray[Any], NDArray[Any]],
         two: tuple[NDArray[Any], NDArray[Any]],
-        sensitivity: float | None,
+        bound: float | None,
         norm: Norm,
         units: int | None,
         adds_noise: bool,
     ) -> None:
+        """Compare the inputs and the noise of two calls. bound: largest move of the input by one changed client."""
         assert self.pair is not None
         if one[0].shape != two[0].shape or one[1].shape != two[1].shape:
             return self.finding(f"has shape {one[0].shape} in the first run and {two[0].shape} in the second", key)
         whole = one[0].dtype.kind in "iu"
         scale = max(float(np.abs(one[0].astype(np.float64)).max(initial=0)), 1e-30)
         room = 0.0 if whole else ROUNDING * scale
-        if sensitivity is not None:
+        if bound is not None:
             client = key[2]
             exempt = (self.pair.record is not None and client in self.changed) or client is None
             count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
-            allowed = count * self.pair.moved_bounds * sensitivity if exempt else 0.0
+            allowed = count * bound if exempt else 0.0
             by = norm_of(self.difference(one[0], two[0]), norm)
             if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
                 1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
@@ -306,6 +466,8 @@ class ReplayRun:
             size = max(scale, float(np.abs(one[1].astype(np.float64)).max(initial=0)))
             if apart > (0.0 if whole else ROUNDING * size):
                 self.finding("its noise differs", key, by=apart, allowed=0.0 if whole else ROUNDING * size)
+                if len(self.seen.differences) == 1 and proportional(*noise):
+                    self.seen.certain = True  # equal draws, so that only the scale differs
         return None
 
     def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
@@ -340,17 +502,31 @@ class ReplayRun:
     def training(self, made: Part) -> Part:
         return made
 
-    def drawn(self, cohort: Ids) -> Ids:
-        return cohort
-
     def batch(self, records: Ids) -> Ids:
         return records
 
+    def made_run_folder(self, path: Path) -> None:
+        self.run_folders.append(path)
+
+    def drawn(self, cohort: Ids, number: int) -> Ids:
+        return cohort
+
     def reseed(self, name: str) -> None:
         place = self._times[self.round, name, None]
+        self.couple_draws((self.round, name, None, place))
         seed_global_generators(
             int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little")
         )
+
+
+def proportional(one: Floats, two: Floats) -> bool:
+    """Return True if the second noise is a multiple of the first one, other than once: equal draws, another scale."""
+    flat, other = one.reshape(-1), two.reshape(-1)
+    length = float(flat @ flat)
+    if flat.size < 2 or not math.isfinite(length) or not length:
+        return False
+    scale = float(flat @ other) / length
+    return abs(scale - 1) > ROUNDING and bool(np.allclose(other, scale * flat, rtol=1e-3, atol=ROUNDING * length**0.5))
 
 
 def seed_global_generators(seed: int) -> None:

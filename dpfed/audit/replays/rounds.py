@@ -14,6 +14,7 @@ from torch import Tensor
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
+from dpfed.audit.replays.draws import Draws
 from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.replay_run import ROUNDING, Floats, Key, Recording, ReplayRun, RunStopped, digest
@@ -82,11 +83,21 @@ class ReplayRunOfRounds(ReplayRun):
 
     loop: True to train clients one by one, so that no client's number of samples affects the rounding of others
     most: number of rounds after which the run ends; None for all
+    last: number of rounds of `dpfed.run` with clients, at its end; None for all. Earlier cohorts are empty
     """
 
-    def __init__(self, pair: Pair | None, recording: Recording, *, loop: bool = False, most: int | None = None) -> None:
-        super().__init__(pair, recording)
-        self._loop, self._most = loop, most
+    def __init__(
+        self,
+        pair: Pair | None,
+        recording: Recording,
+        draws: Draws | None = None,
+        *,
+        loop: bool = False,
+        most: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        super().__init__(pair, recording, draws)
+        self._loop, self._most, self._last, self._empty = loop, most, last, 0
         self._method: Method | None = None
         self._chains: list[Stages] = []
         """Chain of this round's method, and the chain of the node whose rows are compared."""
@@ -119,6 +130,7 @@ class ReplayRunOfRounds(ReplayRun):
 
     def own(self, given: Any, config: Any) -> Any:
         data, self._held = changed_data(given.data, config, self.pair)
+        self._empty = 0 if self._last is None else max(0, config.federation.rounds - self._last)
         return replace(given, data=data)
 
     def training(self, made: Any) -> Any:
@@ -128,7 +140,9 @@ class ReplayRunOfRounds(ReplayRun):
             held = ChangedHoldings.resized(held, self.pair)
         return replace(made, partition=held, strategy="loop" if self._loop else made.strategy)
 
-    def drawn(self, cohort: Any) -> Any:
+    def drawn(self, cohort: Any, number: int) -> Any:
+        if number < self._empty:
+            return cohort[:0]
         if self.pair is None or self.pair.change != REMOVED or self.pair.record is not None:
             return cohort
         here = ~np.isin(cohort, self.pair.clients)
