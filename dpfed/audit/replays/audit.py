@@ -303,7 +303,7 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
 
 
 def _may_be_refused(world: ReplayRun, pair: Pair) -> bool:
-    """Return True if code without rounds of dpfed may refuse the change: other numbers, or values that are not finite."""
+    """Return True if code without rounds of dpfed may refuse the change: other numbers, or NaN and huge values."""
     changes = (*SIZES, REMOVED, *NOT_FINITE)
     return pair.change in changes and world.round < 0 and not world.seen.of_dataset
 
@@ -350,7 +350,7 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
     found = public_files(out, world.run_folders)
     world.seen.skipped_files = found.skipped
     if world.first:
-        world.recording.files = found.values
+        world.recording.files, world.recording.reports = found.values, found.reports
         return
     if world.pair is not None and world.pair.change == REPORTING:
         names = [name for name in found.values if name.endswith(".safetensors")]
@@ -358,7 +358,8 @@ def _compare_files(world: ReplayRun, out: Path) -> None:
         names = []
     else:
         names = sorted({*found.values, *world.recording.files})
-    for name in names if world.writes_reports else [one for one in names if one not in found.reports]:
+    unwritten = set() if world.writes_reports else world.recording.reports
+    for name in [one for one in names if one not in unwritten]:
         one, two = (str(files.get(name, "missing")) for files in (world.recording.files, found.values))
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)

@@ -53,7 +53,7 @@ def _pairs_of_records(first: RunFindings, *, removal: bool) -> list[Pair]:
 
 
 def _repeated(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return places * -(-len(_OF_RECORDS + ("nan",)) // len(places))
+    return places * -(-(len(_OF_RECORDS) + 1) // len(places))
 
 
 def _participants(present: Sequence[Sequence[int]]) -> list[int]:

@@ -67,7 +67,7 @@ class Draws:
             self._name(watched)
             return watched
 
-        np.random.default_rng = default_rng  # type: ignore[assignment]
+        np.random.default_rng = default_rng
         for module, name in ((np.random, "permutation"), (np.random, "shuffle"), (random, "shuffle")):
             self._count_calls(module, name)
         self._count_calls(random, "sample")
@@ -182,12 +182,13 @@ def _global_states() -> Iterator[tuple[str, Any]]:
     yield "random", random.getstate()
     yield "numpy.random", np.random.get_state(legacy=False)  # noqa: NPY002
     if "torch" in sys.modules:
-        yield "torch", sys.modules["torch"].get_rng_state().clone()
+        yield "torch", sys.modules["torch"].get_rng_state().numpy().copy()
 
 
 def _set_global_torch(state: Any) -> None:
     if "torch" in sys.modules:
-        sys.modules["torch"].set_rng_state(state)
+        torch = sys.modules["torch"]
+        torch.set_rng_state(torch.from_numpy(state))
 
 
 _SETTERS: dict[str, Callable[[Any], None]] = {
@@ -203,14 +204,16 @@ def _state(one: Any) -> Any:
         return one.bit_generator.state
     if isinstance(one, np.random.RandomState):
         return one.get_state(legacy=False)
-    return one.getstate() if isinstance(one, random.Random) else one.get_state().clone()
+    return one.getstate() if isinstance(one, random.Random) else one.get_state().numpy().copy()
 
 
 def _set_state(one: Any, state: Any) -> None:
     if isinstance(one, np.random.Generator):
         one.bit_generator.state = state
+    elif isinstance(one, random.Random):
+        one.setstate(state)
     else:
-        (one.setstate if isinstance(one, random.Random) else one.set_state)(state)
+        one.set_state(state if isinstance(one, np.random.RandomState) else sys.modules["torch"].from_numpy(state))
 
 
 def _digest(state: Any) -> str:
@@ -222,8 +225,8 @@ def _digest(state: Any) -> str:
             for key in sorted(part):
                 found.update(key.encode())
                 add(part[key])
-        elif hasattr(part, "numpy") or isinstance(part, np.ndarray):
-            found.update(np.asarray(part).tobytes())
+        elif isinstance(part, np.ndarray):
+            found.update(part.tobytes())
         else:
             found.update(repr(part).encode())
 

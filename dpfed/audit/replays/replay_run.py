@@ -153,6 +153,8 @@ class Recording:
         self.cohorts: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self.arriving: dict[int, NDArray[np.int64]] = {}
         self.files: dict[str, object] = {}
+        self.reports: set[str] = set()
+        """Names of values of the reports, which few runs write."""
         self.units = 0
         """Number of entries of the data."""
         self.draws: dict[Key, Reading] = {}
@@ -310,7 +312,7 @@ class ReplayRun:
         )
 
     def coins(self, count: int, rate: float) -> NDArray[np.bool_]:
-        """Return draws with probability `rate` for the entries of this run, coupled by their places in the first run."""
+        """Return draws with probability `rate` for the entries of this run, coupled by places in the first run."""
         number = self._key("rate of data.coins", None)[3]
         self._times[self.round, "rate of data.coins", None] -= 1
         self.outside("rate of data.coins", float(rate))

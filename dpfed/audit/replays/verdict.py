@@ -219,7 +219,8 @@ class ReplayAudit:
             if one.outcome == "could not tell":
                 before += f"could not tell: {one.pair.words}: {one.words}; {_BY_PLACE}. "
         if self.verdict == "inconclusive" and not {"pass", "could not tell"} & set(counts):
-            return f"{before}Nothing was tested: {_outcome_counts(counts)}. Give pairs whose clients take part, or more rounds."
+            counted = _outcome_counts(counts)
+            return f"{before}Nothing was tested: {counted}. Give pairs whose clients take part, or more rounds."
         rows, marks = (sum(getattr(one.findings, name) for one in self.pairs) for name in ("rows", "mechanisms"))
         values = sum(one.findings.values for one in self.pairs)
         used = max(one.findings.largest_used_part for one in self.pairs)
@@ -227,9 +228,9 @@ class ReplayAudit:
         not_finite = [one for one in self.pairs if one.outcome == "not finite"]
         last = f" {not_finite[0].pair.words}: {not_finite[0].words}: {_NOT_FINITE}." if not_finite else ""
         return (
-            f"{before}{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, "
-            f"{marks:,} outputs of mechanisms; inputs of mechanisms moved by at most {used:.0%} of the allowed "
-            f"sensitivity.{skipped} Not tested: {NOT_SEEN}.{last}"
+            f"{before}{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or "
+            f"records, {marks:,} outputs of mechanisms; inputs of mechanisms moved by at most {used:.0%} of the "
+            f"allowed sensitivity.{skipped} Not tested: {NOT_SEEN}.{last}"
         )
 
     def _failure(self, failed: PairResult) -> str:
