@@ -79,15 +79,15 @@ class NoiseSize:
         error = math.sqrt(max(fourths / count - mean**2, 0.0) / count)
         if silent:
             return f"adds no noise to {silent} of {len(entered)} coordinates in {calls} calls"
-        if not mean + _ERRORS * error >= self.std**2:
-            return (
-                f"noise is short: standard deviation {math.sqrt(mean):.4g} in {count:,} values, {self.std:.4g} stated"
-            )
         correlation = products / max(float(squares.sum()), 1e-300)
         if abs(correlation) * float(squares.sum()) > _ERRORS * float(np.linalg.norm(squares)) / math.sqrt(calls) * (
             1 + 1e-9
         ):
             return f"noise of consecutive calls is correlated ({correlation:.2f} in {count:,} values)"
+        if not mean + _ERRORS * error >= self.std**2:
+            return (
+                f"noise is short: standard deviation {math.sqrt(mean):.4g} in {count:,} values, {self.std:.4g} stated"
+            )
         return ""
 
 

@@ -1,0 +1,350 @@
+"""Replay audits of other people's code: sizes, removal, coupled draws, files, NaN values, sizes of noise, messages."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import dpfed
+from dpfed.audit import Pair, mechanism, outside, replay
+from dpfed.audit.replays.noise_size import unchanged_coordinates
+from dpfed.errors import DpfedError
+
+from .strangers import StrangersLoop
+
+torch.set_num_threads(1)
+CLIENTS = [np.random.default_rng(i).normal(size=(12, 3)) for i in range(12)]
+VECTORS = [np.random.default_rng(i).normal(size=3) for i in range(8)]
+LAST = [Pair((11,), "removed")]
+
+
+def clip(row):
+    return row / max(1.0, float(np.linalg.norm(row)))
+
+
+def noised(scale=1.0, **options):
+    return mechanism(lambda t: t + np.random.normal(scale=scale, size=3), sensitivity=1.0, **options)  # noqa: NPY002
+
+
+def rows_of(own):
+    return [clip(one.sum(axis=0)) for one in own]
+
+
+def called(train, clients=CLIENTS):
+    return lambda data, out: train(data(clients))
+
+
+# ---- sizes and removal
+
+
+@pytest.mark.parametrize(
+    ("train", "change"),
+    [
+        (lambda own: noised(100 / len(own))(sum(rows_of(own))), "removed"),
+        (lambda own: noised()(sum(rows_of(own))) / len(own), "removed"),
+        (lambda own: noised(1 + 1e-3 * sum(map(len, own)))(sum(rows_of(own))), "zeroed"),
+        (lambda own: [noised()(sum(rows_of(own))) for _ in range(len(own))], "removed"),
+        (
+            lambda own: noised()(sum(r * len(c) / max(map(len, own)) for r, c in zip(rows_of(own), own, strict=True))),
+            "",
+        ),
+    ],
+)
+def test_code_that_depends_on_numbers_fails_by_default(train, change):
+    found = replay(called(train))
+    assert found.verdict == "fail"
+    assert not change or found.failed.pair.change == change
+
+
+@pytest.mark.parametrize("factor", [3, 5])
+def test_large_clients_that_are_not_clipped_are_found(factor):
+    def rows(own):
+        mean = np.mean([len(one) for one in own])
+        return [one.sum(axis=0) if len(one) > factor * mean else clip(one.sum(axis=0)) for one in own]
+
+    found = replay(called(lambda own: noised()(sum(rows(own)))))
+    assert (found.verdict, found.failed.pair.change) == ("fail", "many" if factor == 3 else "very many")
+
+
+def test_nan_rows_that_become_large_are_found_and_others_are_a_row_of_their_own():
+    def rows(own):
+        return [np.where(np.isnan(row := one.sum(axis=0)), 1e6, clip(row)) for one in own]
+
+    kept = replay(called(lambda own: noised()(sum(rows(own)))))
+    assert (kept.verdict, kept.failed.pair.change) == ("fail", "nan")
+    plain = replay(called(lambda own: noised()(sum(rows_of(own)))))
+    assert plain.verdict == "pass"
+    assert [one.outcome for one in plain.pairs if one.pair.change == "nan"] == ["not finite"]
+    assert "NaN or huge values" in plain.as_text()
+
+
+def test_only_the_last_clients_of_a_list_are_removed():
+    assert len(Pair((10, 11), "removed").changed(CLIENTS)) == 10
+    assert [*Pair((3,), "removed").changed(dict(enumerate(VECTORS)))] == [0, 1, 2, 4, 5, 6, 7]
+    assert Pair((7,), "removed").changed(np.stack(VECTORS)).shape == (7, 3)
+    found = replay(called(lambda own: noised()(sum(rows_of(own)))), [Pair((3,), "removed")])
+    assert found.pairs[0].outcome == "refused"
+
+
+# ---- draws
+
+
+def sampled(draw, divisor=lambda own: 12):
+    def train(data, out):
+        own, model = data(CLIENTS), np.zeros(3)
+        for _ in range(4):
+            chosen = draw(data, own)
+            rows = [clip(one.sum(axis=0) - model) for one, here in zip(own, chosen, strict=True) if here]
+            model = model + noised()(np.sum(rows, axis=0) if rows else np.zeros(3)) / divisor(own)
+        return model
+
+    return train
+
+
+def one_by_one(rng):
+    return lambda data, own: [rng.random() < 0.5 for _ in own]
+
+
+def permuted(data, own):
+    return np.isin(np.arange(len(own)), np.random.permutation(len(own))[:6])  # noqa: NPY002
+
+
+def test_marked_draws_are_coupled_and_their_divisor_is_found():
+    coins = lambda data, own: data.coins(own, 0.5)  # noqa: E731
+    assert replay(sampled(coins), LAST).verdict == "pass"
+    assert replay(sampled(coins, divisor=len), LAST).verdict == "fail"
+    rates = replay(sampled(lambda data, own: data.coins(own, 6 / len(own))), LAST)
+    assert rates.failed.first_difference.value == "rate of data.coins"
+
+
+def test_draws_by_place_neither_pass_with_a_fault_nor_fail_without():
+    for rng in (random, random.Random(3), np.random.RandomState(3), np.random.default_rng(3)):
+        assert replay(sampled(one_by_one(rng)), LAST).verdict != "fail"
+        assert replay(sampled(one_by_one(rng), divisor=len), LAST).verdict != "pass"
+    found = replay(sampled(one_by_one(random), divisor=len), LAST)
+    assert found.verdict == "inconclusive"
+    assert "could not tell" in found.as_text()
+    assert "data.coins" in found.as_text()
+
+
+def test_batches_of_fixed_size_are_named_first():
+    found = replay(sampled(permuted))
+    assert found.verdict == "pass"
+    assert found.as_text().startswith("removal not tested: batches are of fixed size")
+    assert "removed" not in {one.pair.change for one in found.pairs}
+
+
+def test_a_public_number_is_stated_with_the_neighbours_that_were_tested():
+    divided = called(lambda own: noised()(sum(rows_of(own))) / len(own))
+    assert replay(divided).verdict == "fail"
+    found = replay(divided, n_is_public=True)
+    assert found.verdict_in_full == "pass for zero-out"
+    assert "number of clients is declared public" in found.as_text()
+    sizes = called(lambda own: noised(1 + 1e-3 * sum(map(len, own)))(sum(rows_of(own))))
+    assert replay(sizes, n_is_public=True).verdict == "fail"
+    double = called(
+        lambda own: (
+            mechanism(lambda t: t + np.random.normal(size=3), sensitivity=2.0, adjacency="replace-one")(  # noqa: NPY002
+                sum(rows_of(own))
+            )
+            / len(own)
+        )
+    )
+    assert replay(double, n_is_public=True).verdict_in_full == "pass for replace-one"
+    single = called(lambda own: noised(adjacency="replace-one")(sum(rows_of(own))))
+    assert replay(single).verdict == "fail"  # a replaced client moves the sum by 2
+
+
+def test_a_ledger_of_add_remove_is_not_passed_with_a_public_number():
+    def call(data, out):
+        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=out, progress=False)
+
+    found = replay(call, [Pair((0, 1, 2), "far")], n_is_public=True)
+    assert found.verdict == "inconclusive"
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "name", ["losses.csv", "losses.txt", "monkey.csv", "a.checkpoint.bin", "x.head", "summary.json"]
+)
+def test_no_file_is_exempt_by_its_name(name):
+    def train(data, out):
+        own = data(CLIENTS)
+        (out / name).write_text(str(float(own[0].mean()) / 3))
+        return noised()(sum(rows_of(own)))
+
+    assert replay(train, 3).verdict == "fail"
+
+
+@pytest.mark.parametrize("place", ["folder", "link", "mode", "run folder of somebody"])
+def test_names_links_and_modes_are_compared(place):
+    def train(data, out):
+        own = data(CLIENTS)
+        digit = int(abs(own[0].sum()) * 1e3) % 8
+        (out / "a").mkdir()
+        if place == "folder":
+            (out / f"b{digit}").mkdir()
+        elif place == "link":
+            (out / "c").symlink_to(f"d{digit}")
+        elif place == "mode":
+            (out / "e").touch()
+            (out / "e").chmod(0o600 + digit)
+        else:
+            (out / "a" / "diagnostics.jsonl").write_text(f'{{"loss": {own[0].sum()}}}\n')
+        return noised()(sum(rows_of(own)))
+
+    assert replay(train, 3).verdict == "fail"
+
+
+def test_the_operators_files_of_a_run_folder_are_listed():
+    def call(data, out):
+        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=out / "runs" / "one", progress=False)
+
+    found = replay(call, [Pair((0, 1, 2), "far")])
+    assert "runs/one/diagnostics.jsonl" in found.skipped_files
+    assert "runs/one/diagnostics.jsonl" in found.as_text()
+    assert found.to_dict()["skipped_files"] == list(found.skipped_files)
+
+
+# ---- sizes of noise
+
+
+@pytest.mark.parametrize(
+    ("f", "words"),
+    [
+        (lambda t: t + np.random.normal(size=t.shape), ""),  # noqa: NPY002
+        (lambda t: t + np.random.laplace(scale=0.5**0.5, size=t.shape), ""),  # noqa: NPY002
+        (lambda t: t + np.random.normal(scale=1.2, size=t.shape), ""),  # noqa: NPY002
+        (lambda t: t + np.random.normal(scale=0.99, size=t.shape), "noise is short"),  # noqa: NPY002
+        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(20) != 7), "no noise to"),  # noqa: NPY002
+        (lambda t: t + np.random.normal(size=t.shape) * (np.arange(20) < 10), "no noise to 10"),  # noqa: NPY002
+        (lambda t: t + np.random.default_rng(5).normal(size=t.shape), "consecutive calls"),
+    ],
+)
+def test_a_stated_size_of_noise_is_tested(f, words):
+    """False alarms: 1e-9 a test. A standard deviation 1% short is 10 standard errors."""
+
+    def train(own):
+        total = np.tile(np.sum(rows_of(own), axis=0), 7)[:20]
+        return mechanism(f, sensitivity=3.0, std=1.0)(total)
+
+    found = replay(called(train), [Pair((0, 1), "far")])
+    assert found.verdict == ("fail" if words else "pass"), found.as_text()
+    assert words in found.as_text()
+
+
+def test_noise_anticorrelated_between_calls_is_found():
+    class Alternating:
+        def __init__(self):
+            self.before = None
+
+        def __call__(self, total):
+            fresh = np.random.normal(size=3)  # noqa: NPY002
+            self.before = fresh if self.before is None else -0.6 * self.before + 0.8 * fresh
+            return total + self.before
+
+    found = replay(called(lambda own: mechanism(Alternating(), sensitivity=1.0, std=1.0)(sum(rows_of(own)))), [LAST[0]])
+    assert "consecutive calls" in found.as_text()
+
+
+def test_a_size_may_be_a_function_of_the_call():
+    def train(own):
+        def scaled(total, scale):
+            return total + np.random.normal(scale=scale, size=3)  # noqa: NPY002
+
+        f = mechanism(scaled, sensitivity=1.0, std=lambda total, scale: scale)
+        return [f(sum(rows_of(own)), scale) for scale in (1.0, 2.0)]
+
+    assert replay(called(train), LAST).verdict == "pass"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_in_all_coordinates_is_never_said_to_miss_one(seed):
+    """Normal noise, of float32 far below the values, and on a grid; silent coordinates are found in three calls."""
+    draws = np.random.default_rng(seed)
+    for dtype, grid, size in ((np.float64, 0, 30), (np.float32, 0, 3000), (np.float64, 0.25, 300)):
+        sound, broken = unchanged_coordinates(), unchanged_coordinates()
+        values = (10 ** draws.uniform(-3, 3) * draws.normal(size=size)).astype(dtype)
+        for _ in range(5):
+            noise = draws.normal(size=size)
+            noise = np.round(noise / grid) * grid if grid else noise
+            assert sound("f", None, values, (values + noise).astype(dtype)) == []
+            noise[4] = 0
+            seen = broken("f", None, values, (values + noise).astype(dtype))
+        assert grid or seen == [4], dtype
+
+
+# ---- messages
+
+
+def test_a_finding_names_line_round_and_next_step():
+    def train(data, out):
+        for _ in range(2):
+            noisy = noised(name="noise")(sum(one.sum(axis=0) for one in data(CLIENTS)))
+        return noisy
+
+    text = replay(train, 3).as_text()
+    assert "round 1: noise: its input moves" in text
+    assert f"({os.path.basename(__file__)}:" in text
+    assert "Clip each client's row" in text
+
+
+def test_deleted_noise_is_not_said_to_be_a_difference_of_runs():
+    found = replay(called(lambda own: mechanism(lambda t: t + 0, sensitivity=1.0)(sum(rows_of(own)))))
+    assert "Two runs" not in found.as_text()
+    assert "adds no noise" in str(found)
+    assert str(found) == repr(found)
+
+
+def test_an_error_of_the_first_run_shows_the_callers_lines():
+    def train(data, out):
+        return [one["missing"] for one in [{}]]
+
+    with pytest.raises(DpfedError, match=r"KeyError: 'missing'") as caught:
+        replay(train)
+    assert "in train" in str(caught.value)
+    assert "audit.py" not in str(caught.value)
+
+
+def test_the_folder_exists_when_the_call_begins():
+    def train(data, out):
+        (out / "log.txt").write_text("one round")
+        return noised()(sum(rows_of(data(CLIENTS))))
+
+    assert replay(train, 3).verdict == "pass"
+
+
+# ---- sound code
+
+
+@pytest.mark.parametrize("seed", [pytest.param(i, marks=[] if i < 60 else pytest.mark.slow) for i in range(200)])
+def test_sound_loops_drawn_by_a_seed_raise_no_alarm(seed):
+    """Loops with any sampler, generator, clip and log: quick pairs for 60 seeds, with removal and sizes."""
+    loop = StrangersLoop(seed)
+    last = loop.clients - 1
+    quick = [Pair((), "same data"), Pair((0, last), "far"), Pair((last,), "very many"), Pair((last,), "removed")]
+    found = replay(loop, quick)
+    assert found.verdict != "fail", f"{loop.name}: {found.as_text()}"
+    if loop.coupled:
+        assert found.verdict == "pass", f"{loop.name}: {found.as_text()}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, 200, 5))
+def test_all_default_pairs_of_sound_loops_raise_no_alarm(seed):
+    loop = StrangersLoop(seed)
+    found = replay(loop, to_the_end=True)
+    assert found.verdict != "fail", f"{loop.name}: {found.as_text()}"
+
+
+def test_outside_values_of_changed_clients_may_differ():
+    def train(own):
+        for i, row in enumerate(rows_of(own)):
+            outside("row", row, client=i)
+        return noised()(sum(rows_of(own)))
+
+    assert replay(called(train), LAST).verdict == "pass"
