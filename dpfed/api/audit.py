@@ -98,10 +98,10 @@ class _Request:
 
     @property
     def of_replay(self) -> dict[str, Any]:
-        """Settings `replay.key=value`: rounds, pairs, processes, engine."""
+        """Settings `replay.key=value`: rounds, last, pairs, processes, engine."""
         given = [one for one in self.settings if one.startswith("replay.")]
         found: dict[str, Any] = override({}, given).get("replay", {})
-        _require_known(found, ("rounds", "pairs", "processes", "engine"), "replay.")
+        _require_known(found, ("rounds", "last", "pairs", "processes", "engine"), "replay.")
         least = {"rounds": 1, "pairs": 2, "processes": 1}
         if wrong := [f"{key}={found[key]}" for key, few in least.items() if found.get(key, few) < few]:
             raise ConfigError(f"replay.{wrong[0]}: give at least 1 round and 2 pairs; one pair has equal data.")
@@ -145,7 +145,8 @@ def audits(
               FILE.py: every function with `@audit.claim` by trials, every training call(data, out) by replay;
               the name of such a function of a file in `load`; the JSON file of a failed replay
     settings: table.key=value of a configuration; option=value of a scheme; key=value of a function's audit, such as
-              trials=20000; confidence=0.99 of a run folder; replay.rounds, .pairs, .processes, .engine
+              trials=20000; confidence=0.99 of a run folder; replay.rounds, .last, .pairs, .processes,
+              .engine
     effort:   "quick", "normal" or "long": number of trials, draws and replayed rounds
     project:  ledger of the project that a run was charged to
     kinds:    the audits to make, of "run", "upload", "scheme", "replay"; None for all that apply

@@ -68,14 +68,16 @@ def replay_config(
     *,
     load: Sequence[Path] = (),
     rounds: int = 3,
+    last: int | None = None,
     pairs: int | None = None,
     seed: int = 0,
     processes: int = 1,
     engine: Engine = "in-process",
     progress: Callable[[str], None] = lambda words: None,
 ) -> ReplayAudit:
-    """Run the replay audit of a configuration, in its first `rounds` rounds.
+    """Run the replay audit of a configuration, in its first `rounds` rounds, or in its `last` rounds.
 
+    last:   number of rounds at the end, after rounds with empty cohorts; None for the first `rounds` rounds
     config: a preset's name, a TOML file, a run folder (with config.toml), or the JSON file that a failed audit wrote
     processes: number of ranks, as torchrun would start them
     engine: "in-process", or "flower" for Flower's apps and messages, with all nodes in this process
@@ -86,6 +88,7 @@ def replay_config(
         kept = _read_audit_file(path)
         pair, load = Pair.read(path), [*map(Path, kept["load"]), *load]
         tables, rounds, seed, chosen = kept["config"], kept["rounds"], kept["seed"], [pair]
+        last = kept.get("last", last)
         processes, engine = kept.get("processes", processes), kept.get("engine", engine)
     elif (path / "config.toml").exists():
         tables = read_toml(path / "config.toml")
@@ -98,14 +101,16 @@ def replay_config(
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}
     wanted = chosen if chosen is not None else pairs
     try:
+        if last is not None:
+            raise DpfedError("the last rounds need the whole plan")
         short = call.shortened(rounds)
         found = replay(short, wanted, **options)
     except DpfedError:  # a schedule may need all its rounds: plan them all, and replay the first ones
-        found = replay(call, wanted, rounds=rounds, **options)
+        found = replay(call, wanted, rounds=rounds if last is None else None, last=last, **options)
     failed = found.failed
     again = {} if failed is None else failed.pair.to_dict()
     reproduce = {"config": call.tables, "load": list(call.load), "rounds": rounds, "seed": seed, "pair": again}
-    reproduce |= {"processes": processes, "engine": engine}
+    reproduce |= {"processes": processes, "engine": engine, "last": last}
     return replace(found, reproduce=json.loads(json.dumps(reproduce, default=str)))
 
 

@@ -70,7 +70,8 @@ def audit_anything(
         A run folder, ledger, TOML file, preset, method, scheme, Python file, or a function in a file of --load.
     settings
         table.key=value on top of a configuration; option=value of a scheme; key=value of a function's audit, such as
-        trials=20000; confidence=0.99 for a run; replay.rounds, replay.pairs, replay.processes, replay.engine.
+        trials=20000; confidence=0.99 for a run; replay.rounds, replay.last, replay.pairs, replay.processes,
+        replay.engine.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.

@@ -35,7 +35,7 @@ _NOT_FINITE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What the audit could not vary, known from its first run.
+    """Limits of the pairs of an audit, known from its first run.
 
     no_removal: reason why no client or record was removed, other than the chosen pairs; "" if there is none
     single_records: True if the entries of the data have no samples whose number could be changed
@@ -263,10 +263,11 @@ class ReplayAudit:
             audited=self.name or "call",
             verdict=self.verdict,
             text=self.as_text(),
-            scope=SCOPE,
+            scope=self.verdict_in_full.removeprefix("pass "),
             checks=(replayed,),
             pairs=tuple(PairRow(cells=one.cells, fields=one.to_dict()) for one in self.pairs),
-            skipped_files=tuple(MAY_DIFFER),
+            differences=tuple(document["differences"]),
+            skipped_files=self.skipped_files,
             not_tested=(NOT_SEEN,),
             details=document,
         )

@@ -246,3 +246,28 @@ def test_outside_an_audit_marks_do_nothing():
     assert f(2) == 3
     dpfed.audit.outside("value", 3)
     assert Path.cwd().exists()
+
+
+def _sum_added_in_round_seven():
+    from dpfed.mechanisms.gaussian import GaussianNoise
+
+    before = GaussianNoise.server
+
+    def server(self, total, now):
+        noisy = before(self, total, now)
+        return noisy + 0.1 * total if now.number == 6 else noisy
+
+    GaussianNoise.server = server
+
+
+def test_a_fault_in_round_seven_is_found_by_the_last_rounds():
+    def call(data, out):
+        _sum_added_in_round_seven()
+        dpfed.run("dp-fedavg-digits", SMALL | {"federation.rounds": 7}, out=out, progress=False)
+
+    assert dpfed.audit.replay(call, 2, rounds=3).verdict == "pass"
+    found = dpfed.audit.replay(call, 2, last=1)
+    assert (found.verdict, found.failed.first_difference.round) == ("fail", 7)
+    tables = presets.preset_tables("dp-fedavg-digits")
+    assert tables["federation"]["rounds"] > 2
+    assert replay_config("dp-fedavg-digits", ["federation.rounds=4"], last=1, pairs=2).verdict == "pass"
