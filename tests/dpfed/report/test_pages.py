@@ -64,7 +64,7 @@ def test_the_card_says_what_is_promised_and_what_is_not(pages):
         "client-level differential privacy", "experiment: not for release", "epsilon, at most", "For whom One client",
         "one client is added or removed", "Against whom Anyone who sees the models of all rounds but does not know who",
         "The server is trusted: it sees every upload", "Not protected", "Do not release this model",
-        "dpfed audit run .",
+        "dpfed audit .",
         "Rounds 1 to 4: Gaussian noise, multiplier 2, clip norm 1", "Poisson sampling of 12 out of 60 clients",
     ):  # fmt: skip
         assert part in words, part
