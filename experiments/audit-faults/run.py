@@ -2,14 +2,15 @@
 
 python experiments/audit-faults/run.py                 every fault of a round, by every layer that should find it
 python experiments/audit-faults/run.py --runs          every fault of a whole run, by `dpfed audit FOLDER`
-python experiments/audit-faults/run.py --methods       every private method at its default, 6,000 trials each; resumes
-                                                       an interrupted run
+python experiments/audit-faults/run.py --later         faults planted afterwards, by a round's audit and a run's
+python experiments/audit-faults/run.py --methods       every private method at its default; resumes an interrupted run
 """
 
 import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,9 +19,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.round.method_setting import audit_upload, audited_methods
+from dpfed.audit.round.round_audit import audit_round
+from dpfed.audit.run import audit_run
 from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.config.tables import override, parse
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
+from tests.dpfed.audit.later_faults import LATER_FAULTS, audited_round
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
+from tests.dpfed.audit.run_folders import TABLES
 
 TWINS = 200
 FEW = {"trials": 200, "draws": 20_000, "coins": 30_000, "cohorts": 200, "rounds": 10}
@@ -34,12 +42,15 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=20, help="rounds with the fault that each layer sees")
     options.add_argument("--twins", type=int, default=TWINS, help="sound rounds that each layer sees")
     options.add_argument("--only", default="", help="faults whose names contain this")
-    options.add_argument("--trials", type=int, default=6_000, help="with --methods")
+    options.add_argument("--later", action="store_true", help="faults planted after the checks were written")
     options.add_argument("--kept", type=Path, default=Path("methods.txt"), help="rows of --methods that are done")
     given = options.parse_args()
     torch.set_num_threads(1)
     if given.methods:
-        methods([one for one in audited_methods() if given.only in one], given.trials, given.kept)
+        methods([one for one in audited_methods() if given.only in one], given.kept)
+        return
+    if given.later:
+        later([one for one in LATER_FAULTS if given.only in one])
         return
     if given.runs:
         runs(given.seeds)
@@ -72,31 +83,40 @@ def main() -> None:
     )
 
 
-def methods(names: list[str], trials: int, kept: Path) -> None:
+def later(names: list[str]) -> None:
+    """Print, for each later fault, the rows that fail in the audit of its round, and of the files of a run with it."""
+    print("| fault | round | CPU s | files of a run | CPU s |\n|---|---|---:|---|---:|")
+    for name in names:
+        planted, began = LATER_FAULTS[name]()[1], time.process_time()
+        done = audit_round(audited_round(planted), planted.layout, method=name, draws=100_000)
+        middle = time.process_time()
+        experiment = build(parse(override(TABLES, ["federation.sampling=all", "federation.rounds=20"]), source=name))
+        with tempfile.TemporaryDirectory() as folder:
+            federation.run(replace(experiment, method=planted.broken(experiment.method)), Path(folder) / "run")
+            audited = time.process_time()
+            files = audit_run(Path(folder) / "run")
+        rows = [", ".join(one.name for one in each.checks if one.passed is False) or "-" for each in (done, files)]
+        ended = time.process_time()
+        print(f"| {name} | {rows[0]} | {middle - began:.0f} | {rows[1]} | {ended - audited:.1f} |", flush=True)
+
+
+def methods(names: list[str], kept: Path) -> None:
     """Write a row for each audit as it ends; audits already in the file are skipped. Seconds are CPU time."""
     done = {line.split("`")[1]: line for line in kept.read_text().splitlines()} if kept.exists() else {}
-    print("| method | seen | mechanism | claimed epsilon | at least | if Gaussian | known law |", end="")
-    print(" finds | checks | CPU s | verdict |\n|---|---|---|---:|---:|---:|---:|---|---:|---:|---|")
+    print("| method | seen | mechanism | claimed epsilon | distance reached | checks | CPU s | verdict |")
+    print("|---|---|---|---:|---:|---:|---:|---|")
     for name in names:
         if name not in done:
-            began = time.process_time()
-            row = method_row(audit_upload(name, trials=trials))
-            done[name] = row.format(seconds=time.process_time() - began)
+            began, found = time.process_time(), audit_upload(name)
+            passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
+            done[name] = (
+                f"| `{name}` | {found.claim.visible_output} | {found.claim.mechanism.to_dict()['kind']} "
+                f"| {upwards(found.claim.epsilon)} | {found.score_gap:.3f} | {passed} "
+                f"| {time.process_time() - began:.0f} | {found.verdict} |"
+            )
             with kept.open("a") as file:
                 file.write(done[name] + "\n")
         print(done[name], flush=True)
-
-
-def method_row(found) -> str:
-    record = found.to_dict()
-    bounds = [record[f"lower_bound{kind}"] for kind in ("", "_if_gaussian", "_known_law")]
-    shown = " | ".join("–" if one is None else downwards(one) for one in bounds)
-    passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
-    return (
-        f"| `{found.method}` | {found.claim.visible_output} | {record['mechanism']['kind']} "
-        f"| {upwards(found.claim.epsilon)} "
-        f"| {shown} | {found.power.as_text().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
-    )
 
 
 def runs(seeds: int) -> None:
