@@ -182,8 +182,8 @@ def show_verdict(found: Verdict) -> None:
         out.print(table)
     if found.skipped_files:
         out.print(f"files not compared: {'; '.join(found.skipped_files)}")
-    if found.not_tested:
-        out.print(f"not tested: {'; '.join(found.not_tested)}")
+    for text in found.not_tested:
+        out.print(f"not tested: {text}")
 
 
 def _old_name(name: Kind, now: str) -> Callable[..., int]:

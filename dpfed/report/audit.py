@@ -57,9 +57,10 @@ def _written_card(one: Audited, folder: Path) -> Path:
     subject = _subject(one, found, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        page, plot, record = free_paths(folder, "audit.html", "audit.png", "audit.json", subject=subject)
-        if "reproduce" in found.details:
-            record = folder / REPLAY_RECORD
+        replayed = "reproduce" in found.details
+        name = "audit-replay" if replayed else "audit"
+        page, plot, record = free_paths(folder, f"{name}.html", f"{name}.png", f"{name}.json", subject=subject)
+        record = folder / REPLAY_RECORD if replayed else record
         write_json(found, record)
         put(page, _card(found, _figure(one, plot), subject).encode())
     except OSError as error:
