@@ -2,7 +2,11 @@
 
 import pytest
 import torch
+from markupsafe import Markup
 from reference.own_schemes import fresh_names
+
+from dpfed.report.figures import figure, inline
+from dpfed.runs.durable_files import put
 
 from ..rounds import DIGITS, configured
 
@@ -14,6 +18,14 @@ def own_names_end_with_the_test():
     """What a test registers is not known to the next one."""
     with fresh_names():
         yield
+
+
+@pytest.fixture(autouse=True)
+def figures_are_blank(request, monkeypatch):
+    """Drawing is nine tenths of a run that takes half a second; tests that look at figures are marked `drawn`."""
+    if not request.node.get_closest_marker("drawn"):
+        monkeypatch.setattr(figure, "_write_figure", lambda drawing, path, **how: put(path, b"blank"))
+        monkeypatch.setattr(inline, "_svg_markup", lambda *drawing, **how: Markup("<svg></svg>"))
 
 
 def config_with(*settings, without=()):

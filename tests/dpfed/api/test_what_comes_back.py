@@ -19,6 +19,8 @@ from dpfed.api import track
 from dpfed.errors import ConfigError
 from dpfed.runs.metrics_endpoint import ADDRESS, MetricsEndpoint
 
+pytestmark = pytest.mark.drawn
+
 SETTINGS = {"federation.rounds": 2, "data.train_samples": 300, "federation.clients": 30, "federation.cohort": 10}
 
 

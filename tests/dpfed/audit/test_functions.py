@@ -346,6 +346,7 @@ class Drawn:
         return [output_of(row) for row in sums]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     ("q", "trials", "verdict", "short"), [(0.5, 20_000, "pass", 0.5), (0.1, 4_000, "inconclusive", 0.3)]
 )

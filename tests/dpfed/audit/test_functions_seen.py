@@ -118,7 +118,7 @@ UNEVEN = {
 }
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("fault", UNEVEN)
 def test_updates_of_uneven_entries_are_tried(fault, seeded):
@@ -222,6 +222,7 @@ def sometimes_raises(updates, seed):
     return sound(updates, seed)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("fault", [repeating, left_out, sometimes_raises])
 def test_an_event_is_found(fault):
     done = audited(fault, trials=6_000)
@@ -312,6 +313,7 @@ def writes_with_half(given, seed):
     return writes(given, seed, 0.5)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("step", "fails"), [(writes, False), (writes_with_half, True)])
 def test_a_step_may_write_on_what_it_is_given(step, fails):
     rows = np.zeros((4, 8))

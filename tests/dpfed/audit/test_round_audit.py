@@ -159,6 +159,7 @@ CONTRACT = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_the_command_prints_the_contract_and_leaves_a_report(capsys, tmp_path):
     arguments = ["audit", "upload", "dp-fedavg", "--set", SMALL, "--out", str(tmp_path)]

@@ -169,6 +169,7 @@ def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
     assert failed <= {"noise is fresh in every round", "noise is shaped as charged"}  # four times the same draws
 
 
+@pytest.mark.drawn
 def test_the_command_prints_the_contracts_json_and_writes_the_report(tmp_path, capsys):
     folder = run_folders.run(tmp_path / "run", "federation.sampling=all", "audit.canaries=12")
     assert status(["audit", "run", str(folder), "--json"]) == 0

@@ -67,6 +67,7 @@ def test_cohorts_are_an_axis(capsys, sampling):
     assert found["epsilon"][2][1] == pytest.approx(accountant.epsilon(plan.run(2.0, 2), delta=1e-4), rel=1e-12)
 
 
+@pytest.mark.drawn
 def test_the_figure_is_a_png(tmp_path, capsys):
     path = tmp_path / "map.png"
     over = ["--over", "noise-multiplier=.5:4", "--over", "rounds=1:100"]

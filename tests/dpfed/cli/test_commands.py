@@ -140,6 +140,7 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_the_plot_is_a_png(capsys, tmp_path):
     path = tmp_path / "plot.png"
@@ -164,6 +165,7 @@ def test_methods_lists_the_contracts_keys(capsys):
 SHORT = ["--set", "federation.rounds=2", "--set", "privacy.noise_multiplier=2.0"]
 
 
+@pytest.mark.drawn
 def test_run_prints_its_summary_and_leaves_a_report(capsys, tmp_path):
     summary = json_of(capsys, "run", "fed-smp-randk-digits", *SHORT, "--out", str(tmp_path / "run"))
     assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -312,6 +314,7 @@ def test_brackets_are_text(capsys):
     assert capsys.readouterr().out.strip() == "set [audit] canaries in runs/[0.1]"
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_the_readings_are_a_png_beside_the_plot(capsys, tmp_path):
     arguments = ["budget", "--clients", "600", "--cohort", "60", "--rounds", "9", "--noise-multiplier", "2"]

@@ -85,6 +85,7 @@ def test_wrong_usage_is_one_clear_line(arguments, words, capsys):
     assert "Traceback" not in error
 
 
+@pytest.mark.drawn
 def test_a_plot_of_discrete_noise(tmp_path):
     path = tmp_path / "plot.png"
     assert status([*SKELLAM, "--rounds", "30", "--plot", str(path)]) == 0

@@ -154,6 +154,7 @@ def test_label_counts_count_what_clients_hold() -> None:
     assert counts.tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
 
 
+@pytest.mark.drawn
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("counts", [np.zeros((3, 2), dtype=np.int64), np.arange(2400).reshape(300, 8), np.eye(1, 1)])
 def test_the_plot_is_written_for_every_shape(tmp_path: Path, counts: np.ndarray) -> None:

@@ -71,6 +71,7 @@ def test_a_chain_without_its_bound_or_its_noise_is_refused(chains, name):
                 require_sound(stages.without(kind))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", CHAINS)
 def test_weights_between_bound_and_noise_are_refused(chains, name):
     stages = chains[name]

@@ -12,6 +12,8 @@ from dpfed.report.figures.inline import add_tooltips, inline_svg
 from dpfed.report.figures.run import plot_run
 from dpfed.report.units import duration_text, percent_text, significant_text, size_text
 
+pytestmark = pytest.mark.drawn
+
 NAMES = list(enumerate("abcdefgh"))
 
 

@@ -15,7 +15,7 @@ from dpfed.report.readings import readings_of
 from dpfed.report.statistics import group_mean, groups_of
 from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
-pytestmark = pytest.mark.slow_but_one_in(3)
+pytestmark = [pytest.mark.slow_but_one_in(3), pytest.mark.drawn]
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.report.audit import write_cards
 
+pytestmark = pytest.mark.drawn
+
 WIDTH = 390
 LONG = "a-very-long-name-of-a-setting-that-does-not-break" * 2
 

@@ -14,6 +14,8 @@ from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+pytestmark = pytest.mark.drawn
+
 
 class Pages(dict):
     """Pages by name, and the folder where their runs are."""

@@ -258,6 +258,7 @@ def test_of_three_copies_of_a_secure_run_one_goes_on(tiny_config, tmp_path):
     assert [one.round for one in ProjectLedger.open(project.ledger.path).ledger.releases] == [0, 1, 2]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("planted", [False, True])
 def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkeypatch, planted):
     """The second of two rounds is interrupted after its charge and repeated with new noise. Planted: the project is not

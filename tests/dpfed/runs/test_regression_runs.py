@@ -61,6 +61,7 @@ def outputs_of(saved, inputs):
     return np.maximum(inputs @ first.T + one, 0) @ second.T + two
 
 
+@pytest.mark.drawn
 @pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("private", [False, True])
 def test_a_file_of_targets_is_learnt_and_reported_without_code(folder, private):

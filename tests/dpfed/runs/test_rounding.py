@@ -29,6 +29,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("kind", ["masked", "protocol"])
 @pytest.mark.parametrize("rotation", ["true", "false"])
 def test_fedavg_ends_where_the_plain_sum_does(tmp_path, kind, rotation):

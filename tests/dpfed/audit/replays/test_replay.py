@@ -42,6 +42,7 @@ def test_sound_code_passes(sound):
     dpfed.audit.replay(sound).require_pass()
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("sound", SOUND[-2:], ids=lambda one: one.name)
 def test_three_pairs_of_sound_code_pass(sound):
     dpfed.audit.replay(sound, 3, rounds=1).require_pass()
@@ -153,6 +154,7 @@ def test_a_run_of_two_processes_passes():
     assert rows[0] == rows[1] > 5  # two halves of all who take part, whichever rank trains them
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     ("plant", "words"), [(mean_taken_away, "row after Clip"), (rows_added_twice, "sum of the rows")]
 )
