@@ -75,6 +75,7 @@ def test_accounts_of_rounds_that_come_one_by_one_agree():
     assert values[3] > 1.2 * values[2]
 
 
+@pytest.mark.slow
 def test_beside_other_releases():
     """On a ledger with Gaussian rounds: what both cost together is more than either."""
     coins, noise = subsample(MANY, ORDER), Gaussian(noise_multiplier=2.0, adjacency="zero-out")

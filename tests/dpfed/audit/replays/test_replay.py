@@ -146,6 +146,7 @@ def _among_ranks(plant, processes=2):
     return call
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_passes():
     found = dpfed.audit.replay(_among_ranks(nothing), 3)
     assert found.verdict == "pass", found.as_text()
