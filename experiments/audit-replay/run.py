@@ -4,6 +4,8 @@ python experiments/audit-replay/run.py plants          faults in dpfed, unsound 
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
 python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
+python experiments/audit-replay/run.py strangers       plants in a plain loop that is not dpfed's
+python experiments/audit-replay/run.py patterns        the thirteen patterns of arXiv 2602.17454
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
 python experiments/audit-replay/run.py flower          private settings in Flower's simulation, in Flower's environment
@@ -41,6 +43,7 @@ from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
+from tests.dpfed.audit.replays.patterns import PATTERNS, SOUND_LOOP, STRANGERS
 from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
 from tests.dpfed.audit.replays.sound_pieces import SoundPiece
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
@@ -55,6 +58,16 @@ Named = tuple[str, Callable[..., Any]]
 
 def of_plants() -> Iterator[Named]:
     for one in (*PLANTS, *NETWORKS, *RECORDS, *SOUND):
+        yield one.name, one
+
+
+def of_strangers() -> Iterator[Named]:
+    for one in (*STRANGERS, SOUND_LOOP):
+        yield one.name, one
+
+
+def of_patterns() -> Iterator[Named]:
+    for one in PATTERNS:
         yield one.name, one
 
 
@@ -264,6 +277,8 @@ def page() -> str:
         ("faults", "Faults of whole rounds"),
         ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
+        ("strangers", "Plants in a plain loop, sizes and draws included"),
+        ("patterns", "Thirteen patterns of arXiv 2602.17454"),
     ):
         rows = [one for one in found if one["part"] == part]
         of_faults = [one for one in rows if not _is_sound(one)]
@@ -272,6 +287,8 @@ def page() -> str:
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
         layers |= {fault.name: f"`dpfed audit run`: {fault.check}" for fault in RUN_FAULTS}
+        layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
+        layers["budget spent twice (MOSTLY AI)"] = "the ledger: every release is a line"
         for one in of_faults:
             seen = (
                 one["first"].replace("|", "/")
@@ -285,6 +302,7 @@ def page() -> str:
         ("plants", "twins of the planted faults", _is_sound),
         ("faults", "twins of the faults of rounds", _is_sound),
         ("field", "twins of the bugs of the field", _is_sound),
+        ("strangers", "twin of the plain loop", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
         ("ranks", "private settings of two processes", lambda one: True),
         ("flower", "private settings in Flower's simulation, nodes in one process", lambda one: True),
@@ -303,7 +321,20 @@ def _is_sound(one: dict[str, Any]) -> bool:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument(
-        "part", choices=["plants", "faults", "runs", "field", "settings", "ranks", "flower", "sound", "page"]
+        "part",
+        choices=[
+            "plants",
+            "faults",
+            "runs",
+            "field",
+            "strangers",
+            "patterns",
+            "settings",
+            "ranks",
+            "flower",
+            "sound",
+            "page",
+        ],
     )
     options.add_argument("--count", type=int, default=200, help="of sound pieces")
     options.add_argument("--only", default="", help="names that contain this, done again")
@@ -317,6 +348,8 @@ def main() -> None:
         "faults": of_faults,
         "runs": of_runs,
         "field": of_field,
+        "strangers": of_strangers,
+        "patterns": of_patterns,
         "settings": of_settings,
         "ranks": of_ranks,
         "flower": of_flower,
