@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from accounting import lazy
 
 if TYPE_CHECKING:
-    from dpfed.api.audit import audit as audit
     from dpfed.audit.functions.worlds import Worlds as Worlds
     from dpfed.audit.one_call import accountant as accountant
     from dpfed.audit.one_call import claim as claim

@@ -101,7 +101,7 @@ class FunctionProcess:
         if not ready:
             raise RunError(
                 f"the calls of the function under audit were not done within {self._limit:g} seconds. Raise time_limit "
-                "(--time-limit), or give fewer trials."
+                "(--set time_limit=SECONDS), or give fewer trials."
             )
         try:
             kind, answer = pickle.load(self._process.stdout)
