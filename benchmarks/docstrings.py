@@ -50,8 +50,10 @@ MECHANISMS = {
     "dpfed.mechanisms.dithered": ("DitheredNoise",),
     "dpfed.mechanisms.gaussian": ("GaussianNoise",),
     "dpfed.mechanisms.integers": ("IntegerNoise",),
-    "dpfed.participation.sampling": ("PoissonCohorts", "FixedSizeCohorts", "AllClients"),
-    "dpfed.participation.schedules": (
+    "accounting.cohorts": (
+        "PoissonCohorts",
+        "FixedSizeCohorts",
+        "AllClients",
         "BallsAndBinsCohorts",
         "AllocationCohorts",
         "MinSeparationCohorts",

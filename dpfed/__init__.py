@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **lazy.modules(__name__, "audit", "compress", "data", "errors", "methods", "models"),
     **lazy.names("dpfed.api.run", "run"),
+    **lazy.names("dpfed.participation.custom", "register_sampler"),
     **lazy.names("dpfed.runs.client_level", "ClientLevel"),
 }
 

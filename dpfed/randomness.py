@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -125,17 +124,6 @@ class Secure:
 
         centred = self.uniform(count, purpose, *path) + 2.0**-54  # never 0 or 1
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
-
-
-def uniform_threshold(probability: float) -> float:
-    """Return the largest multiple of 2^-53 that is at most the probability: a bound for `uniform`.
-
-    Claim: a draw of `uniform` lies below it with exactly this probability, never more than the probability charged.
-
-    >>> uniform_threshold(0.25), uniform_threshold(1e-17)
-    (0.25, 0.0)
-    """
-    return math.ldexp(math.floor(math.ldexp(probability, 53)), -53)
 
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.cohorts import Sampler
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed import replayed
 from dpfed.aggregation.ranks import Ranks, SingleProcess, Task
@@ -22,7 +23,7 @@ from dpfed.diagnostics.watch import RoundWatch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import Sampler, draw_cohort, fill_cohort
+from dpfed.participation.sampling import draw_cohort, fill_cohort
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds

@@ -266,7 +266,7 @@ class Plan:
         sampling = self.sampling
         if isinstance(sampling, Poisson):
             sampling = replace(sampling, cohort_cap=self.cohort_cap)
-        return sampling.sampler(self.clients, self.stream)
+        return sampling.cohorts(self.clients, self.stream).law
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it.

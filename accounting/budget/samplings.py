@@ -1,23 +1,26 @@
-"""Samplings of a plan: the clients of a round, and the participations of a client in a run.
+"""Samplers, one class each: name, options, refusals, and `cohorts`, the draws with their distribution.
 
 docs/participation.md compares the privacy of these samplings.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from accounting import require
 from accounting.budget.options import option
-from accounting.errors import InvalidParameter
-from accounting.mechanisms import (
-    CappedPoissonSampling,
-    Composed,
-    FixedSizeSampling,
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-    schedules,
+from accounting.cohorts import (
+    AllClients,
+    AllocationCohorts,
+    BallsAndBinsCohorts,
+    CyclicCohorts,
+    FixedSizeCohorts,
+    MinSeparationCohorts,
+    NamedClients,
+    PoissonCohorts,
 )
+from accounting.errors import InvalidParameter
+from accounting.mechanisms import Composed, Sampling
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import rarely_exceeded
 
@@ -29,6 +32,10 @@ class _CohortSampling:
     cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
     name: ClassVar[str]
     is_schedule: ClassVar[bool] = True
+    table_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of [federation] for this sampling alone, in a table of its own."""
+    words: ClassVar[str]
+    """Short description for forms."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
@@ -68,6 +75,7 @@ class Poisson(_CohortSampling):
         alias="slots",
     )
     name: ClassVar[str] = "poisson"
+    words: ClassVar[str] = "Poisson: every client with equal probability, independently"
     is_schedule: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -75,11 +83,8 @@ class Poisson(_CohortSampling):
         if self.cohort_cap is not None:
             object.__setattr__(self, "cohort_cap", require.count(cohort_cap=self.cohort_cap))
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        q = self.cohort / clients
-        if self.cohort_cap is None:
-            return PoissonSampling(probability=q)
-        return CappedPoissonSampling(probability=q, cap=self.cohort_cap, clients=clients)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts:
+        return PoissonCohorts(clients=clients, cohort=self.cohort, cap=self.cohort_cap)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +102,11 @@ class FixedSize(_CohortSampling):
     """
 
     name: ClassVar[str] = "fixed"
+    words: ClassVar[str] = "fixed size: exactly this number of clients, without replacement"
     is_schedule: ClassVar[bool] = False
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return FixedSizeSampling(cohort=self.cohort, clients=clients)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> FixedSizeCohorts:
+        return FixedSizeCohorts(clients=clients, cohort=self.cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +122,9 @@ class Everyone:
     """
 
     name: ClassVar[str] = "all"
+    words: ClassVar[str] = "all clients in every round"
     is_schedule: ClassVar[bool] = False
+    table_keys: ClassVar[tuple[str, ...]] = ()
 
     def period(self, clients: int) -> int:
         """Return the number of rounds from one participation of a client to the next: 1."""
@@ -126,8 +134,8 @@ class Everyone:
         """Return the length of the schedule in rounds: None, it is unbounded."""
         return None
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return FullParticipation()
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> AllClients:
+        return AllClients(clients=clients)
 
 
 _PARTICIPATIONS = (
@@ -165,6 +173,8 @@ class BallsAndBins(_CohortSampling):
         False,
     )
     name: ClassVar[str] = "balls-and-bins"
+    words: ClassVar[str] = "balls and bins: once in every epoch, in a secret round"
+    table_keys: ClassVar[tuple[str, ...]] = ("lanes", "lane_secrecy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,13 +191,10 @@ class BallsAndBins(_CohortSampling):
         """Return the length of the schedule in rounds; None if it is unbounded."""
         return None if self.participations is None else self.participations * self.period(clients)
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.BallsAndBins(
-            bins=self.period(clients),
-            lanes=self.lanes or 1,
-            secret_lanes=self.secret_lanes and self.lanes is not None,
-            stream=stream,
-        )
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> BallsAndBinsCohorts:
+        lanes, secret = self.lanes or 1, self.secret_lanes and self.lanes is not None
+        bins = self.period(clients)
+        return BallsAndBinsCohorts(clients=clients, bins=bins, lanes=lanes, secret_lanes=secret, stream=stream, ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +214,7 @@ class Allocation(_CohortSampling):
 
     participations: int = option(_PARTICIPATIONS)
     name: ClassVar[str] = "allocation"
+    words: ClassVar[str] = "allocation: in a fixed number of secret rounds"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,8 +224,9 @@ class Allocation(_CohortSampling):
         """Return the length of the schedule in rounds."""
         return round(self.participations * clients / self.cohort)
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.Allocation(participations=self.participations, rounds=self.most_rounds(clients), stream=stream)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> AllocationCohorts:
+        rounds = self.most_rounds(clients)
+        return AllocationCohorts(clients=clients, participations=self.participations, rounds=rounds, stream=stream)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,13 +246,15 @@ class MinSeparation(_CohortSampling):
 
     separation: int = option(_SEPARATION)
     name: ClassVar[str] = "min-separation"
+    words: ClassVar[str] = "min-separation: at random, then excluded for some rounds"
+    table_keys: ClassVar[tuple[str, ...]] = ("separation",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require.count(separation=self.separation)
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.MinSeparation(separation=self.separation, probability=self.cohort / clients, stream=stream)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> MinSeparationCohorts:
+        return MinSeparationCohorts(clients=clients, cohort=self.cohort, separation=self.separation, stream=stream)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +272,10 @@ class Cyclic(_CohortSampling):
     """
 
     name: ClassVar[str] = "cyclic"
+    words: ClassVar[str] = "public order: clients take part in turn"
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.Cyclic(period=self.period(clients), stream=stream)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> CyclicCohorts:
+        return CyclicCohorts(clients=clients, period=self.period(clients), stream=stream, ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +299,8 @@ class RecordBatches:
     batch_size: int = option("record: expected number of records in a batch.")
     local_steps: int | None = option("record: number of batches in a round. Default: one pass over the records.", None)
     name: ClassVar[str] = "poisson"
+    words: ClassVar[str] = "Poisson: every record of a client with equal probability, independently"
+    table_keys: ClassVar[tuple[str, ...]] = ()
     is_schedule: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -308,8 +322,8 @@ class RecordBatches:
         """Return the length of the schedule in rounds: None, it is unbounded."""
         return None
 
-    def sampler(self, clients: int, stream: str) -> Sampling:
-        return PoissonSampling(probability=min(self.batch_size, self.records) / self.records)
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts:
+        return PoissonCohorts(clients=self.records, cohort=min(self.batch_size, self.records))
 
 
 PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic | RecordBatches
@@ -318,6 +332,14 @@ SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
     one.name: one for one in get_args(PlannedSampling) if one is not RecordBatches
 }
 """Class of each sampling of clients, by name."""
+
+
+def sampling_of_keys(name: str, keys: Mapping[str, Any]) -> PlannedSampling:
+    """Return the sampling of this name; keys that its class does not have, or that are None, are ignored."""
+    chosen: Any = SAMPLING_CLASSES[name]
+    given = {each.name: keys[each.name] for each in fields(chosen) if keys.get(each.name) is not None}
+    made: PlannedSampling = chosen(**given)
+    return made
 
 
 class Setting(Protocol):

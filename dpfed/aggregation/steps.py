@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpfed.participation.blocks import uniforms_of_ids
+from accounting.cohorts import uniforms_of_ids
 from dpfed.randomness import Randomness
 
 

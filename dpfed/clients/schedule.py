@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.cohorts import uniform_threshold
 from dpfed import replayed
 from dpfed.data.partition import Holdings
-from dpfed.randomness import Randomness, uniform_threshold
+from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 
 

@@ -1,4 +1,5 @@
-"""Registry of the names that code outside this package registers: schemes, methods, networks, data sets, server rules.
+"""Registry of the names that code outside this package registers: schemes, methods, networks, data sets, server
+rules, samplers.
 
 This module does not import torch. A name stands for one object: it is an error to register a name from two places, or
 to register the name of a built-in object.
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from dpfed.errors import ConfigError
 
-Kind = Literal["scheme", "method", "model", "data set", "server rule"]
+Kind = Literal["scheme", "method", "model", "data set", "server rule", "sampler"]
 
 VARIABLE = "DPFED_OWN_CODE"
 """Environment variable that names files of user-defined code."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from accounting.budget.samplings import SAMPLING_CLASSES
 from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Positive, Rounds, Samples, Units
 from dpfed.config.table import Table
 
@@ -140,10 +141,16 @@ class _CommonFederation(Table):
     """T, the largest number of rounds; a privacy budget can end the run earlier."""
 
 
+if TYPE_CHECKING:
+    _PlainSampling = str
+else:  # names of the samplers without keys of their own
+    _PlainSampling = Literal[tuple(name for name, one in SAMPLING_CLASSES.items() if not one.table_keys)]
+
+
 class PlainFederation(_CommonFederation):
     """Cohorts that are drawn anew in each round, or by a schedule of many rounds."""
 
-    sampling: Literal["poisson", "fixed", "all", "allocation", "cyclic"] = "poisson"
+    sampling: _PlainSampling = "poisson"
     """Sampling of a round's cohort. poisson: every client independently with probability cohort / clients; fixed:
     exactly `cohort` clients without replacement; all: every client. Schedules over many rounds: allocation (a client
     takes part in a fixed number of secret rounds of the run) and cyclic (clients take part in a public order).
@@ -192,5 +199,20 @@ class SeparatedFederation(_CommonFederation):
     """Under min-separation, a client that took part does not take part in the next separation - 1 rounds."""
 
 
-FederationTable = Annotated[PlainFederation | BinsFederation | SeparatedFederation, Field(discriminator="sampling")]
+class CustomFederation(_CommonFederation):
+    """Clients that take part as a function of yours draws them."""
+
+    sampling: Literal["custom"]
+    """custom: the function named by federation.sampler draws each cohort (docs/own-methods.md)."""
+
+    cohort_cap: ClassVar[None] = None
+
+    sampler: str
+    """Name of the function that draws cohorts, registered in a file that --load names. With [privacy] its draws are
+    compared with the distribution that it states before round 1, in 10,000 rounds."""
+
+
+FederationTable = Annotated[
+    PlainFederation | BinsFederation | SeparatedFederation | CustomFederation, Field(discriminator="sampling")
+]
 """Table [federation]; federation.sampling selects the kind of table."""

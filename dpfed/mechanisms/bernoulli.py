@@ -15,6 +15,7 @@ from torch import Tensor
 from accounting import budget
 from accounting.bernoulli import debias
 from accounting.budget.coin_clip import widest_clip
+from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BernoulliAggregate,
@@ -33,7 +34,6 @@ from dpfed.compress.counter import at_least
 from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.errors import ConfigError
-from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage

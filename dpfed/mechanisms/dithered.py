@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     FixedSizeSampling,
@@ -40,7 +41,6 @@ from dpfed.compress.fields import Reader, SymbolField
 from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import Clip
 from dpfed.stages.stage import Private, Round

@@ -13,6 +13,7 @@ from torch import Tensor
 from accounting import budget
 from accounting.budget import NoiseSchedule
 from accounting.budget.correlated import BandedNoise, BufferedNoise
+from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BallsAndBins,
@@ -39,7 +40,6 @@ from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import GaussianPrivacy, NoiseMultiplierTable
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
-from dpfed.participation.sampling import Sampler
 from dpfed.randomness import SHARE, Randomness
 from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.stage import Private, Round
@@ -83,7 +83,7 @@ class GaussianNoise(Private):
                  dropouts do not depend on data, and every released round is charged. The number that arrived is then in
                  the ledger, as a part of the charge: of a fixed number, so it only counts dropouts.
 
-    >>> from dpfed.participation.sampling import PoissonCohorts
+    >>> from accounting.cohorts import PoissonCohorts
     >>> from dpfed.randomness import Secure
     >>> drawn = PoissonCohorts(clients=600, cohort=15)
     >>> noise = GaussianNoise(noise_multiplier=1.4, adjacency="add-remove", sampler=drawn, randomness=Secure())

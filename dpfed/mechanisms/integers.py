@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import budget
+from accounting.cohorts import Sampler
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -41,7 +42,6 @@ from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
-from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip

@@ -13,6 +13,7 @@ from itertools import chain
 
 from dpfed.aggregation.ranks import Ranks
 from dpfed.config.privacy_tables import GaussianPrivacy
+from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
@@ -22,6 +23,7 @@ from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
 from dpfed.methods.schemes import check_scheme
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
+from dpfed.participation.custom import custom_sampler
 
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
 
@@ -235,6 +237,8 @@ def _schedule_messages(config: Config) -> Iterator[str]:
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
         return
+    if isinstance(config.federation, CustomFederation):
+        yield from _custom_sampler_messages(config, config.federation.sampler)
     if config.audit.canaries:
         yield (
             f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: the audit of canaries requires "
@@ -245,6 +249,28 @@ def _schedule_messages(config: Config) -> Iterator[str]:
             f"aggregation.kind={config.aggregation.kind!r} with federation.sampling={name!r} and [privacy]: a secure "
             "sum needs a number of uploads that does not depend on who takes part. Use kind 'plain', or "
             "sampling 'poisson'."
+        )
+
+
+def _custom_sampler_messages(config: Config, name: str) -> Iterator[str]:
+    """Yield messages for private runs whose cohorts a function of the user draws, if no account covers them."""
+    table, given = config.privacy, f"federation.sampler={name!r}"
+    if table is None and config.local.record is None:
+        return
+    if custom_sampler(name).distribution is None:
+        yield (
+            f"{given} with privacy: states no distribution, so it has no epsilon. Register it with distribution "
+            "'poisson' or 'fixed', or remove [privacy] and [local.record]."
+        )
+    if config.run.release:
+        yield (
+            f"{given} with run.release: cohorts of a release are drawn by dpfed from the operating system. Use a "
+            "built-in sampling."
+        )
+    if table is not None and (not isinstance(table, GaussianPrivacy) or table.placement == "clients"):
+        yield (
+            f"{given} with privacy.noise={table.noise!r}: the number of uploads is not fixed, as noise of clients and "
+            "integer noise require. Use privacy.noise='gaussian' and placement 'server'."
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.cohorts import Sampler
 from dpfed import compress
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.mask_schemes import FedMrnSigned
@@ -27,7 +28,6 @@ from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, integer_encoding, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages

@@ -19,15 +19,7 @@ from dpfed.report.page import render_page
 Choices = Sequence[tuple[str, str]]
 _ANY, _INTEGER_MECHANISMS = MECHANISMS, ("discrete-gaussian", "skellam")
 _BERNOULLI_MECHANISMS = ("bernoulli-channel", "bernoulli-aggregate")
-SAMPLERS: dict[str, str] = {
-    "poisson": "Poisson: every client with equal probability, independently",
-    "fixed": "fixed size: exactly this number of clients, without replacement",
-    "all": "all clients in every round",
-    "balls-and-bins": "balls and bins: once in every epoch, in a secret round",
-    "allocation": "allocation: in a fixed number of secret rounds",
-    "min-separation": "min-separation: at random, then excluded for some rounds",
-    "cyclic": "public order: clients take part in turn",
-}
+SAMPLERS: dict[str, str] = {name: one.words for name, one in SAMPLING_CLASSES.items()}
 NEIGHBOURS: dict[str, str] = {
     "": "default of the sampling",
     "add-remove": "add-remove: one client added or removed",
@@ -42,7 +34,6 @@ MECHANISM_WORDS: dict[str, str] = {
     "bernoulli-channel": "Bernoulli samples, each upload visible",
     "bernoulli-aggregate": "Bernoulli samples, only sums visible",
 }
-assert set(SAMPLERS) == set(SAMPLING_CLASSES)
 assert set(MECHANISM_WORDS) == set(MECHANISMS)
 assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 

@@ -45,6 +45,7 @@ from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
+from dpfed.participation.custom import CustomCohorts, refuse_wrong_sampler
 from dpfed.participation.lanes import ids_of_turns, resolve_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
@@ -195,6 +196,8 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         device=device,
         public=public,
     )
+    if isinstance(settings.sampler, CustomCohorts) and (config.privacy is not None or config.local.record is not None):
+        refuse_wrong_sampler(settings.sampler, randomness)
     stages = _chain_of_stages(settings)
     privacy_target = _charged_target(settings, stages)
     method = _round_method(settings, stages, privacy_target, ranks)
@@ -269,6 +272,7 @@ def user_code_of_run(config: Config) -> tuple[UserCodeFile, ...]:
             ("data set", config.data.name),
             ("data set", config.data.public_from or ""),
             ("server rule", config.server.rule),
+            ("sampler", getattr(config.federation, "sampler", "")),
         ]
     )
 

@@ -35,12 +35,12 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from accounting.cohorts import NamedClients
 from accounting.ledger import population_key
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
-from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import Block
 from dpfed.records.metrics import MetricsLine
@@ -164,7 +164,7 @@ class RunFolder:
             population_key.write(path, new)
         return key or new
 
-    def record_client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
+    def record_client_ids(self, ids: NamedClients | None, *, resume: bool) -> None:
         """Record the client ids that determine lanes or turns. Raises RunError if a resumed run has other ids."""
         content = b"" if ids is None else ids.to_json()
         path = self.path / CLIENT_IDS

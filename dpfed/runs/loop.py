@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.cohorts import TurnSchedule
 from accounting.errors import BudgetSpent
 from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
@@ -24,7 +25,6 @@ from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import AnyTarget
-from dpfed.participation.schedules import TurnSchedule
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord

@@ -11,10 +11,13 @@ from scipy.stats import binom
 from accounting.compose import accountant
 from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import bound_on_other_clients, edge_of_probabilities, sends_bernoulli_samples
 from dpfed.methods.records import AnyTarget
+from dpfed.participation.custom import LIMITS as CUSTOM_SAMPLER
+from dpfed.participation.custom import custom_sampler
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = (
@@ -42,6 +45,9 @@ def limitations_of_guarantee(of_samples: Sequence[str], config: Config, decodes_
     decodes_first: True if a trusted server decodes each upload before it is clipped
     """
     notes = list(of_samples)
+    if isinstance(config.federation, CustomFederation) and config.privacy is not None:
+        who = custom_sampler(config.federation.sampler)
+        notes.append(CUSTOM_SAMPLER.format(name=who.name, distribution=who.distribution))
     if decodes_first:
         notes.append(
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpfed.participation.sampling import PoissonCohorts
+from accounting.cohorts import PoissonCohorts
 from dpfed.randomness import Secure
 from dpfed.seeds import Seeds
 

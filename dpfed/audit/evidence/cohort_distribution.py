@@ -13,6 +13,7 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
+from accounting.cohorts import NamedClients, Sampler, TurnSchedule
 from accounting.mechanisms import (
     BallsAndBins,
     CappedPoissonSampling,
@@ -24,10 +25,9 @@ from accounting.mechanisms import (
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
-from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
-from dpfed.participation.sampling import Sampler, draw_cohort
-from dpfed.participation.schedules import TurnSchedule
+from dpfed.participation.custom import FALSE_ALARM, ROUNDS, CustomCohorts, sampler_problem
+from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import Simulated
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
@@ -102,11 +102,22 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     return True, f"{words}, consistent with {law.name}."
 
 
-def _ids_of_turns(who: Sampler) -> ClientIds | None:
+def custom_sampler_draws_as_stated(files: RunFiles) -> Finding:
+    """Check 10,000 new cohorts of the user's sampler against the distribution that it states (`sampler_problem`)."""
+    who = files.sampler
+    assert isinstance(who, CustomCohorts)  # the caller has checked
+    problem = sampler_problem(who, Simulated(seeds=Seeds(root=files.config.run.seed)))
+    named = f"sampler of the user's own, {who.sampler.name!r}: "
+    if problem is not None:
+        return False, f"{named}{problem} {false_alarm_text(FALSE_ALARM)}"
+    return True, f"{named}{ROUNDS:,} new cohorts are consistent with {who.law.name} sampling."
+
+
+def _ids_of_turns(who: Sampler) -> NamedClients | None:
     return who.ids if isinstance(who, TurnSchedule) else None
 
 
-def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
+def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: NamedClients | None) -> Ints:
     """Return the public lane of each client, or its turn in a public order.
 
     ids: client ids from which lanes and turns are computed; None to compute them from the clients' numbers.

@@ -11,7 +11,11 @@ from typing import TypeVar
 from accounting.errors import AccountingError
 from dpfed.audit.evidence import conformance, loop, noise_evidence, origin_evidence, step_evidence, sum_evidence
 from dpfed.audit.evidence.canary_test import canaries_follow_seed
-from dpfed.audit.evidence.cohort_distribution import cohorts_follow_seed_if_simulated, sizes_follow_sampler
+from dpfed.audit.evidence.cohort_distribution import (
+    cohorts_follow_seed_if_simulated,
+    custom_sampler_draws_as_stated,
+    sizes_follow_sampler,
+)
 from dpfed.audit.evidence.cohort_members import members_follow_sampler
 from dpfed.audit.evidence.loop import LoopFiles
 from dpfed.audit.evidence.mask_evidence import coordinates_follow_public_data
@@ -21,6 +25,7 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import metrics_agree, summary_values_follow
 from dpfed.audit.evidence.would_find import would_find
 from dpfed.audit.verdict import Check, Finding, check
+from dpfed.config.samples_tables import CustomFederation
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method_specification
 from dpfed.runs.certificate import requests_certificate
@@ -55,6 +60,8 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     checks += _make_checks(_OF_UPLOADS, files)
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
+    if isinstance(files.config.federation, CustomFederation):
+        checks += [check("custom sampler draws as it states", partial(custom_sampler_draws_as_stated, files))]
     if files.own_code:
         own = check("loaded code is the run's code", partial(origin_evidence.own_code_matches_run, files))
         checks += [own if origin_evidence.own_code_is_loaded(files) else replace(own, decides=False)]

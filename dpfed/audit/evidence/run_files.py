@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from accounting import require
+from accounting.cohorts import Sampler
 from accounting.compose.accountant import Accountant, Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
@@ -20,12 +21,13 @@ from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, prom
 from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
+from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config, override, parse_written_config
 from dpfed.config.training_tables import RecordTable
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.participation.lanes import ids_of_turns
-from dpfed.participation.sampling import Sampler, sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
@@ -113,7 +115,9 @@ class RunFiles:
         """Sampler of the cohorts. Raises Unavailable if unknown client ids determine lanes or turns."""
         try:
             return sampler_of(self.config, ids_of_turns(self.config, self.client_ids))
-        except ConfigError:
+        except ConfigError as error:
+            if isinstance(self.config.federation, CustomFederation):
+                raise Unavailable(f"the sampler of the user's own is not loaded: {error}") from None
             raise Unavailable(f"{self.client_ids_name}: is missing, so the order of turns is not known.") from None
 
     @cached_property

@@ -17,6 +17,7 @@ from dpfed.audit.evidence.noise_evidence import MeasuredNoise, measured_noise
 from dpfed.audit.evidence.noise_shape import clamp_that_is_found, correlation_that_is_found
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.errors import DpfedError
+from dpfed.participation.custom import FALSE_ALARM, ROUNDS
 
 _LIKELY = float(ndtri(0.95))
 
@@ -90,6 +91,13 @@ def _members(files: RunFiles, alpha: float) -> str | None:
     return f"a cohort that is drawn twice{seldom}"
 
 
+def _custom_draws(files: RunFiles, alpha: float) -> str | None:
+    who = files.sampler
+    spread = math.sqrt((1 - who.law.probability) / (ROUNDS * who.expected))
+    share = (_LIKELY + float(-ndtri(FALSE_ALARM / 50 / who.clients))) * spread
+    return f"a sampler whose cohorts are {share:.1%} too large or small on average"
+
+
 def _counts(files: RunFiles, alpha: float) -> str | None:
     rounds = len(files.results)
     part = math.sqrt(float(chi2.ppf(alpha / 6, rounds) / chi2.ppf(0.95, rounds)))
@@ -150,6 +158,7 @@ _WOULD_FIND: Mapping[str, WouldFind] = {
     "noise is shaped as charged": _shaped_noise,
     "cohort sizes follow the sampler": _cohort_sizes,
     "members follow the sampler": _members,
+    "custom sampler draws as it states": _custom_draws,
     "cohorts follow the seed only if simulated": _seeds,
     "denominator is public": _divisor,
     "counts are noised": _counts,

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.special import pdtrc
 from scipy.stats import binom
 
+from accounting.cohorts import Sampler
 from accounting.mechanisms import Schedule
 from dpfed.audit.evidence.cohort_distribution import sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.participation.sampling import Sampler, sampler
+from dpfed.participation.sampling import sampler
 from dpfed.randomness import Secure, Simulated
 from dpfed.round import Method, draw_round_cohort
 from dpfed.seeds import Seeds

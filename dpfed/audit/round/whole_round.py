@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.cohorts import Sampler
 from accounting.ledger import Entry
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.recorders import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
-from dpfed.participation.sampling import Sampler
 from dpfed.round import OpenRound, client_groups, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging

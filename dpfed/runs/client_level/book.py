@@ -18,10 +18,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from accounting.cohorts import NamedClients
 from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import LARGEST_LINES, read_text
-from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
@@ -115,7 +115,7 @@ class LoopBook:
             kept_head.write(self.ledger.path, self.ledger.head)
             self._written = entry
 
-    def note_ids(self, ids: ClientIds) -> None:
+    def note_ids(self, ids: NamedClients) -> None:
         """Write the client ids from which lanes or turns are derived, for the operator and audits."""
         file = client_ids_file(self.ledger.path)
         try:

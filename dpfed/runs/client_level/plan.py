@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.budget.plan import SAMPLINGS
+from accounting.cohorts import Sampler
 from accounting.mechanisms import Schedule, sampling_of, subsample, unsampled
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
@@ -26,7 +27,7 @@ from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
 from dpfed.participation.lanes import ids_of_turns, turns_are_public
-from dpfed.participation.sampling import Sampler, sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.round import Method
 from dpfed.runs.resuming import with_solved_noise

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
+from accounting.cohorts import TurnSchedule
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule, sampling_of, schedule_of, subsample, unsampled
 from dpfed import replayed
@@ -28,7 +29,6 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.members import members_text
 from dpfed.participation.sampling import draw_cohort
-from dpfed.participation.schedules import TurnSchedule
 from dpfed.records.round import RoundRecord
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names

@@ -62,7 +62,7 @@ def test_a_plan_is_its_options_again():
 def test_one_pass_is_the_default(records, batch, steps):
     found = RecordBatches(records=records, batch_size=batch)
     assert found.steps == steps
-    assert found.sampler(1, "").probability == min(batch / records, 1)
+    assert found.cohorts(1, "").law.probability == min(batch / records, 1)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import torch
 
+from accounting.cohorts import FixedSizeCohorts, PoissonCohorts
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import EncodedRows, FixedPoint
 from dpfed.mechanisms.bernoulli import PrivateCoins, bernoulli_draws
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
 from dpfed.server.rules import Averaging
 from dpfed.stages.clip import Clip, clip_rows, count_clipped, drop_not_finite

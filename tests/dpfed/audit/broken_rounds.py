@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from accounting.cohorts import FixedSizeCohorts, PoissonCohorts
 from dpfed.compress.sparse import TopK
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import Integers
-from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project

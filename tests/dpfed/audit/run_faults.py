@@ -13,6 +13,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from accounting.cohorts import (
+    AllocationCohorts,
+    BallsAndBinsCohorts,
+    CyclicCohorts,
+    FixedSizeCohorts,
+    MinSeparationCohorts,
+    PoissonCohorts,
+)
 from accounting.compose import accountant
 from accounting.errors import ContradictoryBounds
 from dpfed.aggregation.sums import PlainSum, PlainSums
@@ -20,8 +28,6 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
-from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build

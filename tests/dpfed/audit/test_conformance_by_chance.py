@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from accounting.cohorts import PoissonCohorts
 from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
 from dpfed.diagnostics.noise_record import noise_record
 from dpfed.mechanisms.integer_distributions import SkellamLaw
 from dpfed.participation import members
-from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
 from dpfed.records.round import SumNoise
 from dpfed.seeds import Seeds

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from accounting.cohorts import FixedSizeCohorts
 from accounting.ledger import Ledger
 from accounting.ledger.project import ProjectLedger
 from dpfed.audit.run import audit_run
@@ -12,7 +13,6 @@ from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
-from dpfed.participation.sampling import FixedSizeCohorts
 from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.experiment import build
@@ -134,7 +134,7 @@ def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
         return who.sample(randomness, number)
 
     with monkeypatch.context() as planted:
-        planted.setattr("dpfed.participation.sampling.PoissonCohorts.sample", draw)
+        planted.setattr("accounting.cohorts.PoissonCohorts.sample", draw)
         ran(tmp_path, rounds=40, **PLAIN)
     assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts follow the seed only if simulated"}
 

@@ -4,8 +4,8 @@ from unittest.mock import patch
 
 import pytest
 
+from accounting.cohorts import BallsAndBinsCohorts
 from dpfed.audit.run import audit_run
-from dpfed.participation.schedules import BallsAndBinsCohorts
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 

@@ -9,6 +9,8 @@ from scipy.stats import chi2
 from torch import nn
 from torch.nn import functional
 
+from accounting import cohorts as blocks
+from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts, PoissonCohorts
 from dpfed.aggregation import steps as protocol_steps
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.steps import Dropouts, ProtocolStep
@@ -21,9 +23,8 @@ from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
 from dpfed.models.flat import FlatModel
-from dpfed.participation import blocks, sampling
-from dpfed.participation.sampling import PoissonCohorts, cap_cohort, draw_cohort, fill_cohort
-from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts
+from dpfed.participation import sampling
+from dpfed.participation.sampling import cap_cohort, draw_cohort, fill_cohort
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
+from accounting import cohorts as blocks
+from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from accounting.compose.shown_schedules import counts_distribution
 from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule, rounds_of_clients
 from dpfed.errors import ConfigError
-from dpfed.participation import blocks
 from dpfed.participation.sampling import rounds_per_client
-from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 

@@ -14,12 +14,12 @@ import dpfed
 import dpfed.runs.experiment
 import dpfed.runs.training
 from accounting import Plan, budget
+from accounting.cohorts import BallsAndBinsCohorts, CyclicCohorts
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule
 from dpfed.audit.run import audit_run
 from dpfed.data import from_arrays, from_clients
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DataError, RunError
-from dpfed.participation.schedules import BallsAndBinsCohorts, CyclicCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 

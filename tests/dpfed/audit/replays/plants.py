@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import dpfed
+from accounting import cohorts
 from dpfed.aggregation.sums import PlainSum
 from dpfed.clients import trial
 from dpfed.clients.state import State
@@ -21,7 +22,6 @@ from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.data.dataset import Dataset
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation import sampling
 from dpfed.round import Method
 from dpfed.runs import evaluate, experiment, training
 from dpfed.server.rules import Averaging
@@ -196,7 +196,7 @@ def mean_taken_away() -> None:
 
 def drawn_by_size() -> None:
     """Clients with many samples of the classes 0 to 2 are never drawn."""
-    before, seen, init = sampling.PoissonCohorts.sample, {}, LocalTraining.__post_init__
+    before, seen, init = cohorts.PoissonCohorts.sample, {}, LocalTraining.__post_init__
 
     def remember(self):
         init(self)
@@ -208,7 +208,7 @@ def drawn_by_size() -> None:
     def sample(self, randomness, number):
         return np.setdiff1d(before(self, randomness, number), seen.get("out", []))
 
-    sampling.PoissonCohorts.sample = sample
+    cohorts.PoissonCohorts.sample = sample
 
 
 def step_by_real_batch() -> None:
