@@ -22,9 +22,12 @@ from accounting.errors import ContradictoryBounds, InvalidParameter, Unsupported
 from accounting.gaussian import poisson, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
+    Allocation,
+    BallsAndBins,
     Cyclic,
     FixedSizeSampling,
     Mechanism,
+    MinSeparation,
     PoissonSampling,
     SingleRelease,
     gaussian_of,
@@ -36,7 +39,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
-from accounting.mechanisms.samplings import cap_of
+from accounting.mechanisms.samplings import Sampling, cap_of
 from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
@@ -326,25 +329,29 @@ def _analytic_bound(mechanism: Mechanism, delta: float) -> _Bound:
 
 def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.poisson`), for a delta
-    that is too small for loss distributions.
+    that is too small for loss distributions, or of the first round of a secret schedule, which is such a round.
     Adjacency: add-remove, zero-out.
     Direction of error: upper bound, by 1e-12 relative and 1e-12 absolute, far above the rounding errors of the
     profiles, about 1e-15 (1 + log 1/delta).
     """
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
-    if more or rounds > 1 or noise is None or replaces or not isinstance(sampling, PoissonSampling):
+    probability = _probability_in_first_round(sampling)
+    if more or rounds > 1 or noise is None or replaces or probability is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
-    if not (0 < sampling.probability < 1 and _LEAST_DELTA <= delta < pld.SMALLEST_DELTA):
+    largest = pld.SMALLEST_DELTA if isinstance(sampling, PoissonSampling) else 1.0
+    if not (0 < probability < 1 and _LEAST_DELTA <= delta < largest):
         raise UnsupportedMechanism(
             "the closed form of a sampled round is only for a delta that is too small for other accounts."
         )
-    round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
+    round_ = {"sampling_probability": probability, "noise_multiplier": noise.noise_multiplier}
 
     def exceeds(eps: float) -> bool:
         both = poisson.removal_profile(eps, **round_), poisson.addition_profile(eps, **round_)
         return max(map(float, both)) > delta
 
+    if not exceeds(0.0):
+        return 0.0
     low, high = 0.0, 1.0
     while exceeds(high):
         low, high = high, 2 * high
@@ -352,6 +359,16 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if exceeds(middle) else (low, middle)
     return high * (1 + 1e-12) + 1e-12
+
+
+def _probability_in_first_round(sampling: Sampling) -> float | None:
+    """Return the probability that a client takes part in the first round, secretly; None if it is public, or if other
+    clients depend on it. Public lanes: that of a client of the first lane.
+    """
+    if isinstance(sampling, BallsAndBins):
+        bins = sampling.bins if sampling.secret_lanes else sampling.lane_schedule.bins
+        return 1 / bins if bins > 1 else None
+    return sampling.probability if isinstance(sampling, PoissonSampling | Allocation | MinSeparation) else None
 
 
 def _pld_bound(mechanism: Mechanism, delta: float) -> _Bound:

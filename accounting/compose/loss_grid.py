@@ -104,7 +104,7 @@ def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None or gaussian_in_public_order(part) is not None:
         return None
-    shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
+    shift = noise.mu * schedule.norm(count) if isinstance(schedule, BallsAndBins) else noise.mu
     return dominating_blocks(schedule, count), shift
 
 

@@ -133,7 +133,7 @@ def _repeated_curve(part: SingleRelease, count: int, orders: ArrayLike) -> Float
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
-        shift_factor = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
+        shift_factor = schedule.norm(count) ** 2 if isinstance(schedule, BallsAndBins) else 1.0
         times = (
             shift_factor * schedule.most_participations(count)
             if schedule.secret

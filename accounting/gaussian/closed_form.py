@@ -18,6 +18,12 @@ from accounting.roots import brentq
 _ROUNDING = 1e-12
 
 
+_LARGE_MU = 1e6
+"""mu above which the second term of the profile is left out; epsilon rises by less than 1e-11 relative."""
+_SMALLEST_EPSILON = 1e-9
+"""Smallest epsilon for which noise is calibrated: below it rounding errors of logarithms are not small."""
+
+
 def _epsilon_rounding(delta: float) -> float:
     """Return a bound on the change of epsilon by rounding errors in the logarithms of delta or 1 - delta."""
     return 2e-15 * (1 - math.log(delta) - math.log1p(-delta))
@@ -46,6 +52,8 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are handled below
         log_gain = scipy.special.log_ndtr(mu / 2 - eps / mu)
         gap = eps + scipy.special.log_ndtr(-mu / 2 - eps / mu) - log_gain
+    # The second term is below e^-t^2/2 / mu, and its logarithm is lost to rounding: leaving it out is an upper bound.
+    gap = np.full_like(gap, -np.inf) if mu > _LARGE_MU else gap
     # For b <= a, exp(a) - exp(b) = exp(a) (1 - exp(b - a)) avoids cancellation.
     gap = np.where(np.isneginf(log_gain), 0.0, np.minimum(gap, 0.0))
     return np.asarray(np.exp(log_gain) * -np.expm1(gap))
@@ -85,7 +93,8 @@ def epsilon_from_below(delta: float, *, mu: float) -> float:
     True
     """
     target = require.open_probability(delta=delta)
-    return max(0.0, _root(target, require.positive(mu=mu)) * (1 - _ROUNDING) - _epsilon_rounding(target))
+    margin = _ROUNDING if require.positive(mu=mu) <= _LARGE_MU else 1e-11
+    return max(0.0, _root(target, require.positive(mu=mu)) * (1 - margin) - _epsilon_rounding(target))
 
 
 def _root(target: float, mu: float) -> float:
@@ -134,13 +143,18 @@ def noise_std(
     Units: those of `l2_sensitivity`.
     Adjacency: the one of the sensitivity.
     Direction of error: upwards, by 1e-12 relative (analytic).
-    Errors: InvalidParameter for a number outside its domain, or epsilon >= 1 with "classical".
+    Errors: InvalidParameter for a number outside its domain, epsilon below 1e-9, or epsilon >= 1 with "classical".
 
     >>> from accounting.gaussian import noise_std
     >>> round(noise_std(1.0, 1e-5, l2_sensitivity=2.0), 4)
     7.4613
     """
     eps = require.positive(epsilon=epsilon)
+    if eps < _SMALLEST_EPSILON:
+        raise InvalidParameter(
+            f"epsilon={eps}: must be at least {_SMALLEST_EPSILON:g}, because below it rounding errors may exceed "
+            "the margin of the noise."
+        )
     target = require.open_probability(delta=delta)
     sensitivity = require.positive(l2_sensitivity=l2_sensitivity)
     if calibration == "classical":
@@ -153,11 +167,7 @@ def noise_std(
     if calibration != "analytic":
         raise InvalidParameter(f"calibration={calibration!r}: must be 'analytic' or 'classical'.")
 
-    rounding_shift = _epsilon_rounding(target)
-    if eps < 2 * rounding_shift:  # delta(0) = erf(mu / sqrt 8) avoids rounding errors of logarithms
-        half = scipy.special.erfinv(target) if target < 0.5 else scipy.special.erfcinv(1 - target)
-        return sensitivity / (math.sqrt(8) * float(half)) * (1 + _ROUNDING)
-    safe_epsilon = eps - rounding_shift
+    safe_epsilon = eps - _epsilon_rounding(target)
 
     def excess(log_mu: float) -> float:
         return _log_ratio(safe_epsilon, mu=math.exp(log_mu), target=target)

@@ -92,16 +92,15 @@ class BallsAndBins:
         """Matrix of the noise over rounds."""
         return CorrelatedRounds(separation=self.lanes, coefficients=self.coefficients, stream=self.stream)
 
-    @property
-    def norm(self) -> float:
-        """Euclidean norm of the coefficients: the shift by one participation relative to the fresh noise, in clip
-        norms.
+    def norm(self, count: int) -> float:
+        """Return the largest norm of a column of C that is cut off after `count` rounds: the shift by one participation
+        relative to the fresh noise, in clip norms.
         """
-        return math.hypot(*self.coefficients)
+        return math.hypot(*self.coefficients[:count])
 
     @property
     def lane_schedule(self) -> "BallsAndBins":
-        """Schedule of the rounds of one lane, for independent noise that is divided by `norm`."""
+        """Schedule of the rounds of one lane, for independent noise that is divided by the norm of the coefficients."""
         return BallsAndBins(bins=self.bins // self.lanes, stream=self.stream)
 
     def lane_rounds(self, count: int) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from accounting.budget.noise_schedule import MOST_PARTS
 from dpfed.config.limits import LARGEST_FLOAT, Canaries, ClipNorm, Positive
-from dpfed.config.table import CalibratedTable, Table
+from dpfed.config.table import Table
 
 
 class AdaptiveClipping(Table):
@@ -25,7 +25,7 @@ class AdaptiveClipping(Table):
     but at least the noise multiplier."""
 
 
-class PrivacyTable(CalibratedTable):
+class PrivacyTable(Table):
     """Clip norm, noise and budget of a private run. Give epsilon, the noise, or both; with both, the run stops before
     it would exceed epsilon.
     """

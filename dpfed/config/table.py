@@ -12,22 +12,18 @@ class Table(BaseModel):
     """A table of the configuration; the docstring of a key is its description in the configuration reference."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class CalibratedTable(Table):
-    """A table from whose keys noise is calibrated. `solved`: the results that an earlier process has calibrated and
-    written into the ledger's header. They are used instead of a new calibration, whose last digits differ between
-    processors. They are no keys of the configuration.
-    """
-
     _solved: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @property
     def solved(self) -> Mapping[str, Any]:
+        """Numbers that an earlier process has calibrated for this table and written into the ledger's header; no keys.
+
+        They are used instead of a new calibration, whose last digits differ between processors.
+        """
         return self._solved
 
     def with_solved(self, values: Mapping[str, Any]) -> Self:
-        """Return this table with calibrated values of an earlier process."""
+        """Return this table with calibrated numbers of an earlier process."""
         found = self.model_copy()
         found._solved = dict(values)
         return found

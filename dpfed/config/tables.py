@@ -87,7 +87,7 @@ class Config(Table):
         """Number of rounds that epsilon covers: those of the run, and the spare ones."""
         return self.federation.rounds + self.run.spare_rounds
 
-    def with_solved(self, values: Mapping[str, Any]) -> Config:
+    def with_solved_noise(self, values: Mapping[str, Any]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
         if self.privacy is not None:
             return self.model_copy(update={"privacy": self.privacy.with_solved(values)})

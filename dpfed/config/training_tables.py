@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
-from dpfed.config.table import CalibratedTable, Table, value_of_key
+from dpfed.config.table import Table, value_of_key
 
 LIST = "[...]"
 """Text in messages for a local.schedule that is a list of factors."""
@@ -19,7 +19,7 @@ _Strategy = Annotated[
 _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
 
-class RecordTable(CalibratedTable):
+class RecordTable(Table):
     """DP-SGD inside every client; the unit of privacy is a record.
 
     Give a noise multiplier, an epsilon to calibrate a noise multiplier, or both. Calibration assumes a client of the

@@ -60,7 +60,7 @@ def with_solved_noise(config: Config, ledger: Path) -> Config:
     header = None if not ledger.exists() or has_incomplete_header(ledger) else Ledger.header_of(ledger)
     if header is None or header.solved is None or header.plan is None:
         return config
-    return config.with_solved(header.solved) if header.plan.rounds == config.federation.rounds else config
+    return config.with_solved_noise(header.solved) if header.plan.rounds == config.federation.rounds else config
 
 
 def _table_named(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
