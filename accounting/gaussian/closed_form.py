@@ -52,7 +52,7 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are handled below
         log_gain = scipy.special.log_ndtr(mu / 2 - eps / mu)
         gap = eps + scipy.special.log_ndtr(-mu / 2 - eps / mu) - log_gain
-    # The second term is below e^-t^2/2 / mu, and its logarithm is lost to rounding: leaving it out is an upper bound.
+    # The second term is below e^-t^2/2 / mu, and rounding errors exceed it: leaving it out is an upper bound.
     gap = np.full_like(gap, -np.inf) if mu > _LARGE_MU else gap
     # For b <= a, exp(a) - exp(b) = exp(a) (1 - exp(b - a)) avoids cancellation.
     gap = np.where(np.isneginf(log_gain), 0.0, np.minimum(gap, 0.0))
