@@ -57,6 +57,7 @@ class _WhenLoaded(MetaPathFinder):
         return spec
 
 
+@np.errstate(all="ignore")
 def compare_rows(world: ReplayRun, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
     """Return the number of rows that differ from the first run; in the first run, the number of all rows.
 

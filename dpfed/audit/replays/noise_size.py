@@ -100,6 +100,7 @@ def unchanged_coordinates() -> Callable[[str, object, NDArray[Any], NDArray[Any]
     """
     kept: dict[tuple[str, object], tuple[NDArray[np.bool_], Floats, list[float]]] = {}
 
+    @np.errstate(all="ignore")  # a warning here must not become an error of the code under audit
     def add(name: str, client: object, entered: NDArray[Any], left: NDArray[Any]) -> list[int]:
         one, two = entered.reshape(-1), left.reshape(-1)
         noise = np.abs(two.astype(np.float64) - one.astype(np.float64))

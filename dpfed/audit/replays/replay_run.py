@@ -433,6 +433,7 @@ class ReplayRun:
         if words := NoiseSize(f=f, given=given, std=float(std)).tested():
             self.finding(words, (self.round, name, None, 0))
 
+    @np.errstate(all="ignore")
     def _compare_mechanism(
         self,
         key: Key,
