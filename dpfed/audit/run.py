@@ -88,6 +88,15 @@ class RunAudit:
         """Return the JSON document of the verdict."""
         return self.as_verdict().to_dict()
 
+    @property
+    def _stated_adjacency(self) -> str | None:
+        """Adjacency that summary.json states; for a loop or an unreadable summary, that of the configuration."""
+        table = self.files.config.privacy
+        try:
+            return self.files.summary.adjacency
+        except DpfedError:
+            return None if table is None else table.adjacency
+
     def as_verdict(self) -> Verdict:
         """Return the record of this audit."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
@@ -99,7 +108,7 @@ class RunAudit:
             scope="on these files",
             claimed_epsilon=self.claimed_epsilon,
             delta=self.delta,
-            adjacency=None if self.files.config.privacy is None else self.files.config.privacy.adjacency,
+            adjacency=self._stated_adjacency,
             unit=None if table is None else "client" if self.files.config.privacy is not None else "record",
             lower_bound=found.lower_bound if found else None,
             checks=self.checks,

@@ -183,7 +183,7 @@ def show_verdict(found: Verdict) -> None:
     if found.skipped_files:
         out.print(f"files not compared: {'; '.join(found.skipped_files)}")
     for text in found.not_tested:
-        out.print(f"not tested: {text}")
+        out.print(f"limitation: {text}")
 
 
 def _old_name(name: Kind, now: str) -> Callable[..., int]:
