@@ -17,6 +17,7 @@ from accounting.errors import AccountingError, BudgetSpent, LedgerError, Unsuppo
 from accounting.ledger import kept_head, population_key
 from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import chained_line
+from accounting.ledger.regular_file import NO_LOCKS, one_path
 from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import SingleRelease, schedule_of
@@ -86,7 +87,7 @@ class ProjectLedger:
         population: fingerprint, under `key`, of the clients of all runs; None: that of the first charged run.
         `reserve`, `unit`, `declared`: see `Terms`.
         """
-        target = Path(path)
+        target = one_path(path)
         terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
         header = Header(
             unit="client",
@@ -109,7 +110,7 @@ class ProjectLedger:
 
         pay: largest number of units for the purchase of a run that differs from the unit (`begin`).
         """
-        target = Path(path)
+        target = one_path(path)
         if not target.exists():
             raise LedgerError(f"{target}: the project ledger does not exist. Create it with `dpfed ledger create`.")
         stored_head = kept_head.read(target)
@@ -438,6 +439,8 @@ def _lock_held(lock: FileLock, path: Path) -> Iterator[None]:
             f"{path}.lock: another process has held the lock for {PATIENCE:g} s. Nothing was charged; end that "
             "process or try again."
         ) from None
+    except NotImplementedError:
+        raise LedgerError(f"{path}.lock: cannot be locked: {NO_LOCKS}. Nothing was charged.") from None
     except OSError as error:
         raise LedgerError(f"{path}.lock: cannot be locked ({error}). Nothing was charged.") from error
     try:

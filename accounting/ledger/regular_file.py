@@ -34,7 +34,25 @@ _KIND_NAMES = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link to itself",
 }
+
+
+NO_LOCKS = "its file system has no locks (flock). Put the file on a local disk, or on a network file system with locks"
+"""Reason why a file cannot be locked, for messages."""
+
+
+def one_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a ledger without symbolic links; the given path if it has none.
+
+    Its head, key and lock derive from this path, so that they are the same whichever link names the ledger.
+
+    >>> one_path("/").as_posix()
+    '/'
+    """
+    given = Path(path)
+    found = Path(os.path.realpath(given))
+    return given if found == given.absolute() else found
 
 
 def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> BinaryIO:
@@ -71,7 +89,10 @@ def open_output(path: str | os.PathLike[str], flags: int, *, mode: int = 0o666) 
 
 
 def _require_regular(descriptor: int) -> os.stat_result:
-    status = os.fstat(descriptor)
+    return _require_regular_status(os.fstat(descriptor))
+
+
+def _require_regular_status(status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         kind = _KIND_NAMES.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"is {kind}; only regular files are allowed")
@@ -102,8 +123,14 @@ def create(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes, *, at: int) -> None:
-    """Append bytes to a file of exactly `at` bytes, durably. Errors: OSError, with the file unchanged."""
+    """Append bytes to a file of exactly `at` bytes, durably.
+
+    Errors: OSError, with the file unchanged; also for a file with several hard links, because each of its names would
+    have another head and lock, and charges could be forgotten.
+    """
     with open(path, "ab") as file:
+        if (names := os.fstat(file.fileno()).st_nlink) > 1:
+            raise OSError(errno.EMLINK, f"it has {names} names (hard links); remove all but one")
         if file.tell() != at:
             raise OSError(f"it has {file.tell()} bytes instead of {at}: another process writes to it")
         try:
@@ -114,10 +141,16 @@ def append(path: Path, data: bytes, *, at: int) -> None:
 
 
 def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of a file atomically and durably. Errors: OSError, with the old content unchanged.
+    """Replace the content of a regular file, or create it, atomically and durably.
 
-    The content is written to a temporary file, which is flushed to disk and renamed; then the folder is flushed.
+    The content is written to a temporary file, which is flushed to disk and renamed; then the folder is flushed. A
+    symbolic link keeps its place, and the file that it names is replaced.
+    Errors: OSError for anything but a regular file (a device would be replaced by a file), with the old content
+    unchanged.
     """
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    _require_replaceable(path)
     part = path.with_name(f"{path.name}.part")
     try:
         descriptor = open_output(part, os.O_TRUNC | os.O_NOFOLLOW, mode=mode)
@@ -125,11 +158,20 @@ def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
             write_through(descriptor, content)
         finally:
             os.close(descriptor)
+        _require_replaceable(path)  # it may have changed meanwhile
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raise OSError unless the path names a regular file or nothing."""
+    try:
+        _require_regular_status(os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return
 
 
 def truncate_file(path: Path, size: int) -> None:

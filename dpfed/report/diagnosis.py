@@ -47,6 +47,7 @@ class EvidenceMeasure:
 def likely_causes(found: RunEvidence) -> list[Cause]:
     """Return the causes that were found, the likeliest first."""
     rules: tuple[Callable[[RunEvidence], Cause | None], ...] = (
+        _failing_code,
         _diverging_training,
         _hardly_trains,
         _clip_too_large,
@@ -92,7 +93,11 @@ def measures_of(found: RunEvidence) -> list[EvidenceMeasure]:
     measures += _measures_of_value("typical update, over the clip norm", found.typical, operator_only=True)
     measures += _measures_of_value("typical update, over the model's norm", found.move, operator_only=True)
     measures += _measures_of_value("rounding to integers, over a typical update", found.rounding, operator_only=True)
-    for name, share in (("updates clipped", found.clipped), ("updates not finite", found.broken)):
+    for name, share in (
+        ("updates clipped", found.clipped),
+        ("updates not finite", found.broken),
+        ("trainings that failed", found.failing),
+    ):
         if share is not None:
             measures.append(EvidenceMeasure(name=name, value=f"{share:.1%}", operator_only=True))
     return measures
@@ -106,6 +111,18 @@ def _measures_of_value(name: str, value: float | None, *, operator_only: bool = 
 
 def _range_text(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def _failing_code(found: RunEvidence) -> Cause | None:
+    if not found.failing:
+        return None
+    return Cause(
+        cause="code of the network or the loss fails",
+        words=f"The training of {found.failing:.1%} of the clients raised an exception; their updates count as zero.",
+        key="run.on_error",
+        advice='Simulate the run with run.on_error = "raise", which shows the exception, and mend the code.',
+        operator_only=True,
+    )
 
 
 def _diverging_training(found: RunEvidence) -> Cause | None:

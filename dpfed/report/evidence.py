@@ -44,6 +44,7 @@ class RunEvidence:
     move:             operator-only: the median norm of updates, over the norm of the initial model
     rounding:         operator-only: the median over rounds of `RoundRecord.rounding`
     clipped, broken:  operator-only: the shares of updates that were clipped, and that were not finite
+    failing:          operator-only: the share of clients whose training raised an exception; not part of `broken`
     """
 
     rounds: int
@@ -60,6 +61,7 @@ class RunEvidence:
     rounding: float | None
     clipped: float | None
     broken: float | None
+    failing: float | None = None
 
     @property
     def noise_over_run(self) -> float | None:
@@ -132,7 +134,8 @@ def _run_evidence(
         move=typical * clip / start if typical and clip and start else None,
         rounding=median_rounding(seen),
         clipped=_pooled_share([(line.clipped, line.counted) for line in seen]),
-        broken=_pooled_share([(line.not_finite, line.cohort) for line in seen]),
+        broken=_pooled_share([(max(line.not_finite - line.failed, 0), line.cohort) for line in seen]),
+        failing=_pooled_share([(line.failed, line.cohort) for line in seen]),
     )
 
 

@@ -37,7 +37,7 @@ from safetensors.torch import load, save
 
 from accounting.cohorts import NamedClients
 from accounting.ledger import population_key
-from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, NO_LOCKS, one_path, require_input
 from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
@@ -61,6 +61,8 @@ from dpfed.runs.resuming import (
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
+_OPERATOR_FILES = ("diagnostics.jsonl", "canaries.jsonl", "checkpoint.safetensors", "schedule.key")
+"""Files that no epsilon covers: only the operator may read them."""
 SCHEDULE_KEY = "schedule.key"
 CLIENT_IDS = "client_ids.json"
 PUBLIC_START = "start.safetensors"
@@ -75,7 +77,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, config: Mapping[str, object]) -> None:
-        self.path = path
+        self.path = path = one_path(path)
         self.configuration = configuration_hash(config)
         self._binding: Binding | None = None
         self.shorter: Mapping[str, Any] | None = None
@@ -227,6 +229,8 @@ class RunFolder:
                 f"{self.path}: another process is running in this folder. Wait for its end, end it, or use another "
                 "--out."
             ) from None
+        except NotImplementedError:
+            raise RunError(f"{self.path / _LOCK}: cannot be locked: {NO_LOCKS}, or use another --out.") from None
         except OSError as error:
             raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 
@@ -315,19 +319,24 @@ class RunFolder:
 
     def _append_lines(self, file: Path, *records: RoundLine) -> None:
         try:
-            durable_files.append(file, b"".join(_json_line(record) for record in records))
+            durable_files.append(file, b"".join(_json_line(one) for one in records), mode=_mode_of(file.name))
         except OSError as error:
             raise _write_error(file, error) from None
 
     def _write_file(self, name: str, content: bytes) -> None:
         try:
-            durable_files.put(self.path / name, content)
+            durable_files.put(self.path / name, content, mode=_mode_of(name))
         except OSError as error:
             raise _write_error(self.path / name, error) from None
 
 
 def _file_description(one: UserCodeFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
+
+
+def _mode_of(name: str) -> int:
+    """Return the permissions of a new file of the folder."""
+    return 0o600 if name in _OPERATOR_FILES else 0o666
 
 
 def _write_error(file: Path, error: OSError) -> RunError:

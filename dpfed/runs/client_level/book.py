@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from accounting.cohorts import NamedClients
 from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
 from accounting.ledger.hash_chain import chained_line
-from accounting.ledger.regular_file import LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_LINES, NO_LOCKS, one_path, read_text
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
@@ -68,6 +68,7 @@ class LoopBook:
     @classmethod
     def open(cls, path: Path, header: Header) -> LoopBook:
         """Open a new ledger, or an existing ledger of this plan. Raises RunError or LedgerError for any other file."""
+        path = one_path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -127,7 +128,7 @@ class LoopBook:
         """Append a round's line to the diagnostics file."""
         file = diagnostics_file(self.ledger.path)
         try:
-            durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode())
+            durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode(), mode=0o600)
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}). The round is charged.") from None
 
@@ -214,6 +215,8 @@ class _locked_ledger:
                 f"{self._path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end "
                 "that process or try again."
             ) from None
+        except NotImplementedError:
+            raise RunError(f"{self._path}.lock: cannot be locked: {NO_LOCKS}. Nothing was charged.") from None
         except OSError as error:
             raise RunError(f"{self._path}.lock: cannot be locked ({error.strerror}). Nothing was charged.") from None
 

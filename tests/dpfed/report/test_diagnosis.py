@@ -9,7 +9,7 @@ from dpfed.cli import status
 from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
-from dpfed.report.diagnosis import Cause
+from dpfed.report.diagnosis import Cause, likely_causes
 from dpfed.report.evidence import evidence_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -59,6 +59,20 @@ def test_planted_causes_are_told_apart(tmp_path, capsys, cause):
     shown = capsys.readouterr().out
     assert "operator" in shown
     assert (f"1. {cause}" if cause else "No cause was found") in shown
+
+
+def test_code_that_fails_is_not_blamed_on_the_learning_rate(tmp_path):
+    """Half of the clients raise an exception: the network refuses batches of one, and their updates are NaN."""
+    folder = planted(None, tmp_path / "run")
+    path = folder / "diagnostics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line |= {"failed": line["cohort"] // 2, "not_finite": line["cohort"] // 2}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    causes = likely_causes(evidence_of(folder))
+    assert causes[0].key == "run.on_error"
+    assert causes[0].operator_only
+    assert "local.learning_rate" not in [one.key for one in causes]
 
 
 def test_what_is_public_needs_no_diagnostics(tmp_path, capsys):

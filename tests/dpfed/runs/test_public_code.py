@@ -429,3 +429,9 @@ def test_a_new_interpreter_gives_the_scores_of_a_fork(watched, monkeypatch):
     assert started == [1]
     assert values_of_training(done, shown) == []
     assert not processes()
+
+
+def test_files_that_no_epsilon_covers_are_for_the_operator_only(tmp_path: Path) -> None:
+    dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=tmp_path / "run")
+    private = ("diagnostics.jsonl", "checkpoint.safetensors", "population.key")
+    assert all((tmp_path / "run" / name).stat().st_mode & 0o077 == 0 for name in private)
