@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,7 +35,6 @@ _KIND_NAMES = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-    stat.S_IFLNK: "a link to itself",
 }
 
 
@@ -144,12 +144,10 @@ def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace the content of a regular file, or create it, atomically and durably.
 
     The content is written to a temporary file, which is flushed to disk and renamed; then the folder is flushed. A
-    symbolic link keeps its place, and the file that it names is replaced.
+    symbolic link is replaced; it is not followed.
     Errors: OSError for anything but a regular file (a device would be replaced by a file), with the old content
     unchanged.
     """
-    if path.is_symlink():
-        path = Path(os.path.realpath(path))
     _require_replaceable(path)
     part = path.with_name(f"{path.name}.part")
     try:
@@ -167,11 +165,11 @@ def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 
 def _require_replaceable(path: Path) -> None:
-    """Raise OSError unless the path names a regular file or nothing."""
-    try:
-        _require_regular_status(os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return
+    """Raise OSError unless the path names a regular file, a link or nothing."""
+    with suppress(FileNotFoundError):
+        status = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            _require_regular_status(status)
 
 
 def truncate_file(path: Path, size: int) -> None:

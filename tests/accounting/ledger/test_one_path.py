@@ -111,10 +111,10 @@ def test_what_appears_while_the_content_is_written_is_not_replaced(
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_a_linked_output_stays_a_link(tmp_path: Path) -> None:
+def test_a_linked_output_is_replaced_and_not_followed(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
     replace_content(link, b"new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
+    assert not link.is_symlink()
+    assert (target.read_text(), link.read_text()) == ("old", "new")

@@ -99,7 +99,8 @@ def test_a_report_neither_waits_for_its_files_nor_follows_them(finished, folder,
     assert (tmp_path / "precious").read_text() == "mine"
     (folder / "report" / name).unlink()
     os.mkfifo(folder / "report" / name)
-    assert answer("report", finished, folder) == 0
+    assert answer("report", finished, folder) == 1
+    assert (folder / "report" / name).is_fifo()
 
 
 HUGE = {
