@@ -46,7 +46,7 @@ def test_a_cap_that_is_kept_otherwise_is_found(tmp_path, monkeypatch, planted, c
 def test_a_charge_without_the_cap_is_found(tmp_path, monkeypatch):
     with monkeypatch.context() as fault:
         fault.setattr(
-            "dpfed.participation.sampling.PoissonCohorts.law", property(lambda who: PoissonSampling(probability=0.2))
+            "accounting.cohorts.PoissonCohorts.law", property(lambda who: PoissonSampling(probability=0.2))
         )
         folder = run(tmp_path / "run", *CAP)
     assert "ledger follows the configuration" in failed(folder)
