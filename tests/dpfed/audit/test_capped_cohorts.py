@@ -45,9 +45,7 @@ def test_a_cap_that_is_kept_otherwise_is_found(tmp_path, monkeypatch, planted, c
 
 def test_a_charge_without_the_cap_is_found(tmp_path, monkeypatch):
     with monkeypatch.context() as fault:
-        fault.setattr(
-            "accounting.cohorts.PoissonCohorts.law", property(lambda who: PoissonSampling(probability=0.2))
-        )
+        fault.setattr("accounting.cohorts.PoissonCohorts.law", property(lambda who: PoissonSampling(probability=0.2)))
         folder = run(tmp_path / "run", *CAP)
     assert "ledger follows the configuration" in failed(folder)
 
