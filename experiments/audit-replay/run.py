@@ -5,7 +5,7 @@ python experiments/audit-replay/run.py faults          the faults of experiments
 python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py strangers       plants in a plain loop that is not dpfed's
-python experiments/audit-replay/run.py patterns        the thirteen patterns of arXiv 2602.17454
+python experiments/audit-replay/run.py patterns        thirteen patterns after arXiv 2602.17454
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
 python experiments/audit-replay/run.py flower          private settings in Flower's simulation, in Flower's environment
@@ -278,7 +278,7 @@ def page() -> str:
         ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
         ("strangers", "Plants in a plain loop, sizes and draws included"),
-        ("patterns", "Thirteen patterns of arXiv 2602.17454"),
+        ("patterns", "Thirteen patterns after arXiv 2602.17454, reduced to a plain loop (not the libraries' code)"),
     ):
         rows = [one for one in found if one["part"] == part]
         of_faults = [one for one in rows if not _is_sound(one)]
@@ -286,8 +286,9 @@ def page() -> str:
             continue
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
-        layers |= {fault.name: f"`dpfed audit run`: {fault.check}" for fault in RUN_FAULTS}
-        layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
+        layers |= {fault.name: f"`dpfed audit FOLDER`: {fault.check}" for fault in RUN_FAULTS}
+        if part == "strangers":
+            layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
         layers["budget spent twice (MOSTLY AI)"] = "the ledger: every release is a line"
         for one in of_faults:
             seen = (
