@@ -42,7 +42,10 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     """
     head = kept_head.read(path)
     data = _whole_lines(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"{folder}: is no folder and cannot be made one ({error.strerror}). Name a folder.") from None
     partial, target = folder / f"{path.name}.partial", folder / path.name
     _write_file(partial, data)
     copy = Ledger.read(partial)

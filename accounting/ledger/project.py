@@ -17,7 +17,7 @@ from accounting.errors import AccountingError, BudgetSpent, LedgerError, Unsuppo
 from accounting.ledger import kept_head, population_key
 from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import chained_line
-from accounting.ledger.regular_file import NO_LOCKS, one_path
+from accounting.ledger.regular_file import one_path, require_locks
 from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import SingleRelease, schedule_of
@@ -433,14 +433,13 @@ def _population_of(line: Release | Purchase) -> str | None:
 def _lock_held(lock: FileLock, path: Path) -> Iterator[None]:
     """Hold the lock inside the context. Errors: LedgerError if another process holds it too long."""
     try:
+        require_locks(Path(lock.lock_file))
         lock.acquire(timeout=PATIENCE, poll_interval=_RETRY_SECONDS)
     except Timeout:
         raise LedgerError(
             f"{path}.lock: another process has held the lock for {PATIENCE:g} s. Nothing was charged; end that "
             "process or try again."
         ) from None
-    except NotImplementedError:
-        raise LedgerError(f"{path}.lock: cannot be locked: {NO_LOCKS}. Nothing was charged.") from None
     except OSError as error:
         raise LedgerError(f"{path}.lock: cannot be locked ({error}). Nothing was charged.") from error
     try:

@@ -38,8 +38,27 @@ _KIND_NAMES = {
 }
 
 
-NO_LOCKS = "its file system has no locks (flock). Put the file on a local disk, or on a network file system with locks"
-"""Reason why a file cannot be locked, for messages."""
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK)
+
+
+def require_locks(path: Path) -> None:
+    """Raise OSError if the lock file at `path` cannot be locked because its file system has no locks.
+
+    A lock that another process holds is no error. Without this check a lock that can never be had would be waited for.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, whose file systems have locks
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            words = "its file system has no locks (flock); put the file on a local disk, or on one with locks"
+            raise OSError(error.errno, words) from None
+    finally:
+        os.close(descriptor)
 
 
 def one_path(path: str | os.PathLike[str]) -> Path:

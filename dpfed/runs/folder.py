@@ -37,7 +37,7 @@ from safetensors.torch import load, save
 
 from accounting.cohorts import NamedClients
 from accounting.ledger import population_key
-from accounting.ledger.regular_file import LARGEST_ARRAYS, NO_LOCKS, one_path, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, one_path, require_input, require_locks
 from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
@@ -223,14 +223,13 @@ class RunFolder:
 
     def _lock_folder(self) -> None:
         try:
+            require_locks(self.path / _LOCK)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise RunError(
                 f"{self.path}: another process is running in this folder. Wait for its end, end it, or use another "
                 "--out."
             ) from None
-        except NotImplementedError:
-            raise RunError(f"{self.path / _LOCK}: cannot be locked: {NO_LOCKS}, or use another --out.") from None
         except OSError as error:
             raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from accounting.cohorts import NamedClients
 from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
 from accounting.ledger.hash_chain import chained_line
-from accounting.ledger.regular_file import LARGEST_LINES, NO_LOCKS, one_path, read_text
+from accounting.ledger.regular_file import LARGEST_LINES, one_path, read_text, require_locks
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
@@ -209,14 +209,13 @@ class _locked_ledger:
 
     def __enter__(self) -> None:
         try:
+            require_locks(Path(self._lock.lock_file))
             self._lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise RunError(
                 f"{self._path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end "
                 "that process or try again."
             ) from None
-        except NotImplementedError:
-            raise RunError(f"{self._path}.lock: cannot be locked: {NO_LOCKS}. Nothing was charged.") from None
         except OSError as error:
             raise RunError(f"{self._path}.lock: cannot be locked ({error.strerror}). Nothing was charged.") from None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from accounting import Gaussian, PoissonSampling, Release, subsample
 from accounting.errors import LedgerError
+from accounting.ledger.backups import backup
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import replace_content
 from dpfed.cli.output import write_file
@@ -65,13 +68,18 @@ def test_a_ledger_with_two_hard_links_is_not_charged(project: Path) -> None:
     assert len(ProjectLedger.open(project).ledger.entries) == 2
 
 
-def test_a_file_system_without_locks_is_named_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*arguments: object, **options: object) -> None:
-        raise NotImplementedError("flock")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named_at_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    began = time.monotonic()
     with pytest.raises(LedgerError, match="no locks"):
         charge(project, "b")
+    assert time.monotonic() - began < 10  # it is not waited for
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
@@ -91,6 +99,12 @@ def test_an_output_replaces_nothing_but_a_regular_file(kind: str, tmp_path: Path
         write_file(path, "text")
     assert os.stat(path, follow_symlinks=False) == before
     assert not path.with_name("out.part").exists()
+
+
+def test_a_backup_into_something_else_than_a_folder_is_one_error(project: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "copies")
+    with pytest.raises(LedgerError, match="Name a folder"):
+        backup(project, tmp_path / "copies")
 
 
 def test_what_appears_while_the_content_is_written_is_not_replaced(
