@@ -5,7 +5,8 @@
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
 # make test-adapters  the tests of examples/adapters and of others' data sets and networks, in .venv-adapters (transformers, peft, datasets)
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
-# make golden       store anew what the golden net's settings give, and print what differs (tests/golden)
+# make golden       store anew what the golden net's settings give, and print what differs (tests/golden); with
+#                   BESIDE=COMMIT compare them with that commit's, bit by bit, and store nothing
 # make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
@@ -28,7 +29,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"
 
 golden: $(READY)
-	$(BIN)/python tests/golden/record.py
+	$(BIN)/python tests/golden/$(if $(BESIDE),beside.py $(BESIDE),record.py)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -2,201 +2,129 @@
 
     python tests/golden/record.py [WORD ...]     say what differs, and store it (only settings whose name has a WORD)
 
-An answer holds the chain of stages, the first and the last ledger line, epsilon, uplink, keys of the summary, the
-verdict of `dpfed audit run` with the checks that failed, and fingerprints of the model and of diagnostics.jsonl. A
-refused setting's answer is its error. Fingerprints are compared only with the torch and processor that recorded them.
+The net has three layers (docs of `given`, `trained`, `answers`). The first two are equal on every processor; the
+tolerance of the third is ten times the largest distance over the sets of instructions below, stored with each number.
+A setting is recorded anew by naming it: `python tests/golden/record.py "gauss dropouts"`. The commit that stores it
+names the setting and says why its answer changed; an answer that nobody meant to change is an error to be found.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file
 
-import dpfed
+sys.path[:0] = [] if __package__ else [str(Path(__file__).parent.parent)]
+
+from golden.answers import ANSWERS, DEPENDS, MOST, differences, merged, store, stored
+from golden.given import loop_with_given_updates, run_with_given_updates
+from golden.settings import LOOPS, NOT_ON_THE_GRID, SETTINGS, TRAINED, UPLOAD_AUDITS
+from golden.trained import run_with_training, upload_audit
+from golden.wide import Wide
+
 from accounting.errors import AccountingError
-from dpfed.audit.round.method_setting import audit_upload
-from dpfed.audit.run import audit_run
-from dpfed.config.tables import parse, set_key
-from dpfed.errors import DpfedError, RunInterrupted
-from dpfed.methods.presets import preset_tables
-from dpfed.runs.experiment import build
-from dpfed.runs.loop import run
+from dpfed.errors import DpfedError
 
-try:
-    from golden.settings import LOOPS, SETTINGS, SMALL, UPLOAD_AUDITS
-except ModuleNotFoundError:  # run as a script
-    from settings import LOOPS, SETTINGS, SMALL, UPLOAD_AUDITS  # type: ignore[no-redef]
-
-ANSWERS = Path(__file__).parent / "answers.jsonl"
-NAMES = [*SETTINGS, *LOOPS, *UPLOAD_AUDITS]
-DELTA, DELTA_OF_RECORDS = 60**-1.1, 480**-1.1
-FINGERPRINTS = ("state", "diagnostics", "norm", "pairs", "score_gap", "lower_bound")
-"""Keys of an answer that depend on the last bits of floating-point sums."""
+NAMES = [*SETTINGS, *LOOPS, *TRAINED, *UPLOAD_AUDITS]
+OTHER_PROCESSORS: dict[str, tuple[dict[str, str], int]] = {
+    "this": ({}, 1),
+    "two threads": ({}, 2),
+    "avx2": ({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, 1),
+    "default": ({"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}, 1),
+    "numpy without AVX512": ({"NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3"}, 1),
+    "wide": ({}, 1),
+}
+"""Variables of the environment, and threads, under which answers are compared; "wide": `golden.wide`."""
 
 
-def machine() -> str:
-    """Return the name of what fingerprints depend on: torch's version and the processor's instructions."""
-    return f"torch {torch.__version__.partition('+')[0]}, {torch.backends.cpu.get_cpu_capability()}"
+def chosen_names(words: list[str]) -> list[str]:
+    """Return the names of settings that have one of the words; without words, all names."""
+    return [name for name in NAMES if not words or any(word in name for word in words)]
 
 
-def answer_of(name: str, folder: Path) -> dict[str, Any]:
-    """Return the answer of the setting `name`, as JSON has it; a refusal's answer is its error's class and text."""
+def answer_of(name: str, folder: Path, *, audited: bool = True) -> dict[str, Any]:
+    """Return the answer of the setting `name`, as JSON has it; a refusal's answer is its error's class and text.
+
+    audited: False without the verdict of `dpfed audit run`, which takes half of the time
+    """
     try:
         if name in SETTINGS:
-            found = _run(name, folder)
+            found = run_with_given_updates(name, folder, audited=audited)
         elif name in LOOPS:
-            found = _loop(LOOPS[name], folder)
+            found = loop_with_given_updates(name, folder, audited=audited)
+        elif name in TRAINED:
+            found = run_with_training(name, folder)
         else:
-            found = _upload_audit(*UPLOAD_AUDITS[name])
+            found = upload_audit(name)
     except (DpfedError, AccountingError) as error:
         found = {"error": type(error).__name__, "text": str(error).replace(str(folder), "FOLDER")}
-    return json.loads(json.dumps(_rounded(found)))
+    return json.loads(json.dumps(found))
 
 
-def _run(name: str, folder: Path) -> dict[str, Any]:
-    preset, settings = SETTINGS[name]
-    plain = preset_tables(preset)
-    for key, value in (SMALL | settings).items():
-        set_key(plain, key, value, given=key, form="table.key=value")
-    if "privacy" in plain:
-        plain["privacy"].setdefault("delta", DELTA)
-    if "record" in plain["local"]:
-        plain["local"]["record"].setdefault("delta", DELTA_OF_RECORDS)
-    config = parse(plain, source=name)
-    experiment = build(config)
-    if "resumed" in name:
-        done: list[int] = []
-        with suppress(RunInterrupted):
-            run(experiment, folder, on_round=lambda record: done.append(1), stop=lambda: len(done) == 1)
-        experiment = build(config)
-    summary = run(experiment, folder, resume="resumed" in name).summary
-    ledger = _lines(folder / "ledger.jsonl")
-    answer = {
-        "chain": repr(experiment.method.stages),
-        "epsilon": summary["epsilon"],
-        "rounds": summary["rounds"],
-        "stopped_by": summary["stopped_by"],
-        "uplink": summary["uplink_megabytes_total"],
-        "summary": sorted(summary),
-        **_of_ledger(ledger),
-    }
-    if config.run.randomness != "secure":
-        answer |= _of_weights(load_file(folder / "model.safetensors"))
-        answer["diagnostics"] = _of_diagnostics(folder / "diagnostics.jsonl")
-    return answer | (_of_audit(folder) if ledger else {})
+def answers_of(names: list[str], file: Path, threads: int, wide: bool, audited: bool) -> None:
+    """Write the answers of these settings, one line each."""
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as home, file.open("w") as out:
+        for number, name in enumerate(names):
+            with Wide() if wide else nullcontext():
+                answer = answer_of(name, Path(home) / str(number), audited=audited)
+            out.write(json.dumps([name, answer]) + "\n")
 
 
-def _loop(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
-    folder.mkdir()
-    path = folder / "ledger.jsonl"
-    private = dpfed.ClientLevel(
-        clients=60, cohort=12, clip_norm=1.0, rounds=3, ledger=path, **({"delta": DELTA} | plan)
-    )
-    released = {}
-    for step in private.rounds():
-        rows = torch.from_numpy(np.random.default_rng(step.round).normal(size=(60, 20)).astype(np.float32))
-        released[str(step.round)] = step.release(rows[step.cohort]).numpy()
-    repeatable = plan.get("randomness") == "simulated"
-    return {
-        "epsilon": private.guarantee().epsilon,
-        **_of_ledger(_lines(path)),
-        **(_of_weights(released) if repeatable else {}),
-        **_of_audit(path),
-    }
+def record(names: list[str]) -> None:
+    """Compare and store the answers of these settings, under all sets of instructions."""
+    with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(len(OTHER_PROCESSORS)) as at_once:
+
+        def answers_under(processor: str) -> dict[str, dict[str, Any]]:
+            out, (variables, threads) = Path(home) / processor, OTHER_PROCESSORS[processor]
+            environment = os.environ | {"DPFED_CACHE_DIR": "", "OMP_NUM_THREADS": "1"} | variables
+            command = [sys.executable, __file__, "--to", str(out), str(threads), processor, *names]
+            subprocess.run(command, env=environment, check=True)
+            return dict(json.loads(line) for line in out.read_text().splitlines())
+
+        found = dict(zip(OTHER_PROCESSORS, at_once.map(answers_under, OTHER_PROCESSORS), strict=True))
+    answers = stored()
+    for name in names:
+        new = merged([each[name] for each in found.values()])
+        said = list(differences(answers[name], found["this"][name])) if name in answers else ["new"]
+        said += [f"unequal among processors: {line}" for line in unequal(name, new, found)]
+        print(*(f"{name}: {line}\n" for line in said), sep="", end="", flush=True)
+        answers[name] = new
+    store(answers, NAMES)
+    print(f"{ANSWERS}: {len(names)} of {len(NAMES)} settings")
 
 
-def _upload_audit(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    found = audit_upload(method, settings=words, draws=20_000, seed=3).to_dict()
-    keys = ("claimed_epsilon", "delta", "score_gap", "verdict", "adjacency", "mechanism", "pairs")
-    return {key: found[key] for key in keys} | {
-        "checks": {check["name"]: check["passed"] for check in found["checks"]},
-    }
-
-
-def _of_ledger(ledger: list[dict[str, Any]]) -> dict[str, Any]:
-    bare = [{key: value for key, value in line.items() if key not in ("chain", "nonce")} for line in ledger[1:]]
-    return {"lines": len(ledger), "first": bare[0] if bare else None, "last": bare[-1] if bare else None}
-
-
-def _of_audit(path: Path) -> dict[str, Any]:
-    audit = audit_run(path)
-    failed = [check.name for check in audit.checks if check.passed is False]
-    return {"audit": str(audit.verdict), "checks": len(audit.checks), "failed": failed}
-
-
-def _of_weights(weights: dict[str, Any]) -> dict[str, Any]:
-    whole = np.concatenate([np.asarray(weights[name], dtype=np.float64).ravel() for name in sorted(weights)])
-    return {"state": _digest((np.round(whole, 6) + 0.0).tobytes()), "norm": float(f"{np.linalg.norm(whole):.7g}")}
-
-
-def _of_diagnostics(path: Path) -> str:
-    """Return a fingerprint of what the operator keeps, without times, floats to five digits."""
-    kept = [{key: value for key, value in line.items() if key != "seconds"} for line in _lines(path)]
-    short = json.loads(json.dumps(kept), parse_float=lambda text: float(f"{float(text):.5g}"))
-    return _digest(json.dumps(short, sort_keys=True).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _rounded(value: Any) -> Any:
-    match value:
-        case float():
-            return float(f"{value:.9g}")
-        case dict():
-            return {key: _rounded(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_rounded(one) for one in value]
-    return value
-
-
-def stored() -> dict[str, dict[str, Any]]:
-    """Return the stored answers by name, and under "" the machine that recorded them."""
-    return {line.pop("name"): line for line in _lines(ANSWERS)}
-
-
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield one line for each value that differs; numbers differ beyond 1e-8 relative."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}):
-            yield from differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
-    elif isinstance(before, float) and isinstance(now, float):
-        if abs(before - now) > 1e-8 * max(abs(before), abs(now)):
-            yield f"{path}: {before} -> {now}"
-    elif before != now:
-        yield f"{path}: {str(before)[:300]} -> {str(now)[:300]}"
-
-
-def main(words: list[str]) -> None:
-    torch.set_num_threads(1)
-    answers, before = stored(), stored()
-    answers[""] = {"machine": machine()}
-    with tempfile.TemporaryDirectory() as home:
-        for number, name in enumerate(NAMES):
-            if not words or any(word in name for word in words):
-                answers[name] = answer_of(name, Path(home) / str(number))
-                found = list(differences(before[name], answers[name])) if name in before else ["new"]
-                print(*(f"{name}: {line}\n" for line in found), sep="", end="", flush=True)
-    lines = [json.dumps({"name": name} | answers[name], sort_keys=True) for name in ["", *NAMES] if name in answers]
-    ANSWERS.write_text("\n".join(lines) + "\n")
-    print(f"{ANSWERS}: {len(NAMES)} settings")
+def unequal(name: str, new: dict[str, Any], found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what is wrong with an answer: parts that ought to be exact and are not, and too large tolerances."""
+    wrong = [
+        f"{processor}: {line}"
+        for processor, answers in found.items()
+        for line in differences({key: new[key] for key in new if key in answers[name]}, answers[name])
+    ]
+    for part in ("rounds of given updates", "training"):
+        for key, one in new.get(part, {}).items():
+            within = 0.0 if one == DEPENDS else one.get("within", 0.0)
+            if within > MOST:
+                wrong.append(f"{part}.{key}: a tolerance of {within:.2g}; make the setting smaller")
+            if part != "training" and within and name not in NOT_ON_THE_GRID:
+                wrong.append(f"{part}.{key}: not exact, within {within:.2g}")
+    return wrong
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    words = sys.argv[1:]
+    if words[:1] == ["--to"]:
+        _, to, count, this, *chosen = words
+        answers_of(chosen, Path(to), int(count), wide=this == "wide", audited=this == "this")
+    elif words[:1] == ["--answers"]:  # for `beside`, which calls this option of other commits' nets
+        answers_of(chosen_names(words[2:]), Path(words[1]), 1, wide=False, audited=True)
+    else:
+        record(chosen_names(words))

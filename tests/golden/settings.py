@@ -25,23 +25,36 @@ COIN_CLIP = {"privacy.clip_norm": 0.5}
 PRIVATE = {"privacy.clip_norm": 1.0, "privacy.noise_multiplier": 1.0}
 SIGNS = {"privacy.noise": "coins", "privacy.clip_norm": 0.5, "method.options.bound": 0.05}
 
+ONE_BUCKET = {"model.hidden": [6]}
+"""A network of d = 460, so that QSGD has one norm, which is a power of two for given updates."""
+
+ONE_BLOCK = {"model.hidden": [3]}
+"""A network of d = 235, one block of 256 rotated coordinates, so that the rotation's factor is 1/16."""
+DIRECTIONS = {"method.options.projections": 64}
+FIVES = {"model.hidden": [2]}
+"""A network of d = 5 x 32, so that a mean over given updates is a multiple of a power of two."""
+STEP = {"server.learning_rate": 0.25}
+"""A step whose product with the mean is exact, with or without one rounding for product and sum together."""
+MASKS = {"model.hidden": [4], "mask.scale": 2**0.5}
+"""Frozen weights of 1/4 and 1, so that products with pixels, which may cancel, are exact in any order."""
+
 # name: (preset, settings). A name's first word may be used with --only.
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     # every preset as it is
     "plain fedavg": ("fedavg-digits", {}),
     "plain fedavg-randk": ("fedavg-randk-digits", {}),
     "plain fedavg-topk": ("fedavg-topk-digits", {}),
-    "plain drive": ("drive-digits", {}),
-    "plain eden": ("eden-digits", {}),
-    "plain qsgd": ("qsgd-digits", {}),
-    "plain signsgd": ("signsgd-digits", {}),
-    "plain stochastic-sign": ("stochastic-sign-digits", {}),
-    "plain terngrad": ("terngrad-digits", {}),
+    "plain drive": ("drive-digits", ONE_BLOCK),
+    "plain eden": ("eden-digits", ONE_BLOCK),
+    "plain qsgd": ("qsgd-digits", ONE_BUCKET),
+    "plain signsgd": ("signsgd-digits", FIVES),
+    "plain stochastic-sign": ("stochastic-sign-digits", STEP),
+    "plain terngrad": ("terngrad-digits", {"method.options.clip": 16.0}),
     "plain fedmask": ("fedmask-digits", {}),
     "plain fedpm": ("fedpm-digits", {}),
     "plain fedmrn": ("fedmrn-digits", {}),
     "plain fedmrns": ("fedmrns-digits", {}),
-    "plain fedscalar": ("fedscalar-digits", {}),
+    "plain fedscalar": ("fedscalar-digits", DIRECTIONS),
     "plain fedsparsify": ("fedsparsify-digits", {}),
     "plain fedavg feedback": ("fedavg-topk-digits", {"method.error_feedback": True}),
     # Gaussian noise on a sum
@@ -56,9 +69,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gauss fed-smp-randk momentum": ("fed-smp-randk-digits", {"server.momentum": 0.9, "privacy.adjacency": "zero-out"}),
     "gauss fed-smp-topk": ("fed-smp-topk-digits", {}),
     "gauss fed-smp-topk client-steps": ("fed-smp-topk-digits", {"method.public_epochs": "client-steps"}),
-    "gauss fedscalar shared": ("fedscalar-digits", PRIVATE | {"method.shared": True}),
-    "gauss qsgd decoded": ("qsgd-digits", PRIVATE),
-    "gauss drive decoded": ("drive-digits", PRIVATE),
+    "gauss fedscalar shared": ("fedscalar-digits", DIRECTIONS | PRIVATE | {"method.shared": True}),
+    "gauss qsgd decoded": ("qsgd-digits", PRIVATE | ONE_BUCKET),
+    "gauss drive decoded": ("drive-digits", PRIVATE | ONE_BLOCK),
     "gauss fedmrns decoded": ("fedmrns-digits", PRIVATE),
     "gauss budget stops": ("dp-fedavg-digits", {"privacy.noise_multiplier": 0.8, "privacy.epsilon": 3.0}),
     "gauss dropouts": ("dp-fedavg-digits", Z | {"aggregation.dropout": 0.2}),
@@ -148,13 +161,14 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
         SHARES | {"privacy.noise": "skellam", "aggregation.dropout": 0.1, "privacy.missing_shares": "charged"},
     ),
     "uploads dp-fedavg": ("dp-fedavg-digits", Z | UPLOADS),
-    "uploads qsgd": ("qsgd-digits", PRIVATE | UPLOADS),
+    "uploads qsgd": ("qsgd-digits", PRIVATE | UPLOADS | ONE_BUCKET),
     "uploads fed-smp cyclic": ("fed-smp-randk-digits", Z | UPLOADS | {"federation.sampling": "cyclic"}),
     # integers and secure sums
     "masked fedavg": ("fedavg-digits", MASKED | {"aggregation.clip_norm": 5.0}),
     "masked dp-fedavg": ("dp-fedavg-digits", MASKED),
+    "masked dp-fedavg unrotated": ("dp-fedavg-digits", MASKED | Z | {"aggregation.rotation": False}),
     "masked fed-smp": ("fed-smp-randk-digits", MASKED | Z | FIXED | {"aggregation.rotation": False}),
-    "masked fedscalar shared": ("fedscalar-digits", MASKED | PRIVATE | {"method.shared": True}),
+    "masked fedscalar shared": ("fedscalar-digits", DIRECTIONS | MASKED | PRIVATE | {"method.shared": True}),
     "masked fedmrn shared": ("fedmrn-digits", MASKED | {"method.shared": True}),
     "masked fedpm": ("fedpm-digits", MASKED),
     "masked skellam shares": (
@@ -178,9 +192,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"privacy.noise": "discrete-gaussian", "run.randomness": "secure", "privacy.noise_multiplier": 1.0},
     ),
     # coins
-    "coins fedpm-private": ("fedpm-private-digits", {"privacy.epsilon": 0.5}),
-    "coins fedpm-private masked": ("fedpm-private-digits", MASKED | {"privacy.epsilon": 0.5}),
-    "coins fedpm-private uploads": ("fedpm-private-digits", UPLOADS),
+    "coins fedpm-private": ("fedpm-private-digits", STEP | {"privacy.epsilon": 0.5}),
+    "coins fedpm-private masked": ("fedpm-private-digits", STEP | MASKED | {"privacy.epsilon": 0.5}),
+    "coins fedpm-private uploads": ("fedpm-private-digits", STEP | UPLOADS),
     "coins of masks": ("fedpm-digits", COIN_CLIP | {"mask.edge": 0.1}),
     "coins of masks noise": (
         "fedpm-digits",
@@ -190,13 +204,13 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "fedpm-digits",
         COIN_CLIP | FIXED | {"mask.edge": 0.1, "privacy.clip_metric": "fisher", "privacy.linf_clip": 0.2},
     ),
-    "coins signs": ("stochastic-sign-digits", SIGNS),
-    "coins signs keep uploads": ("stochastic-sign-digits", SIGNS | UPLOADS | {"method.keep": 0.5}),
-    "coins signs masked": ("stochastic-sign-digits", SIGNS | MASKED | {"privacy.linf_clip": 0.2}),
-    "coins trials": ("stochastic-sign-digits", SIGNS | {"privacy.trials": 4}),
+    "coins signs": ("stochastic-sign-digits", STEP | SIGNS),
+    "coins signs keep uploads": ("stochastic-sign-digits", STEP | SIGNS | UPLOADS | {"method.keep": 0.5}),
+    "coins signs masked": ("stochastic-sign-digits", STEP | SIGNS | MASKED | {"privacy.linf_clip": 0.2}),
+    "coins trials": ("stochastic-sign-digits", STEP | SIGNS | {"privacy.trials": 4}),
     "coins trials masked bits": (
         "stochastic-sign-digits",
-        SIGNS | MASKED | {"privacy.trials": 3, "privacy.count_bits": 5, "privacy.slots": 40},
+        STEP | SIGNS | MASKED | {"privacy.trials": 3, "privacy.count_bits": 5, "privacy.slots": 40},
     ),
     "coins fedmrns": (
         "fedmrns-digits",
@@ -207,10 +221,10 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
             "method.options.noise": "bernoulli",
         },
     ),
-    "coins canaries": ("fedpm-private-digits", {"audit.canaries": 4, "privacy.epsilon": 0.5}),
+    "coins canaries": ("fedpm-private-digits", STEP | {"audit.canaries": 4, "privacy.epsilon": 0.5}),
     "coins calibrated stops": (
         "stochastic-sign-digits",
-        SIGNS | {"privacy.clip_norm": None, "privacy.epsilon": 1.0, "server.average": 0.9},
+        STEP | SIGNS | {"privacy.clip_norm": None, "privacy.epsilon": 1.0, "server.average": 0.875},
     ),
     "dithered": ("dp-dithered-digits", {}),
     "dithered fixed z": ("dp-dithered-digits", Z | FIXED),
@@ -245,3 +259,137 @@ LOOPS: dict[str, dict[str, Any]] = {
     "loop skellam fixed": {"epsilon": 4.0, "noise": "skellam", "sampling": "fixed", "randomness": "simulated"},
     "loop secure": {"noise_multiplier": 1.0, "dimension": 20},
 }
+
+TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"trained {name.removeprefix('plain ')}": (name, {}) for name in SETTINGS if name.startswith("plain ")},
+    "trained fedmask": ("plain fedmask", MASKS),
+    "trained fedpm": ("plain fedpm", MASKS),
+    "trained momentum decay": ("plain fedavg", {"local.momentum": 0.5, "local.learning_rate_decay": 0.5}),
+    "trained epochs with a last batch": (
+        "plain fedavg",
+        {"local.steps": None, "local.epochs": 2, "local.batch_size": 5},
+    ),
+    "trained adam": ("plain fedavg", {"local.optimizer": "adam", "local.learning_rate": 0.01}),
+    "trained one after another": ("plain fedavg", {"local.strategy": "loop"}),
+    "trained side by side": ("plain fedavg", {"local.strategy": "vmap", "local.momentum": 0.5}),
+    "trained weight decay": ("plain fedavg", {"local.weight_decay": 0.01, "server.rule": "adam"}),
+    "trained server momentum resumed": ("plain fedavg", {"server.momentum": 0.9}),
+    "trained dp-fedavg": ("gauss dp-fedavg z", {}),
+    "trained fed-smp-randk": ("gauss fed-smp-randk", Z),
+    "trained fed-smp-topk": ("gauss fed-smp-topk", Z),
+    "trained fed-smp-topk client-steps": ("gauss fed-smp-topk client-steps", Z),
+    "trained adaptive": ("adaptive dp-fedavg", {}),
+    "trained canaries": ("gauss canaries", {}),
+    "trained coins of masks": ("coins of masks", MASKS),
+    "trained coins signs": ("coins signs", {}),
+    "trained coins fedmrns": ("coins fedmrns", {}),
+    "trained dithered": ("dithered fixed z", {}),
+    "trained records": ("records", {}),
+}
+"""name: (setting, more settings), of two rounds with real training."""
+
+ALL_INSIDE = {
+    *("masked fedavg", "masked dp-fedavg", "masked skellam shares", "protocol dp-fedavg", "protocol fedavg aborts"),
+    *("integers server discrete", "integers secure randomness", "shares integers charged", "masked fedscalar shared"),
+    *("plain drive", "plain eden", "gauss drive decoded"),
+}
+"""Settings whose rows are rotated before they are rounded: a row that a clip has scaled leaves the grid there."""
+
+NOT_ON_THE_GRID = {
+    **dict.fromkeys(
+        ["plain drive", "plain eden", "gauss drive decoded"], "a row's scale is a quotient, and decoding adds multiples"
+    ),
+    **dict.fromkeys(["plain fedmrns", "gauss fedmrns decoded"], "a mask over uniform noise"),
+    **dict.fromkeys(["gauss fedscalar shared"], "a clip scales numbers to which all clients add"),
+    **dict.fromkeys(
+        ["schedule lanes", "correlated banded momentum", "correlated blt"], "coefficients of earlier noise are roots"
+    ),
+    **dict.fromkeys(
+        ["shares sized", "shares charged", "shares calibrated charged", "shares aborts"], "normals of each client"
+    ),
+    **dict.fromkeys(["uploads dp-fedavg", "uploads qsgd", "uploads fed-smp cyclic"], "normals of each client"),
+    **dict.fromkeys(["dithered", "dithered fixed z"], "uniform dither of each client"),
+}
+"""Settings of the second layer in which some items are real numbers on no grid, and the reason. Their items that are
+the same bits everywhere are stored as bits, the others as numbers."""
+
+SLOW = {
+    *(
+        "plain fedavg",
+        "gauss dp-fedavg epsilon",
+        "gauss dp-fedavg z",
+        "gauss dp-fedavg fixed rdp",
+    ),
+    *(
+        "gauss fed-smp-randk",
+        "gauss fed-smp-randk momentum",
+        "gauss fed-smp-topk",
+    ),
+    *(
+        "gauss fed-smp-topk client-steps",
+        "gauss budget stops",
+        "adaptive fed-smp fixed",
+        "schedule noise",
+    ),
+    *(
+        "schedule noise fed-smp",
+        "schedule balls-and-bins",
+        "schedule allocation",
+        "schedule lanes",
+    ),
+    *(
+        "shares sized",
+        "shares charged",
+        "shares calibrated charged",
+        "shares aborts",
+        "masked dp-fedavg",
+    ),
+    *(
+        "masked fed-smp",
+        "masked fedscalar shared",
+        "masked skellam shares",
+        "protocol dp-fedavg",
+    ),
+    *(
+        "coins fedpm-private",
+        "coins fedpm-private masked",
+        "coins fedpm-private uploads",
+        "coins of masks",
+    ),
+    *(
+        "coins of masks noise",
+        "coins of masks fisher",
+        "coins signs",
+        "coins signs keep uploads",
+    ),
+    *(
+        "coins signs masked",
+        "coins trials",
+        "coins trials masked bits",
+        "coins canaries",
+    ),
+    *(
+        "coins calibrated stops",
+        "dithered",
+        "dithered fixed z",
+        "records",
+        "loop fixed z",
+    ),
+    *(
+        "loop skellam fixed",
+        "trained dp-fedavg",
+        "trained coins of masks",
+        "trained dithered",
+    ),
+    *(
+        "audit dp-fedavg",
+        "audit dp-fedavg poisson",
+        "audit dp-fedavg adaptive",
+        "audit dp-fedavg masked",
+    ),
+    *(
+        "audit qsgd",
+        "audit fedpm",
+    ),
+}
+"""Settings that take more than half a second, most of it the account's; what they promise is in quick ones, too."""
