@@ -29,7 +29,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"
 
 golden: $(READY)
-	$(BIN)/python tests/golden/$(if $(BESIDE),beside.py $(BESIDE),record.py)
+	PYTHONPATH=tests $(BIN)/python -m golden.$(if $(BESIDE),beside $(BESIDE),record) $(WORDS)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

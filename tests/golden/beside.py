@@ -1,6 +1,6 @@
 """Old beside new: every number of the golden net of two commits, in full, on this machine.
 
-    python tests/golden/beside.py COMMIT [WORD ...]      (make golden BESIDE=COMMIT)
+    make golden BESIDE=COMMIT [WORDS="WORD ..."]
 
 Each commit is checked out in a git worktree and runs its own golden net in a process of its own, with one thread, so
 that a redesign of the code the net looks at is no difference. Answers are compared bit by bit, training included. For
@@ -10,23 +10,21 @@ redesigns that claim to change nothing: the stored tolerances would leave room f
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from golden.record import COMMAND, ROOT, environment_of
 
 
 def answers_in(tree: Path, words: list[str], out: Path) -> subprocess.Popen[bytes]:
     """Start the golden net of a tree; its answers are written to `out`."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "DPFED_CACHE_DIR": ""}
     record = tree / "tests" / "golden" / "record.py"
     if "--answers" not in record.read_text():
         sys.exit(f"{record}: has no option --answers; the golden net of this commit cannot be compared in full.")
-    return subprocess.Popen([sys.executable, str(record), "--answers", str(out), *words], env=environment, cwd=tree)
+    return subprocess.Popen([*COMMAND, "--answers", str(out), *words], env=environment_of(tree), cwd=tree)
 
 
 def bitwise_differences(before: Any, now: Any, path: str = "") -> list[str]:
@@ -46,7 +44,7 @@ def main(commit: str, words: list[str]) -> int:
         subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
         try:
             running = [answers_in(place, words, out) for place, out in zip((tree, ROOT), outs, strict=True)]
-            if any([process.wait() for process in running]):
+            if sum(process.wait() != 0 for process in running):
                 return 1
             before, now = (dict(json.loads(line) for line in out.read_text().splitlines()) for out in outs)
         finally:

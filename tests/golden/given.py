@@ -35,8 +35,10 @@ GRID = 2.0**-10
 OUTSIDE = 5
 """Every fifth client is outside of any clip norm."""
 ENTRIES = np.array(
-    [2, 4, 5, 7, 8, 9, 11, 13, 19, 20, 22, 23, 27, 29, 31, 33, 34, 35, 36, 37, 38, 39, 42, 43, 47, 48, 49, 50, 51, 52]
-    + [53, 54, 55, 56, 57, 58, 59, 60, 61, 63]
+    [
+        *(2, 4, 5, 7, 8, 9, 11, 13, 19, 20, 22, 23, 27, 29, 31, 33, 34, 35, 36, 37, 38, 39, 42, 43, 47, 48, 49, 50),
+        *(51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 63),
+    ]
 )
 """Magnitudes of a client inside, in units of the grid: distinct, with norm 2^8 and a sum that is divisible by 5."""
 LARGE_ENTRIES = np.array([4, 5, 10, 11, 22, 25, 31, 42])

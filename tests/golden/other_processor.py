@@ -1,6 +1,6 @@
 """One pass of CI on another processor, as far as one can be had on this one: the tests that compare stored numbers.
 
-    python tests/golden/other_processor.py
+    PYTHONPATH=tests python -m golden.other_processor
 
 The variables below choose other instructions in torch, oneDNN, MKL and numpy. If they move no number of a training, the
 pass would show nothing, and fails with these words. On a processor without AVX512 they still move some. Nothing else
@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from golden.record import COMMAND, ROOT, environment_of
+
 VARIABLES = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "default",
@@ -38,9 +39,8 @@ TESTS = (
 
 def answers(variables: dict[str, str], out: Path) -> list[Any]:
     """Return the answers of the settings MOVED in a process with these variables."""
-    environment = {key: value for key, value in os.environ.items() if key not in VARIABLES} | variables
-    record = ROOT / "tests" / "golden" / "record.py"
-    subprocess.run([sys.executable, str(record), "--answers", str(out), *MOVED], env=environment, check=True, cwd=ROOT)
+    environment = {key: value for key, value in environment_of(ROOT).items() if key not in VARIABLES} | variables
+    subprocess.run([*COMMAND, "--answers", str(out), *MOVED], env=environment, check=True, cwd=ROOT)
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 

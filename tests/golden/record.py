@@ -1,10 +1,10 @@
 """Record what every setting of the golden net gives, and compare it with the answers that are stored.
 
-    python tests/golden/record.py [WORD ...]     say what differs, and store it (only settings whose name has a WORD)
+    make golden [WORDS="WORD ..."]     say what differs, and store it (only settings whose name has a WORD)
 
 The net has three layers (docs of `given`, `trained`, `answers`). The first two are equal on every processor; the
 tolerance of the third is ten times the largest distance over the sets of instructions below, stored with each number.
-A setting is recorded anew by naming it: `python tests/golden/record.py "gauss dropouts"`. The commit that stores it
+A setting is recorded anew by naming it: `make golden WORDS=dropouts`. The commit that stores it
 names the setting and says why its answer changed; an answer that nobody meant to change is an error to be found.
 """
 
@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path[:0] = [] if __package__ else [str(Path(__file__).parent.parent)]
-
 from golden.answers import ANSWERS, DEPENDS, MOST, differences, merged, store, stored
 from golden.given import loop_with_given_updates, run_with_given_updates
 from golden.settings import LOOPS, NOT_ON_THE_GRID, SETTINGS, TRAINED, UPLOAD_AUDITS
@@ -33,6 +30,8 @@ from golden.wide import Wide
 from accounting.errors import AccountingError
 from dpfed.errors import DpfedError
 
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "golden.record"]
 NAMES = [*SETTINGS, *LOOPS, *TRAINED, *UPLOAD_AUDITS]
 OTHER_PROCESSORS: dict[str, tuple[dict[str, str], int]] = {
     "this": ({}, 1),
@@ -43,6 +42,12 @@ OTHER_PROCESSORS: dict[str, tuple[dict[str, str], int]] = {
     "wide": ({}, 1),
 }
 """Variables of the environment, and threads, under which answers are compared; "wide": `golden.wide`."""
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    """Return the environment in which COMMAND runs the golden net of a tree."""
+    path = os.pathsep.join(map(str, (tree, tree / "tests")))
+    return os.environ | {"PYTHONPATH": path, "DPFED_CACHE_DIR": "", "OMP_NUM_THREADS": "1"}
 
 
 def chosen_names(words: list[str]) -> list[str]:
@@ -85,9 +90,8 @@ def record(names: list[str]) -> None:
 
         def answers_under(processor: str) -> dict[str, dict[str, Any]]:
             out, (variables, threads) = Path(home) / processor, OTHER_PROCESSORS[processor]
-            environment = os.environ | {"DPFED_CACHE_DIR": "", "OMP_NUM_THREADS": "1"} | variables
-            command = [sys.executable, __file__, "--to", str(out), str(threads), processor, *names]
-            subprocess.run(command, env=environment, check=True)
+            command = [*COMMAND, "--to", str(out), str(threads), processor, *names]
+            subprocess.run(command, env=environment_of(ROOT) | variables, check=True)
             return dict(json.loads(line) for line in out.read_text().splitlines())
 
         found = dict(zip(OTHER_PROCESSORS, at_once.map(answers_under, OTHER_PROCESSORS), strict=True))
