@@ -90,8 +90,12 @@ class GivenUpdates:
 
 
 def with_given_updates(experiment: Experiment, outside: bool = True) -> Experiment:
-    """Return the experiment with given updates, from a start on the grid."""
-    start = (experiment.start.broadcast / GRID).round() * GRID
+    """Return the experiment with given updates, from a start on the grid.
+
+    Coordinates that are chosen by training on public samples are recomputed by audits: such runs keep their start.
+    """
+    chosen = experiment.specification.name == "fed-smp-topk"
+    start = experiment.start.broadcast if chosen else (experiment.start.broadcast / GRID).round() * GRID
     return replace(
         experiment,
         method=replace(experiment.method, clients=GivenUpdates(experiment.method.clients, outside)),

@@ -296,6 +296,7 @@ ALL_INSIDE = {
 """Settings whose rows are rotated before they are rounded: a row that a clip has scaled leaves the grid there."""
 
 NOT_ON_THE_GRID = {
+    **dict.fromkeys(["gauss fed-smp-topk", "gauss fed-smp-topk client-steps"], "the start is the network's"),
     **dict.fromkeys(
         ["plain drive", "plain eden", "gauss drive decoded"], "a row's scale is a quotient, and decoding adds multiples"
     ),
