@@ -43,8 +43,11 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
 
 def _running_epsilons(mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant) -> Iterator[float]:
     running = Running(delta=delta, typical=mechanism, rounds=rounds, accountant=accountant)
+    running.add(mechanism)
+    first = running.epsilon()  # now, so that a release without an account is refused before the first round
 
     def values() -> Iterator[float]:
+        yield first
         while True:
             running.add(mechanism)
             yield running.epsilon()

@@ -152,7 +152,7 @@ def noise_std(
     eps = require.positive(epsilon=epsilon)
     if eps < _SMALLEST_EPSILON:
         raise InvalidParameter(
-            f"epsilon={eps}: must be at least {_SMALLEST_EPSILON:g}, because below it rounding errors may exceed "
+            f"epsilon={eps}: must be at least 1e-09, because below it rounding errors may exceed "
             "the margin of the noise."
         )
     target = require.open_probability(delta=delta)

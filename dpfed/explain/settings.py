@@ -16,6 +16,7 @@ from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_input
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import upwards
 from dpfed.errors import ConfigError
 from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening, Reading, Unit, explained
 
@@ -139,7 +140,7 @@ class _Read:
         elif math.isinf(self.clip):
             self.unbounded.append("the clip norm is infinite")
         if self.delta is None:
-            self.missing.append(f"delta ({ASSUMED_DELTA:g} is used)")
+            self.missing.append(f"delta ({upwards(ASSUMED_DELTA)} is used)")
 
     def population(self, *names: str) -> int | None:
         """Return the number of units; if it is missing, the opening that all of them take part is added."""
@@ -256,7 +257,7 @@ def _flower(settings: Settings) -> Explanation:
         population=population,
         cohort=cohort,
         rounds=_count(settings, *_ROUNDS),
-        dpfed=f"{line} --set privacy.noise_multiplier={read.noise or 1:g} --set privacy.epsilon=",
+        dpfed=f"{line} --set privacy.noise_multiplier={upwards(read.noise or 1)} --set privacy.epsilon=",
     )
 
 
@@ -343,7 +344,7 @@ def _opacus(settings: Settings) -> Explanation:
         cohort=batch,
         rounds=steps,
         passes=passes,
-        dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {read.noise or 1:g}"
+        dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {upwards(read.noise or 1)}"
         + (f"; {neighbours}: {bins}" if sampling != "poisson" and bins else ""),
     )
 
@@ -406,7 +407,7 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         rounds=rounds,
         dpfed=(
             f"dpfed budget --clients {population or 'N'} --cohort {cohort or 'M'} --rounds {rounds or 'T'} "
-            f"--noise-multiplier {read.noise or 1:g}"
+            f"--noise-multiplier {upwards(read.noise or 1)}"
         ),
     )
 

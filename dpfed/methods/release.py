@@ -59,9 +59,8 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
         return
     if specification.privacy == "never":
         yield (
-            "method.name: its clients are never private. To protect records (patients of a few hospitals), add "
-            "[local.record] to fedavg; to protect whole clients, use dp-fedavg or fedpm with [privacy]. Or remove "
-            "run.release."
+            "method.name: its clients are never private. Use dp-fedavg or fedpm with [privacy] to protect clients, or "
+            "fedavg with [local.record] to protect records (patients of a few hospitals), or remove run.release."
         )
     elif table is None:
         yield "[privacy] is missing: the model would be released without any noise. Add it, or remove run.release."

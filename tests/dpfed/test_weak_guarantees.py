@@ -24,7 +24,7 @@ def weak(tiny_config, tmp_path):
 def test_a_run_whose_guarantee_says_nothing_says_so_everywhere(weak, tmp_path, capsys):
     notes = weak.summary["notes"]
     assert [any(words in note for note in notes) for words in (DELTA_NOTE, EPSILON_NOTE)] == [True, True]
-    show_outcome(weak)
+    show_outcome(weak, verbose=True)
     shown = " ".join(capsys.readouterr().out.split())
     write_report(weak)
     page = (weak.folder / "report.html").read_text()

@@ -238,18 +238,39 @@ def trace_of(error):
     return str(error.__cause__)
 
 
+_BEFORE = set()
+"""Children that other tests of this worker have left, such as the resource trackers of joblib."""
+
+
+@pytest.fixture(autouse=True)
+def children_of_other_tests():
+    _BEFORE.clear()
+    _BEFORE.update(_children())
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """SIGINT interrupts Python, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def processes():
-    """Living children of this process."""
-    found = [stat.read_text().rpartition(")")[2].split() for stat in Path("/proc").glob("[0-9]*/stat") if _here(stat)]
-    return [one for one in found if int(one[1]) == os.getpid() and one[0] != "Z"]
+    """Living children of this process that its test has started."""
+    return sorted(_children() - _BEFORE)
 
 
-def _here(path):
-    try:
-        path.read_text()
-    except OSError:
-        return False
-    return True
+def _children():
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
 
 
 def test_an_error_of_a_metric_has_the_users_traceback(run):

@@ -380,11 +380,6 @@ class MinusBatchMean(nn.Module):
         return self.o(x - x.mean(0))
 
 
-class SumOverBatch(MinusBatchMean):
-    def forward(self, x):
-        return self.o(x + x.sum(0) / 10)
-
-
 class OneRecord(MinusBatchMean):
     def forward(self, x):
         return self.o(x)
@@ -443,8 +438,6 @@ NETWORKS = (
     ),
 )
 RECORDS = (
-    _network("records: the batch's mean taken away", MinusBatchMean, _RECORDS, base="fedavg-digits"),
-    _network("records: the batch's sum added", SumOverBatch, _RECORDS, base="fedavg-digits"),
     _network(
         "records: a step divided by the real batch",
         OneRecord,

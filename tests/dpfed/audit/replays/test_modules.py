@@ -5,7 +5,7 @@ import pytest
 import dpfed
 from dpfed.audit.replays.pairs import Pair
 
-from .plants import NETWORKS, RECORDS
+from .plants import NETWORKS
 
 HALF = tuple(range(0, 20, 2))
 NAMED = {
@@ -26,8 +26,3 @@ def test_the_module_is_named(name):
     assert words in found.failed.first_difference.made_by, found.as_text()
     assert words in found.as_text()
     assert found.to_dict()["pairs"][0]["made_by"] == found.failed.first_difference.made_by
-
-
-def test_of_mixed_records_the_module_is_named():
-    found = dpfed.audit.replay(RECORDS[0], [Pair((0,), "far", record=0)])
-    assert "the input of _module.o (Linear)" in found.failed.first_difference.made_by, found.as_text()
