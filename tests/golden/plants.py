@@ -174,16 +174,23 @@ def momentum_is_lost_on_resume(reached: Reached) -> Replaced:
 
 
 def mask_has_another_seed(reached: Reached) -> Replaced:
-    before = Seeds._key_bits
+    before, payloads = Seeds._key_bits, encode.Encode._payloads
     masks = ("mask.shared", "code", "fedmrn.noise", "fixed_point.rotation", "frozen.", "local.coins")
+    without_seed = ("dense", "topk", "signsgd", "fedsparsify")
 
     def key_bits(self: Any, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
         if not purpose.startswith(masks):
             return before(self, count, kind, purpose, path)
-        reached.append(purpose)
+        if purpose != "code":
+            reached.append(purpose)
         return before(replace(self, root=self.root + 1), count, kind, purpose, path)
 
-    return [(Seeds, "_key_bits", key_bits)]
+    def encoded(self: Any, scheme: Any, *given: Any) -> Any:
+        if scheme.name not in without_seed:
+            reached.append(scheme.name)
+        return payloads(self, scheme, *given)
+
+    return [(Seeds, "_key_bits", key_bits), (encode.Encode, "_payloads", encoded)]
 
 
 def correction_is_left_out(reached: Reached) -> Replaced:

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from golden.answers import item
@@ -14,6 +15,7 @@ from golden.settings import TRAINED, UPLOAD_AUDITS
 from golden.streams import recorded_streams
 
 from dpfed.audit.round.method_setting import audit_upload
+from dpfed.clients.training import LocalTraining
 from dpfed.errors import RunInterrupted
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
@@ -32,7 +34,14 @@ def run_with_training(name: str, folder: Path) -> dict[str, Any]:
             with suppress(RunInterrupted):
                 loop.run(experiment, folder, on_round=lambda _: done.append(1), stop=lambda: len(done) == 1)
             experiment = build(config)
-        states = []
+        states, updates = [], {}
+        train = LocalTraining.train
+
+        def trained(self: Any, broadcast: Any, clients: Any, *, number: int, **more: Any) -> Any:
+            rows = train(self, broadcast, clients, number=number, **more)
+            updates.update({(number, int(one)): row.clone() for one, row in zip(clients, rows, strict=True)})
+            return rows
+
         before = loop.run_round
 
         def run_round(*given: Any, **more: Any) -> Any:
@@ -40,14 +49,12 @@ def run_with_training(name: str, folder: Path) -> dict[str, Any]:
             states.append(result.state.broadcast.clone())
             return result
 
-        loop.run_round = run_round
-        try:
+        with patch.object(loop, "run_round", run_round), patch.object(LocalTraining, "train", trained):
             loop.run(experiment, folder, resume="resumed" in name)
-        finally:
-            loop.run_round = before
     start = experiment.start.broadcast
     drawn = {key: value for key, value in streams.summary().items() if " local." in key or " public." in key}
     training = {"moves": item(one - start for one in states)}
+    training["updates"] = item(updates[place] for place in sorted(updates))
     for file in ("diagnostics", "metrics"):
         for key, numbers in _numbers(lines(folder / f"{file}.jsonl")).items():
             training[f"{file} {key}"] = item([np.array(numbers)])
