@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from accounting.ledger.regular_file import LARGEST_ARRAYS, read_input, require_input
 from dpfed.data.arrays import array_of
 from dpfed.data.client_data import from_clients
 from dpfed.data.dataset import Classes, Dataset, Numbers
+from dpfed.data.files import reading
 from dpfed.errors import DataError
+
+_User = TypeVar("_User")
+_LEAF = 'a file of LEAF: "users", and "user_data" of each with lists "x" and "y"'
 
 
 def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: str = "leaf") -> Dataset:
@@ -22,8 +26,7 @@ def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: st
     Each file has "users", and for each user "user_data" with lists "x" and "y". Clients are the users of the training
     half, in the order of the files. classes: as in `from_clients`. Raises DataError.
     """
-    held = [_user_arrays(one, f"{train}, user {place}") for place, one in enumerate(_leaf_users(Path(train)))]
-    tested = [_user_arrays(one, f"{test}, user {place}") for place, one in enumerate(_leaf_users(Path(test)))]
+    held, tested = leaf_users(Path(train), _user_arrays), leaf_users(Path(test), _user_arrays)
     return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
@@ -35,67 +38,49 @@ def from_hdf5(
     inputs, label: features, such as "pixels" and "label" of federated EMNIST. Clients are those of the training file,
     sorted by name. classes: as in `from_clients`. Needs h5py (`pip install 'dpfed[hdf5]'`). Raises DataError.
     """
-    held = list(_hdf5_clients(Path(train), inputs, label))
-    tested = list(_hdf5_clients(Path(test), inputs, label))
+    held, tested = _hdf5_clients(Path(train), inputs, label), _hdf5_clients(Path(test), inputs, label)
     return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
-def _leaf_users(path: Path) -> Iterator[Any]:
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if not files:
-        raise DataError(f"{path}: has no .json files. Give the folder or the file that LEAF's preprocess.sh wrote.")
-    seen: set[str] = set()
+def leaf_users(path: Path, read: Callable[[Any, str], _User], *, expected: str = _LEAF) -> list[_User]:
+    """Return read(user, place) for each user in a file or a folder of LEAF, in order. Raise DataError."""
+    files = [path] if path.is_file() else sorted(path.glob("*.json"))
+    users: dict[str, _User] = {}
     for file in files:
-        try:
-            require_input(file, at_most=LARGEST_ARRAYS)
-            content = json.loads(file.read_bytes())
-            held = {str(user): content["user_data"][user] for user in content["users"]}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
-            raise DataError(
-                f'{file}: is not a file of LEAF ({type(error).__name__}). It needs "users", and "user_data" of each.'
-            ) from None
-        if twice := seen & held.keys():
-            raise DataError(
-                f"{file}: {len(twice)} users are in an earlier file of {path}, too. Remove one of the files."
-            )
-        seen |= held.keys()
-        yield from held.values()
+        with reading(file, expected):
+            content = json.loads(read_input(file, at_most=LARGEST_ARRAYS))
+            for user in content["users"]:
+                if str(user) in users:
+                    raise ValueError(f"one of its users is in it twice, or in an earlier file of {path}, too")
+                users[str(user)] = read(content["user_data"][user], f"{file}, user {len(users)}")
+    if not users:
+        raise DataError(f"{path}: {len(files)} .json files hold no user. Let LEAF's preprocess.sh write them.")
+    return list(users.values())
 
 
 def _user_arrays(user: Any, where: str) -> tuple[Numbers, Numbers]:
-    if not isinstance(user, dict) or not {"x", "y"} <= user.keys():
-        raise DataError(f'{where}: has no lists "x" and "y".')
     inputs, labels = array_of(user["x"], where), array_of(user["y"], where)
     if inputs.dtype.kind not in "biuf":
-        raise DataError(
-            f"{where}: its samples are not numbers. Declare a vocabulary in advance and write numbers by it; one that "
-            "is collected from all clients' samples would be a release."
+        raise ValueError(
+            "its samples are not numbers. Declare a vocabulary in advance and write numbers by it; one that is "
+            "collected from all clients' samples would be a release"
         )
     return (inputs[:, None] if inputs.ndim == 1 else inputs), labels
 
 
-def _hdf5_clients(path: Path, inputs: str, label: str) -> Iterator[tuple[Numbers, Numbers]]:
+def _hdf5_clients(path: Path, inputs: str, label: str) -> list[tuple[Numbers, Numbers]]:
     try:
         import h5py
     except ImportError as error:
         raise DataError(f"{path}: needs h5py ({error}): pip install 'dpfed[hdf5]'.") from None
-    try:
+    with reading(path, f"examples/CLIENT/{inputs} and {label} in it. Name its features"):
         require_input(path, at_most=LARGEST_ARRAYS)
         with h5py.File(path, "r") as file:
             examples = file["examples"]
-            for client in sorted(examples):
-                yield examples[client][inputs][()], examples[client][label][()]
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
-        raise DataError(
-            f"{path}: has no examples/CLIENT/{inputs} and {label} ({type(error).__name__}). Name its features."
-        ) from None
+            return [(examples[client][inputs][()], examples[client][label][()]) for client in sorted(examples)]
 
 
 def _join_samples(each: list[tuple[Numbers, Numbers]], where: str) -> tuple[Numbers, Numbers]:
-    full = [one for one in each if len(one[0])]
-    if not full:
-        raise DataError(f"{where}: has no samples. Give the test half.")
-    try:
+    with reading(Path(where), "samples of one shape in the test half"):
+        full = [one for one in each if len(one[0])]
         return np.concatenate([one[0] for one in full]), np.concatenate([one[1] for one in full])
-    except ValueError:
-        raise DataError(f"{where}: its samples have different shapes. Give them one shape.") from None

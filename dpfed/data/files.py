@@ -9,9 +9,9 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,20 @@ LARGEST_BYTES = 2**30
 """Largest number of bytes that a file may declare: ten times the largest file of the MNIST family."""
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+@contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Context in which every error of a file's reader becomes a DataError with the file, the error and the content
+    expected."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Expected {expected}.") from None
+    except (ValueError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}). Expected {expected}.") from None
+    except (LookupError, TypeError, AttributeError, MemoryError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({type(error).__name__}). Expected {expected}.") from None
 
 
 def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
@@ -39,57 +51,36 @@ def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
     LARGEST_BYTES. Raises DataError naming the file if it is unreadable, has another magic number, is truncated, has
     bytes left over, or declares too many bytes.
     """
-    try:
-        with open_input(path) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
-            shape = _read_shape(file, path, axes)
-            content = _read_content(file, path, math.prod(shape))
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected an IDX file. Download it again.") from error
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+    magic = bytes([0, 0, _UBYTE, axes])
+    expected = f"an IDX file of unsigned bytes in {axes} dimensions, 0x{magic.hex()}...; a gzipped one ends in .gz"
+    with (
+        reading(path, f"{expected}. Download it again"),
+        open_input(path) as raw,
+        gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file,
+    ):
+        header = file.read(4 + 4 * axes)
+        if header[:4] != magic:
+            raise ValueError(f"it starts with bytes 0x{header[:4].hex()}")
+        if len(header) < 4 + 4 * axes:
+            raise ValueError(f"it ends inside its header, after {len(header)} of {4 + 4 * axes} bytes")
+        shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
+        size = math.prod(shape)
+        if math.prod(max(side, 1) for side in shape) > LARGEST_BYTES:  # numpy bounds the strides of empty arrays, too
+            raise ValueError(f"its header declares {shape}, {size} bytes; at most {LARGEST_BYTES} are allowed")
+        pieces, missing = [], size + 1  # one byte more than declared, to detect bytes left over
+        while missing and (piece := file.read(min(missing, 2**20))):
+            pieces.append(piece)
+            missing -= len(piece)
+        if missing != 1:
+            found = f"only {size + 1 - missing}" if missing else "more"
+            raise ValueError(f"its header declares {size} bytes of content, {found} found")
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8).reshape(shape)
 
 
-def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
-    header = file.read(4 + 4 * axes)
-    expected = bytes([0, 0, _UBYTE, axes])
-    if header[:4] != expected:
-        raise DataError(
-            f"{path}: starts with bytes 0x{header[:4].hex()}; an IDX file of unsigned bytes in {axes} "
-            f"dimensions starts with 0x{expected.hex()}. Check that this is the right file, and that a "
-            "gzipped one ends in .gz."
-        )
-    if len(header) < 4 + 4 * axes:
-        raise DataError(
-            f"{path}: ends inside its header, after {len(header)} of {4 + 4 * axes} bytes. Download it again."
-        )
-    shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
-    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # numpy bounds the strides of empty arrays, too
-        raise DataError(
-            f"{path}: its header declares {shape}, {math.prod(shape)} bytes; at most {LARGEST_BYTES} are "
-            "allowed. The header is damaged: download the file again."
-        )
-    return shape
-
-
-def _read_content(file: _Readable, path: Path, size: int) -> bytes:
-    pieces: list[bytes] = []
-    missing = size + 1  # one byte more than declared, to detect bytes left over
-    while missing and (piece := file.read(min(missing, 2**20))):
-        pieces.append(piece)
-        missing -= len(piece)
-    if missing != 1:
-        found = f"only {size + 1 - missing}" if missing else "more"
-        raise DataError(f"{path}: its header declares {size} bytes of content, {found} found. Download it again.")
-    return b"".join(pieces)
-
-
-def read_bytes(path: Path, *, at_most: int) -> bytes:
+def read_bytes(path: Path, *, at_most: int, expected: str = "another file, which you may read") -> bytes:
     """Return the whole file. Raise DataError if it cannot be read or has more than `at_most` bytes."""
-    try:
+    with reading(path, expected):
         return read_input(path, at_most=at_most)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}). Check that it is the right file, and that you may read it."
-        ) from None
 
 
 def image_dataset(

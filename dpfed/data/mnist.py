@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfed.data.dataset import Dataset
 from dpfed.data.files import Images, image_dataset, read_idx
@@ -65,29 +66,22 @@ def _dataset(name: str, train: Images, test: Images, classes: int, moments: tupl
 
 
 def _images(folder: Path, prefix: str, half: str) -> Images:
-    images_path = _find_file(folder, prefix, f"{half}-images-idx3-ubyte")
-    labels_path = _find_file(folder, prefix, f"{half}-labels-idx1-ubyte")
-    images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)
-    if images.shape[1:] != (_SIDE, _SIDE):
+    images, labels = _read(folder, prefix, f"{half}-images-idx3", 3), _read(folder, prefix, f"{half}-labels-idx1", 1)
+    if images.shape != (len(labels), _SIDE, _SIDE):
         raise DataError(
-            f"{images_path}: images of {images.shape[1:]} pixels; expected ({_SIDE}, {_SIDE}). "
-            "This is another data set: check the file."
-        )
-    if len(images) != len(labels):
-        raise DataError(
-            f"{images_path} holds {len(images)} images, {labels_path} {len(labels)} labels; the counts must "
-            "agree. Take both files from one release."
+            f"{folder}: {half} has {len(images)} images of {images.shape[1:]} pixels and {len(labels)} labels; "
+            f"expected ({_SIDE}, {_SIDE}) and a label for each image. Take both files from one release."
         )
     return images[:, None], labels.astype(np.int64)
 
 
-def _find_file(folder: Path, prefix: str, name: str) -> Path:
-    for path in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
+def _read(folder: Path, prefix: str, name: str, axes: int) -> NDArray[np.uint8]:
+    for path in (folder / f"{prefix}{name}-ubyte", folder / f"{prefix}{name}-ubyte.gz"):
         if path.is_file():
-            return path
+            return read_idx(path, axes=axes)
     halves = "train,test" if prefix else "train,t10k"
     raise DataError(
-        f"{folder / (prefix + name)}: not found, nor with .gz. Expected {prefix}{{{halves}}}-"
+        f"{folder / (prefix + name)}-ubyte: not found, nor with .gz. Expected {prefix}{{{halves}}}-"
         f"{{images-idx3,labels-idx1}}-ubyte[.gz] in {folder} (torchvision's layout). Put the four files there, or set "
         f"DPFED_DATA_DIR to the folder that holds {folder.parent.name}/raw."
     )

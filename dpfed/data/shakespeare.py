@@ -5,7 +5,6 @@ The plays are read from plain text, or from LEAF's JSON. Nothing is downloaded.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.ledger.regular_file import read_input
+from dpfed.data.client_files import leaf_users
 from dpfed.data.dataset import Dataset
-from dpfed.data.files import read_bytes
+from dpfed.data.files import reading
 from dpfed.errors import DataError
 
 WINDOW = 80
@@ -46,7 +47,6 @@ def text_windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 _MOST_TEXT = 2**23  # Shakespeare's works have 5.5 million characters; a character becomes 320 bytes
-_MOST_JSON = 2**29  # the size of LEAF's files
 _TRAIN_SHARE = 0.8
 
 _Samples = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -77,8 +77,9 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
     A client is a user of the training files, in the order of the files. Raises DataError.
     """
     folder = root / "shakespeare" / "data"
-    train, test = _leaf_half(folder / "train"), _leaf_half(folder / "test")
-    return _make_dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
+    expected = "a file of LEAF's Shakespeare, which its preprocess.sh writes there; or set DPFED_DATA_DIR"
+    train, test = (leaf_users(folder / half, _leaf_samples, expected=expected) for half in ("train", "test"))
+    return _make_dataset("shakespeare-leaf", train, test, folder)
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
@@ -88,16 +89,12 @@ def lines_by_role(root: Path) -> dict[str, list[str]]:
     Raises DataError.
     """
     path = _text_path(root)
-    if not path.exists():
-        raise DataError(
-            f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
-            "after it, or set DPFED_DATA_DIR to the folder that has shakespeare in it. LEAF's JSON is "
-            "'shakespeare-leaf'."
-        )
-    try:
-        text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error}). Convert the text.") from None
+    expected = (
+        "a text in UTF-8 that has 'ROLE:' on a line before each speech and an empty line after it, in the folder of "
+        "DPFED_DATA_DIR; LEAF's JSON is 'shakespeare-leaf'"
+    )
+    with reading(path, expected):
+        text = read_input(path, at_most=_MOST_TEXT).decode("utf-8")
     spoken: dict[str, list[str]] = {}
     lines: list[str] | None = None
     speech_begins = True
@@ -147,37 +144,7 @@ def _stack_samples(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[
     return inputs, np.concatenate([labels for _, labels in parts]).astype(np.int64)
 
 
-def _leaf_half(folder: Path) -> dict[str, _Samples]:
-    paths = sorted(folder.glob("*.json"))
-    if not paths:
-        raise DataError(
-            f"{folder}: holds no .json file. Let LEAF's preprocess.sh write its data folder there, or set "
-            "DPFED_DATA_DIR to the folder that holds shakespeare/data."
-        )
-    users: dict[str, _Samples] = {}
-    for path in paths:
-        for user, samples in _leaf_file(path).items():
-            if user in users:
-                raise DataError(f"{path}: user {user!r} is in an earlier file of {folder}, too. Remove one of them.")
-            users[user] = samples
-    if not users:
-        raise DataError(f"{folder}: its files hold no user. Let LEAF write them again.")
-    return users
-
-
-def _leaf_file(path: Path) -> dict[str, _Samples]:
-    try:
-        content = json.loads(read_bytes(path, at_most=_MOST_JSON))
-        return {str(user): _leaf_samples(content["user_data"][user]) for user in content["users"]}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"{path}: not a file of LEAF's Shakespeare ({type(error).__name__}: {error}). Let LEAF write it again."
-        ) from None
-
-
-def _leaf_samples(user: Mapping[str, Any]) -> _Samples:
+def _leaf_samples(user: Mapping[str, Any], _: str) -> _Samples:
     """Return inputs and labels from texts x of WINDOW characters and the next characters y."""
     seen, following = user["x"], user["y"]
     if len(seen) != len(following) or any(len(x) != WINDOW for x in seen) or any(len(y) != 1 for y in following):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import open_input
 from dpfed.data.dataset import Dataset
-from dpfed.data.files import Images, image_dataset
+from dpfed.data.files import Images, image_dataset, reading
 from dpfed.errors import DataError
 
 _MEANS, _DEVIATIONS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
@@ -79,10 +79,6 @@ class _ByteSource(Protocol):
     def read(self, size: int, /) -> bytes | bytearray: ...
 
 
-class _Damaged(Exception):
-    """Error with a description of a file's damage."""
-
-
 def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     """Return the numeric arrays called `names` in a .mat file of version 5, little-endian, axes in MATLAB's order.
 
@@ -90,15 +86,12 @@ def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     damaged or too large, or if a name is missing.
     """
     found: dict[str, NDArray[np.generic]] = {}
-    try:
-        with open_input(path) as file:
-            _check_header(file.read(_HEADER))
-            for element in _read_elements(file):
-                name, array = _read_array(element, names)
-                if array is not None:
-                    found[name] = array
-    except (OSError, zlib.error, _Damaged) as error:
-        raise DataError(f"{path}: cannot be read as a MATLAB 5 file ({error}). Download it again.") from None
+    with reading(path, "an undamaged MATLAB 5 file. Download it again"), open_input(path) as file:
+        _check_header(file.read(_HEADER))
+        for element in _read_elements(file):
+            name, array = _read_array(element, names)
+            if array is not None:
+                found[name] = array
     if missing := names - set(found):
         raise DataError(f"{path}: has no numeric array {', '.join(sorted(missing))}. Check that it is the right file.")
     return found
@@ -106,7 +99,7 @@ def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
 
 def _check_header(header: bytes) -> None:
     if len(header) < _HEADER or header[124:] != b"\x00\x01IM":
-        raise _Damaged(f"its header ends with {header[124:]!r}, not with version 0x0100 and 'IM'")
+        raise ValueError(f"its header ends with {header[124:]!r}, not with version 0x0100 and 'IM'")
 
 
 def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:
@@ -119,7 +112,7 @@ def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:
         elif kind == _MATRIX:
             yield _StoredElement(file, tag)
         else:
-            raise _Damaged(f"an element of type {kind}")
+            raise ValueError(f"an element of type {kind}")
         file.seek(start + size)
 
 
@@ -159,7 +152,7 @@ class _CompressedElement:
 def _read_array(source: _ByteSource, names: set[str]) -> tuple[str, NDArray[np.generic] | None]:
     kind, _ = _unpack_pair("<II", source.read(8))
     if kind != _MATRIX:
-        raise _Damaged(f"a variable of type {kind}")
+        raise ValueError(f"a variable of type {kind}")
     flags = _read_part(source, _UINT32, at_most=8)
     sides = _read_part(source, _INT32, at_most=128)
     shape = struct.unpack(f"<{len(sides) // 4}i", sides[: 4 * (len(sides) // 4)])
@@ -177,7 +170,9 @@ def _read_array(source: _ByteSource, names: set[str]) -> tuple[str, NDArray[np.g
         or math.prod(shape) * width != size
         or spanned > LARGEST_BYTES
     ):
-        raise _Damaged(f"{name} has shape {shape} and {size} bytes of type {stored}; at most {LARGEST_BYTES} are read")
+        raise ValueError(
+            f"{name} has shape {shape} and {size} bytes of type {stored}; at most {LARGEST_BYTES} are read"
+        )
     content = (small or _read_exactly(source, size))[:size]
     return name, np.frombuffer(content, dtype=_STORED[stored]).reshape(shape, order="F")
 
@@ -186,7 +181,9 @@ def _read_part(source: _ByteSource, expected: int, *, at_most: int) -> bytes | b
     """Return the content of the next part, which must have the expected type and at most `at_most` bytes."""
     kind, size, small = _read_tag(source)
     if kind != expected or size > at_most:
-        raise _Damaged(f"a part of type {kind} and {size} bytes; expected type {expected} and at most {at_most} bytes")
+        raise ValueError(
+            f"a part of type {kind} and {size} bytes; expected type {expected} and at most {at_most} bytes"
+        )
     return small[:size] if small else _read_exactly(source, size + -size % 8)[:size]
 
 
@@ -196,14 +193,14 @@ def _read_tag(source: _ByteSource) -> tuple[int, int, bytes | bytearray]:
     kind, size = _unpack_pair("<II", tag)
     if kind >> 16:
         if kind >> 16 > 4:
-            raise _Damaged("a small part of more than four bytes")
+            raise ValueError("a small part of more than four bytes")
         return kind & 0xFFFF, kind >> 16, tag[4:]
     return kind, size, b""
 
 
 def _unpack_pair(form: str, content: bytes | bytearray) -> tuple[int, int]:
     if len(content) < 8:
-        raise _Damaged("it ends inside a tag")
+        raise ValueError("it ends inside a tag")
     first, second = struct.unpack(form, content)
     return first, second
 
@@ -211,5 +208,5 @@ def _unpack_pair(form: str, content: bytes | bytearray) -> tuple[int, int]:
 def _read_exactly(source: _ByteSource, size: int) -> bytes | bytearray:
     content = source.read(size)
     if len(content) < size:
-        raise _Damaged(f"it ends after {len(content)} of {size} bytes of a part")
+        raise ValueError(f"it ends after {len(content)} of {size} bytes of a part")
     return content

@@ -88,10 +88,10 @@ def test_a_missing_file_and_a_wrong_label_are_named(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(("name", "pickled"), [("cifar-10", "cifar-10-batches-py"), ("cifar-100", "cifar-100-python")])
 def test_the_pickled_version_is_refused_with_the_way_to_the_other(tmp_path: Path, name: str, pickled: str) -> None:
-    with pytest.raises(DataError, match=r"not found\. Unpack the binary version"):
+    with pytest.raises(DataError, match=r"No such file.*Unpack the binary version"):
         load(name, tmp_path)
     (tmp_path / pickled).mkdir()
-    with pytest.raises(DataError, match=rf"{pickled}.*unpickling runs code.*{name}-binary.tar.gz from https"):
+    with pytest.raises(DataError, match=rf"{name}-binary.tar.gz from https.*unpickling runs code"):
         load(name, tmp_path)
 
 

@@ -224,7 +224,7 @@ def test_json_files_of_leaf(tmp_path):
     with pytest.raises(DataError, match="vocabulary"):
         from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
     (tmp_path / "train" / "all_data.json").write_text("[]")
-    with pytest.raises(DataError, match="not a file of LEAF"):
+    with pytest.raises(DataError, match="Expected a file of LEAF"):
         from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
 
 

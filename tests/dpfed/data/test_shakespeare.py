@@ -98,11 +98,11 @@ def test_a_text_that_leaves_nothing_for_tests_is_one_error(tmp_path: Path) -> No
 
 
 def test_files_that_are_not_text_or_too_long_or_missing_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"input.txt: not found.*shakespeare-leaf"):
+    with pytest.raises(DataError, match=r"input.txt: cannot be read .No such file.*shakespeare-leaf"):
         load("shakespeare", tmp_path)
     path = write_text(tmp_path, "")
     path.write_bytes(b"A:\n\xff\xfe")
-    with pytest.raises(DataError, match="not UTF-8"):
+    with pytest.raises(DataError, match=r"can.t decode.*UTF-8"):
         load("shakespeare", tmp_path)
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -160,20 +160,20 @@ def test_leafs_files_give_the_same_samples_as_their_text(tmp_path: Path) -> None
 def test_hostile_json_is_one_error(tmp_path: Path, content: str) -> None:
     path = write_leaf(tmp_path, "train", {})
     path.write_text(content)
-    with pytest.raises(DataError, match=r"not a file of LEAF's Shakespeare") as raised:
+    with pytest.raises(DataError, match=r"cannot be read.*Expected a file of LEAF's Shakespeare") as raised:
         load("shakespeare-leaf", tmp_path)
     assert str(path) in str(raised.value)
 
 
 def test_missing_or_double_users_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no \.json file"):
+    with pytest.raises(DataError, match=r"train: 0 \.json files hold no user"):
         load("shakespeare-leaf", tmp_path)
     write_leaf(tmp_path, "train", {})
     with pytest.raises(DataError, match="hold no user"):
         load("shakespeare-leaf", tmp_path)
     write_leaf(tmp_path, "train", {"A": "a" * 100}, "a.json")
     write_leaf(tmp_path, "train", {"A": "a" * 100}, "b.json")
-    with pytest.raises(DataError, match=r"b\.json: user 'A' is in an earlier file"):
+    with pytest.raises(DataError, match=r"b\.json: .*one of its users is in .* earlier file"):
         load("shakespeare-leaf", tmp_path)
 
 
