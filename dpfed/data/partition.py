@@ -41,9 +41,6 @@ class Holdings(Protocol):
     def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of clients [c] at positions [c, ...] among their samples."""
 
-    def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the number of samples with each label that each client has, int64 [clients, classes]."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
@@ -109,14 +106,6 @@ class Partition:
         starts = self.offsets[clients].reshape(-1, *[1] * (places.ndim - 1))
         rows: NDArray[np.int64] = self.indices[starts + places]
         return rows
-
-    def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the number of samples with each label that each client has, int64 [clients, classes]; labels [N] are
-        of all rows.
-        """
-        owners = np.repeat(np.arange(self.clients), self.sizes)
-        counts = np.bincount(owners * classes + labels[self.indices], minlength=self.clients * classes)
-        return counts.reshape(self.clients, classes).astype(np.int64)
 
 
 def partition_of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:

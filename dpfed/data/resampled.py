@@ -60,14 +60,6 @@ class Resampled:
         taken: NDArray[np.int64] = np.take_along_axis(rows, places.reshape(len(clients), -1), axis=1)
         return taken.reshape(places.shape)
 
-    def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the number of samples with each label that each client has, int64 [clients, classes]; labels [N] are
-        of all rows.
-        """
-        held = labels[self._rows(np.arange(self.clients))]
-        counts: NDArray[np.int64] = np.stack([(held == label).sum(axis=1) for label in range(classes)], axis=1)
-        return counts
-
     def _rows(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return rows [c, samples_per_client]; each has probability 1 / samples, up to a relative samples / 2^64."""
         keys = self.seeds.keys(_PURPOSE, 0, clients, (self.samples_per_client,))

@@ -116,9 +116,3 @@ class ChangedHoldings:
             for client, place in zip(clients, places, strict=True)
         ]
         return np.stack(rows) if rows else self.base.rows_at(clients, places)
-
-    def label_counts(self, labels: Ids, classes: int) -> Ids:
-        counts = self.base.label_counts(labels, classes)
-        for client, rows in self.changed_rows.items():
-            counts[client] = np.bincount(labels[rows], minlength=classes)
-        return counts

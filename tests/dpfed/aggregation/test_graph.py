@@ -10,11 +10,10 @@ from dpfed.aggregation.graph import (
     Graph,
     complete_graph,
     default_neighbours,
-    graph_risk,
-    least_neighbours,
     random_circle,
 )
 from dpfed.errors import ConfigError
+from tests.dpfed.aggregation.graph_risk import graph_risk, least_neighbours
 
 
 def reached(graph, survivors):

@@ -128,14 +128,12 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
 
     from dpfed.report.figures.budget import plot_readings
     from dpfed.report.figures.budget_map import MapAxis, budget_map, plot_budget_map
-    from dpfed.report.figures.partition import plot_partition
 
     row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
     mine = Figure()
     panels = mine.subplots(2, 4).ravel()
     assert plot_readings(row, ax=panels[:4]) is mine
-    assert plot_partition(np.ones((3, 2), dtype=np.int64), ax=panels[4:6]) is mine
-    assert all(one.lines or one.images or one.collections for one in panels[:6])
+    assert all(one.lines or one.images or one.collections for one in panels[:4])
     with pytest.raises(ConfigError, match="1 axes for 4 panels"):
         plot_readings(row, ax=panels[7])
     axes = MapAxis(name="noise-multiplier", low=1, high=2), MapAxis(name="rounds", low=5, high=20)

@@ -1,7 +1,5 @@
 """Partitions by label: every sample at most once, the labels and sizes the papers ask for."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpfed.data import Partition, dirichlet, natural, some_labels, unbalanced
 from dpfed.errors import ConfigError
-from dpfed.report.figures.partition import plot_partition
+from tests.label_counts import label_counts
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -47,7 +45,7 @@ def test_some_labels_gives_so_many_labels_each(samples: int, clients: int, class
     each = 1 + seed % present
     partition = some_labels(labels, clients, each, generator(seed))
     check_once(partition, clients, samples)
-    counts = partition.label_counts(labels, classes)
+    counts = label_counts(partition, labels, classes)
     assert (counts > 0).sum(axis=1).max() <= each
     if clients * each >= present and clients >= present:
         assert len(partition.indices) == samples
@@ -60,7 +58,7 @@ def test_unbalanced_keeps_to_its_shares_and_labels(samples: int, clients: int, c
     most = 1 + seed % len(np.unique(labels))
     partition = unbalanced(labels, clients, most, generator(seed))
     check_once(partition, clients, samples)
-    assert (partition.label_counts(labels, classes) > 0).sum(axis=1).max() <= most
+    assert (label_counts(partition, labels, classes) > 0).sum(axis=1).max() <= most
     assert partition.sizes.max() <= 100 * samples / min(100 + 10 * (clients - 1), 100 * clients)
 
 
@@ -69,7 +67,7 @@ def test_dirichlet_shares_have_the_laws_mean_and_variance() -> None:
     alpha, clients = 0.3, 20
     labels = np.repeat(np.arange(40), 2000)
     shares = np.concatenate(
-        [dirichlet(labels, clients, alpha, generator(seed)).label_counts(labels, 40).T / 2000 for seed in range(100)]
+        [label_counts(dirichlet(labels, clients, alpha, generator(seed)), labels, 40).T / 2000 for seed in range(100)]
     )
     assert shares.sum(axis=1) == pytest.approx(1)
     mean, variance = 1 / clients, (clients - 1) / clients**2 / (clients * alpha + 1)
@@ -79,9 +77,9 @@ def test_dirichlet_shares_have_the_laws_mean_and_variance() -> None:
 
 def test_dirichlet_becomes_even_or_single_at_its_ends() -> None:
     labels = np.repeat(np.arange(10), 600)
-    even = dirichlet(labels, 6, 1e6, generator()).label_counts(labels, 10)
+    even = label_counts(dirichlet(labels, 6, 1e6, generator()), labels, 10)
     assert abs(even - 100).max() <= 2
-    single = dirichlet(labels, 6, 1e-6, generator()).label_counts(labels, 10)
+    single = label_counts(dirichlet(labels, 6, 1e-6, generator()), labels, 10)
     assert (single > 0).sum(axis=0).tolist() == [1] * 10
 
 
@@ -89,7 +87,7 @@ def test_some_labels_of_a_balanced_set() -> None:
     """FedMRN's Non-IID-2: 100 clients with exactly 3 of 10 labels each, and no sample left over."""
     labels = np.repeat(np.arange(10), 5000)
     partition = some_labels(labels, 100, 3, generator(3))
-    counts = partition.label_counts(labels, 10)
+    counts = label_counts(partition, labels, 10)
     assert (counts > 0).sum(axis=1).tolist() == [3] * 100
     assert (counts > 0).sum(axis=0).min() >= 10  # in turn
     assert len(partition.indices) == 50_000
@@ -146,17 +144,3 @@ def test_partitions_are_the_generators_choice() -> None:
         first, again, other = (make(generator(seed)).indices for seed in (0, 0, 1))
         np.testing.assert_array_equal(first, again)
         assert first.tolist() != other.tolist()
-
-
-def test_label_counts_count_what_clients_hold() -> None:
-    partition = Partition(indices=np.array([4, 0, 2]), offsets=np.array([0, 2, 2, 3]))
-    counts = partition.label_counts(np.array([1, 9, 2, 9, 1]), 3)
-    assert counts.tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
-
-
-@pytest.mark.drawn
-@pytest.mark.slow_but_one_in(3)
-@pytest.mark.parametrize("counts", [np.zeros((3, 2), dtype=np.int64), np.arange(2400).reshape(300, 8), np.eye(1, 1)])
-def test_the_plot_is_written_for_every_shape(tmp_path: Path, counts: np.ndarray) -> None:
-    plot_partition(counts.astype(np.int64), tmp_path / "partition.png")
-    assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")

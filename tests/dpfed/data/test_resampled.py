@@ -61,13 +61,6 @@ def test_a_population_of_a_million_takes_no_memory():
     assert peak < 1_000_000
 
 
-def test_labels_are_counted_as_of_a_usual_partition():
-    labels = np.arange(600) % 7
-    some = Resampled(samples=600, clients=5, samples_per_client=10, seeds=Seeds(root=4))
-    counts = some.label_counts(labels, 7)
-    assert counts.tolist() == [np.bincount(labels[some.of(i)], minlength=7).tolist() for i in range(5)]
-
-
 @pytest.mark.parametrize("wrong", [{"samples_per_client": 0}, {"samples": 0}, {"clients": 0}])
 def test_an_empty_pool_client_or_population_is_refused(wrong):
     with pytest.raises(ConfigError, match="at least 1"):
