@@ -29,7 +29,7 @@ from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.stage import ManyObservers, Observer, Private, Round, Stage, Tally
+from dpfed.stages.stage import ManyObservers, Observer, Private, Round, Stage, Tally, stage_attribute
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -112,7 +112,8 @@ class Method:
         group)."""
         for group in client_groups(ids, self.group):
             failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
-            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
+            more: dict[str, Any] = {"memory": now.memory} if stage_attribute(self.clients, "remembers_clients") else {}
+            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed, **more)
             now.tally.failed += len(failed or ())
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
             for start in range(0, len(group), height):

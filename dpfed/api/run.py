@@ -71,6 +71,24 @@ class Finished:
         weights = torch.cat([saved[block.name].reshape(-1) for block in flat.layout])
         return flat.bind(weights).eval()
 
+    def personal_model(self, client: int) -> nn.Module:
+        """Return a new network with the final weights and this client's own personal layers (local.personal).
+
+        It is for the operator: no epsilon covers personal layers. A client that has not trained has those of the start.
+        Raises RunError if the run has none.
+        """
+        training = self.experiment.method.clients
+        network, rows = self.model, load_file(self.folder / "checkpoint.safetensors").get("clients.personal")
+        if training.personal is None or rows is None:
+            raise RunError(
+                f"{self.folder}: has no personal layers. Set local.personal; on Flower they stay on the nodes."
+            )
+        if not 0 <= client < len(rows):
+            raise RunError(f"{self.folder}: client {client} of {len(rows)}. Give a number from 0 to {len(rows) - 1}.")
+        weights = torch.cat([dict(network.state_dict())[one.name].reshape(-1) for one in training.model.layout])
+        weights[training.personal.cpu()] += rows[client]
+        return self.experiment.model.bind(weights).eval()
+
     @cached_property
     def guarantee(self) -> Guarantee:
         """Upper bound on epsilon for what ran, computed from the ledger alone, with delta, unit and adjacency.

@@ -148,6 +148,7 @@ class LocalTask:
     random: purpose that names the network's random draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: True if batches of images may have channels last in memory (`dpfed.clients.plan`)
     start:  initial state of network and loss for each client; None: training does not change their state
+    kept:   (entries [p], their changes [c, p] so far) of the clients' personal layers; None: all layers are shared
     failed: None: an exception of the network or the loss ends training. Else it is recorded here, as (position of the
             client,) or (position, step, row) of a private record; the client's move is NaN, the record's slope 0
     """
@@ -168,6 +169,7 @@ class LocalTask:
     channels_last: bool = False
     precision: Precision = "float32"
     start: InitialState | None = None
+    kept: tuple[Tensor, Tensor] | None = None
     failed: set[tuple[int, ...]] | None = None
 
     def forgives_error(self, error: BaseException) -> bool:
@@ -210,11 +212,15 @@ class LocalTask:
     def begin(self, rows: NDArray[np.int64]) -> Walk:
         """Return the clients at the positions `rows` of the schedule, at the start of the round."""
         steps = self.schedule.steps[rows]
-        return self.course.begin(
+        walk = self.course.begin(
             RoundStart(
                 broadcast=self.broadcast, clients=self.clients[rows], steps=steps, number=self.round, seeds=self.seeds
             )
         )
+        if self.kept is not None:
+            entries, changes = self.kept
+            walk.weights[:, entries] += changes[rows]
+        return walk
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -36,6 +36,7 @@ from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
+from dpfed.stages.stage import rows_of_clients
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +64,7 @@ class LocalTraining:
     start:          initial state of network and loss for each client (`dpfed.clients.trial`); None: no state is
                     restored between clients
     not_together:   reason why clients cannot be trained side by side, for "auto"; None: they can
+    personal:       entries [p] of the broadcast that stay with each client (local.personal)
     probe:          public inputs [n, ...], never a client's, on which the network is called before round 1 to measure
                     its cost, its memory layout and its random draws; None: two samples of zeros
 
@@ -93,6 +95,7 @@ class LocalTraining:
     gradients_by: Way = "hooks"
     start: InitialState | None = None
     not_together: str | None = None
+    personal: Tensor | None = None
     probe: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -110,6 +113,11 @@ class LocalTraining:
         )
         _check_samples(self)
         _check_single_samples(self)
+
+    @property
+    def remembers_clients(self) -> bool:
+        """True if clients keep personal layers from round to round."""
+        return self.personal is not None
 
     @property
     def poisson_batches(self) -> PoissonBatches:
@@ -142,15 +150,18 @@ class LocalTraining:
         seeds: Seeds,
         purpose: str = "local.shuffle",
         failed: set[tuple[int, ...]] | None = None,
+        memory: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """Return moves [c, n], float32, of `clients` [c] from broadcast [n].
 
         purpose: purpose of the shuffling stream
         failed:  if given, an exception of the network or the loss is recorded here and training continues
                  (`LocalTask.failed`); no warning is shown meanwhile.
+        memory:  the round's memory, in which clients find and keep their personal layers; None: all layers are as
+                 broadcast, and nothing is kept
 
-        A client's move depends only on (broadcast, seeds, round, its id). The other clients of the call have no
-        effect in a loop, and no effect beyond float rounding under vmap.
+        A client's move depends only on (broadcast, seeds, round, its id, its personal layers). The other clients of the
+        call have no effect in a loop, and no effect beyond float rounding under vmap.
         """
         _check_call(self, broadcast, clients)
         if self.record is not None:
@@ -166,6 +177,11 @@ class LocalTraining:
                 seeds=seeds,
                 purpose=purpose,
             )
+        kept_layers = None
+        if self.personal is not None and memory is not None:
+            like = broadcast[None, self.personal]
+            changes = rows_of_clients(memory, "personal", clients=self.partition.clients, like=like)
+            kept_layers = (self.personal, changes[torch.from_numpy(clients).to(like.device)])
         task = LocalTask(
             model=self.model,
             course=self.course,
@@ -183,14 +199,19 @@ class LocalTraining:
             channels_last=self._channels_last,
             precision=self.precision,
             start=self.start,
+            kept=kept_layers,
             failed=failed,
         )
         kept = nullcontext() if self.start is None else self.start.restored_around()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
         with tf32(self.precision == "tf32", self.inputs.device), silence, kept:
-            if self._chunk is None:
-                return train_in_turn(task)
-            return train_side_by_side(task, self._chunk)
+            moves = train_in_turn(task) if self._chunk is None else train_side_by_side(task, self._chunk)
+        if kept_layers is not None and memory is not None:
+            entries, before = kept_layers
+            usable = moves.isfinite().all(dim=1, keepdim=True)
+            places = torch.from_numpy(clients).to(moves.device)
+            memory["personal"][places] = torch.where(usable, moves[:, entries], before)
+        return moves
 
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str

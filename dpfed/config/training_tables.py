@@ -77,6 +77,12 @@ _Rates = Annotated[
 ]
 
 
+_Patterns = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=500)], ...],
+    Field(strict=False, min_length=1, max_length=MOST_FACTORS),
+]
+
+
 class _CommonLocal(Table):
     """Local training of a client; give exactly one of epochs and steps."""
 
@@ -105,6 +111,11 @@ class _CommonLocal(Table):
     """Factors of the learning rate by layer, each PATTERN=FACTOR, as in ["head.*=10", "*.bias=0.1"]: the first pattern
     that matches a parameter's name counts, and other parameters have the factor 1. Factor 0 leaves a layer as
     broadcast; it is sent and noised like the others."""
+
+    personal: _Patterns | None = None
+    """Patterns of parameter names, as in ["head.*"], of layers that stay with each client, which continues from its own
+    in its next round. They are never sent; the saved and evaluated model has those of the start
+    (`Finished.personal_model`: those of a client). With [privacy]: as method.error_feedback."""
 
     epochs: Steps | None = None
     """Number of passes over a client's samples in a round."""

@@ -79,10 +79,12 @@ def _require_noise_before_the_wire(stages: Stages, private: Private, ahead: Sequ
 def require_forgetful(stages: Stages, trainer: object) -> None:
     """Raise ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds.
 
-    Accepted if the private stage declares that its account covers it, or for error feedback that the charge covers.
+    Accepted if the private stage declares that its account covers it, or for error feedback and personal layers whose
+    memory the charge covers (`Stages.covers_own_memory`).
     """
     for one in (*stages, trainer):
-        covered = stage_attribute(stages.private, "covers_memory") or (one is stages.wire and stages.has_error_feedback)
+        kept_apart = stages.covers_own_memory and type(one).__module__.startswith("dpfed.")
+        covered = stage_attribute(stages.private, "covers_memory") or kept_apart
         if stage_attribute(one, "remembers_clients") and not covered:
             raise ConfigError(
                 f"{type(one).__name__} with [privacy]: it remembers data of clients from round to round "

@@ -51,6 +51,22 @@ def layer_rates(texts: Sequence[str], model: FlatModel) -> Tensor:
     return factors
 
 
+def personal_entries(patterns: Sequence[str], model: FlatModel) -> Tensor:
+    """Return the entries, sorted, of the parameters whose names match one of the patterns of local.personal.
+
+    Raises ConfigError for a pattern that matches no trained parameter, and if no parameter remains to be shared.
+    """
+    trained = [block for block in model.layout if block.kind != "statistic"]
+    names = f"Parameters are {', '.join(block.name for block in trained):.500}."
+    for pattern in patterns:
+        if not any(fnmatchcase(block.name, pattern) for block in trained):
+            raise ConfigError(f"local.personal: {pattern!r} matches no trained parameter. {names}")
+    chosen = [block for block in trained if any(fnmatchcase(block.name, pattern) for pattern in patterns)]
+    if len(chosen) == len(trained):
+        raise ConfigError(f"local.personal: {', '.join(patterns)} matches all parameters, so nothing is sent. {names}")
+    return torch.cat([torch.arange(block.start, block.stop) for block in chosen])
+
+
 def _rate_factor(text: str) -> float:
     try:
         factor = float(text)

@@ -113,7 +113,14 @@ def _option_messages(config: Config, specification: MethodSpecification) -> Iter
     """Yield messages for options that the compressor does not have, or that have a key of their own."""
     table = config.method
     if table.error_feedback:
-        yield from _error_feedback_messages(config, specification)
+        yield from _memory_messages(config, "method.error_feedback", "compression errors")
+    if config.local.personal:
+        yield from _memory_messages(config, "local.personal", "layers")
+        if config.local.proximal:
+            yield (
+                "local.personal with local.proximal: the term would pull personal layers to those of the start. Remove "
+                "one of them."
+            )
     if specification.scheme is None:
         return
     for option in table.options:
@@ -127,43 +134,41 @@ def _option_messages(config: Config, specification: MethodSpecification) -> Iter
     check_scheme(config, specification)
 
 
-def _error_feedback_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for error feedback that is not supported, or that no account covers.
+def _memory_messages(config: Config, key: str, stored: str) -> Iterator[str]:
+    """Yield messages for clients that remember earlier rounds by `key`, if that is not built or no account covers it.
 
     The account requires that a client's earlier rounds influence the uploads of that client only
     (theory-participation.md, Theorem 4).
     """
     table, sampling = config.privacy, config.federation.sampling
     if config.aggregation.kind != "plain":
-        yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
+        yield f"{key} with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
     if table is None:
         return
-    remembered = "a client's stored compression error makes its upload depend on earlier rounds, "
+    remembered = f"the stored {stored} of a client make its upload depend on earlier rounds, "
     if not isinstance(table, GaussianPrivacy) or table.release != "sum" or table.placement != "server":
         yield (
-            f"method.error_feedback with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
+            f"{key} with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
             f"privacy.release={table.release!r}: {remembered}which has an account with Gaussian noise of the server "
-            "on a "
-            "sum only. Remove one of them."
+            "on a sum only. Remove one of them."
         )
     if sampling == "fixed" or table.adjacency == "replace-one":
         yield (
-            f"method.error_feedback with federation.sampling={sampling!r} and privacy.adjacency="
+            f"{key} with federation.sampling={sampling!r} and privacy.adjacency="
             f"{table.adjacency or 'its default'!r}: {remembered}which no account covers where one client may replace "
             "another. Use sampling 'poisson' or a schedule, adjacency 'add-remove' or 'zero-out', or remove it."
         )
-    for key, given in (
+    for other, given in (
         ("aggregation.lost", bool(config.aggregation.lost)),
         ("federation.cohort_cap", config.federation.cohort_cap is not None),
     ):
         if given:
             yield (
-                f"method.error_feedback with {key} and [privacy]: {remembered}and with a fixed number of clients that "
-                "take "
-                "part or drop out, one client may replace another. Remove one of them."
+                f"{key} with {other} and [privacy]: {remembered}and with a fixed number of clients that take part or "
+                "drop out, one client may replace another. Remove one of them."
             )
     if config.audit.canaries:
-        yield "method.error_feedback with audit.canaries: is not built. Remove one of them."
+        yield f"{key} with audit.canaries: is not built. Remove one of them."
 
 
 def _cohort_cap_messages(config: Config) -> Iterator[str]:
@@ -296,6 +301,7 @@ def refuse_ranks(config: Config, ranks: Ranks) -> None:
     for wrong, what in (
         (config.aggregation.kind != "plain", f"aggregation.kind={config.aggregation.kind!r}"),
         (config.method.error_feedback, "method.error_feedback"),
+        (config.local.personal is not None, "local.personal"),
         (config.method.purge == "clients", "method.purge='clients'"),
     ):
         if wrong:

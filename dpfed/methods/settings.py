@@ -8,6 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from accounting.cohorts import Sampler
 from dpfed import compress
@@ -36,6 +37,7 @@ from dpfed.stages.encode import Encode
 from dpfed.stages.maps import MapChoice, SendAll
 from dpfed.stages.project import Project
 from dpfed.stages.public_signs import PublicSigns
+from dpfed.stages.shared_layers import SharedLayers
 from dpfed.stages.shared_mask import PublicTopMask, RandomSharedMask, kept_coordinates
 from dpfed.stages.shared_projection import SharedProjection
 from dpfed.stages.stage import Stage
@@ -65,8 +67,9 @@ class Settings:
 
     @property
     def size(self) -> int:
-        """d, the number of numbers in an update."""
-        return self.clients.course.size
+        """d, the number of numbers in an update, without those of personal layers."""
+        size = self.clients.course.size
+        return size if self.clients.personal is None else size - len(self.clients.personal)
 
     @property
     def sparse(self) -> bool:
@@ -117,7 +120,7 @@ class Settings:
         sums of integers            Project > Clip > Weigh > Integers > IntegerNoise > Words
         sums of symbols             Project > DropNotFinite > Symbols > Words
         """
-        project = Project(choice=choice)
+        project = Project(choice=choice if self._shared is None else self._of_shared_layers(choice, self._shared))
         privacy_target = self.privacy_target(choice.sent)
         if self.sums_integers and self.linear:
             return self._integer_chain(project, privacy_target, own)
@@ -131,6 +134,18 @@ class Settings:
         if self.linear or privacy_target.private.in_every_upload:
             return Stages(project, *own, *privacy_target.stages, encode)
         return Stages(project, *own, encode, *privacy_target.stages)
+
+    def _of_shared_layers(self, choice: MapChoice, shared: Tensor) -> MapChoice:
+        return SharedLayers(size=self.clients.course.size, shared=shared, inside=choice)
+
+    @cached_property
+    def _shared(self) -> Tensor | None:
+        """Entries of the shared layers, sorted; None if no layer is personal."""
+        if self.clients.personal is None:
+            return None
+        shared = torch.ones(self.clients.course.size, dtype=torch.bool, device=self.device)
+        shared[self.clients.personal] = False
+        return shared.nonzero()[:, 0]
 
     def noise(self, choice: MapChoice) -> GaussianNoise:
         """Return the stage of a private run's Gaussian noise; a custom chain has it directly after `Clip`."""
@@ -185,6 +200,11 @@ class Settings:
     def largest_in_public(self, kept: int) -> MapChoice:
         """Return the map to Fed-SMP's top `kept` coordinates: those that change most in training on public data."""
         assert self.public is not None
+        if self.clients.personal is not None:
+            raise ConfigError(
+                f"local.personal with method.name={self.specification.name!r}: coordinates chosen by public data are "
+                "those of all layers. Use fed-smp-randk or dp-fedavg, or remove local.personal."
+            )
         steps = public_steps(self.config, self.clients, len(self.public.labels))
         trainer = replace(self.clients, epochs=None, steps=steps)
         inputs, labels = self.public.inputs, self.public.labels
@@ -280,6 +300,8 @@ class Settings:
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.specification.scheme == "dense" or isinstance(choice, SharedProjection):
             dense = dense[:0]  # no coordinates are sent outside of the scheme
+        elif self._shared is not None:
+            dense = torch.isin(self._shared.cpu(), dense).nonzero()[:, 0]
         if pruned:
             made = fedsparsify_scheme(config, 0)
         elif isinstance(choice, SharedProjection):

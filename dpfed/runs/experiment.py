@@ -64,6 +64,7 @@ from dpfed.runs.training import (
     network_of,
     start_of_rounds,
     training_after_custom_trial,
+    with_personal_layers,
 )
 from dpfed.seeds import Seeds
 from dpfed.server.readout import MovingAverage, Readout
@@ -170,6 +171,8 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     parts = TrainingParts(config=config, specification=specification, model=model, network=network, device=device)
     course = federated_method(specification.name).course(parts)
     clients = local_training(config, course, objective.loss, dataset, model, division, device)
+    if config.local.personal is not None:
+        clients = with_personal_layers(config, clients, config.local.personal)
     records: RecordTarget | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
@@ -199,6 +202,11 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     if isinstance(settings.sampler, CustomCohorts) and (config.privacy is not None or config.local.record is not None):
         refuse_wrong_sampler(settings.sampler, randomness)
     stages = _chain_of_stages(settings)
+    if clients.remembers_clients and not stages.project.remembers_clients:
+        raise ConfigError(
+            f"local.personal with method.name={specification.name!r}: its uploads have all layers. Use a method that "
+            "sends updates of weights (dp-fedavg, fedavg, fed-smp-randk, qsgd), or remove local.personal."
+        )
     privacy_target = _charged_target(settings, stages)
     method = _round_method(settings, stages, privacy_target, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, clients_in_filled_sum(config, privacy_target)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
+from dpfed.clients.optimisers import Adam, Sgd
 from dpfed.clients.plan import default_budget
 from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
@@ -25,12 +26,14 @@ from dpfed.config.training_tables import MaskTable
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
+from dpfed.methods.parts import personal_entries
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.models.mask_file import Recipe
 from dpfed.runs.evaluate import Metric
 from dpfed.seeds import Seeds
 from dpfed.server.readout import AveragedReadout, MaskedReadout, Readout, WeightsReadout
+from dpfed.stages.stage import require_room_for_memory
 
 TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
@@ -161,6 +164,21 @@ def local_training(
     )
     replay = replayed.current_replay()
     return training if replay is None else replay.training(training)
+
+
+def with_personal_layers(config: Config, training: LocalTraining, patterns: Sequence[str]) -> LocalTraining:
+    """Return the training in which layers of these names stay with each client (local.personal).
+
+    Raises ConfigError if the method does not train weights, or if the layers of all clients take too much memory.
+    """
+    if not isinstance(training.course, Sgd | Adam):
+        raise ConfigError(
+            f"local.personal with method.name={config.method.name!r}: its clients do not train weights alone. Use a "
+            "method that sends updates of weights (dp-fedavg, fedavg, fed-smp-randk, qsgd), or remove local.personal."
+        )
+    personal = personal_entries(patterns, training.model).to(training.labels.device)
+    require_room_for_memory("local.personal", training.partition.clients, len(personal))
+    return replace(training, personal=personal)
 
 
 def is_custom(config: Config, own: CustomObjects) -> bool:

@@ -95,8 +95,15 @@ class Stages:
         """True if a private chain remembers only each client's compression error, and its charge covers that
         (docs/theory-participation.md, Theorem 4). Custom stages could put other clients into that memory."""
         wire = self.wire
-        remembers = type(wire) is Encode and wire.remembers_clients
-        return remembers and not self.own and bool(getattr(self.private, "covers_feedback", False))
+        return type(wire) is Encode and wire.remembers_clients and self.covers_own_memory
+
+    @property
+    def covers_own_memory(self) -> bool:
+        """True if the charge covers a memory in which a client's earlier rounds affect the uploads of that client only.
+
+        All stages and the training of dpfed that remember clients are such.
+        """
+        return not self.own and bool(getattr(self.private, "covers_feedback", False))
 
     @property
     def decodes_before_the_clip(self) -> bool:
@@ -149,8 +156,9 @@ class Stages:
 
     def memory(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the memory of a round's stages; it refuses entries in a private chain whose charge covers none."""
-        open_for = self.private is None or stage_attribute(self.private, "covers_memory") or self.has_error_feedback
-        return dict(kept) if open_for else NoMemory(kept)
+        if self.private is None or stage_attribute(self.private, "covers_memory") or self.has_error_feedback:
+            return dict(kept)
+        return dict(kept) if self.project.remembers_clients and self.covers_own_memory else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:
         """Return the chain without the stages of these kinds."""

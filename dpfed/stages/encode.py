@@ -15,16 +15,13 @@ from dpfed.compress import from_bytes
 from dpfed.compress.levels import Dense
 from dpfed.compress.payload import Payload, Payloads, Scheme, encode_with_feedback, largest_entry, most_bytes
 from dpfed.compress.threads import one_thread
-from dpfed.errors import ConfigError, WireError
+from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round, Stage
+from dpfed.stages.stage import Round, Stage, require_room_for_memory, rows_of_clients
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""
-
-_MOST_ERRORS = 250_000_000
-"""Largest number of values that error feedback may remember: a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,15 +203,8 @@ class Encode(Stage):
 
     def _client_errors(self, rows: Tensor, now: Round) -> Tensor:
         assert self.feedback is not None
-        if "errors" not in now.memory:
-            count = self.feedback * rows.shape[1]
-            if count > _MOST_ERRORS:
-                raise ConfigError(
-                    f"method.error_feedback with {self.feedback} clients and {rows.shape[1]} coordinates: remembers "
-                    f"{count:.1e} numbers, more than {_MOST_ERRORS:.1e}. Use fewer clients or a smaller model."
-                )
-            now.memory["errors"] = torch.zeros(self.feedback, rows.shape[1], device=rows.device)
-        return now.memory["errors"]
+        require_room_for_memory("method.error_feedback", self.feedback, rows.shape[1])
+        return rows_of_clients(now.memory, "errors", clients=self.feedback, like=rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.stages.maps import MapChoice
+from dpfed.stages.shared_layers import SharedLayers
 from dpfed.stages.stage import Round, Stage
 
 
@@ -25,6 +26,11 @@ class Project(Stage):
     def sent(self) -> int:
         """k."""
         return self.choice.sent
+
+    @property
+    def remembers_clients(self) -> bool:
+        """True if a client keeps the layers that are not sent for its next round (local.personal)."""
+        return isinstance(self.choice, SharedLayers)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return now.projection.forward(rows, ids)

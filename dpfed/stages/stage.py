@@ -19,6 +19,7 @@ from accounting.budget.noise_schedule import NoiseSchedule
 from accounting.ledger import Release
 from accounting.mechanisms import Composed, SingleRelease
 from dpfed.aggregation.ranks import Ranks, Task
+from dpfed.errors import ConfigError
 from dpfed.server.state import ServerState
 from dpfed.stages.maps import Map
 
@@ -193,6 +194,25 @@ class Stage(Protocol):
         An account of single rounds needs the bound of this round's rows, which such a memory circumvents.
         """
         return False
+
+
+def rows_of_clients(memory: dict[str, Tensor], name: str, *, clients: int, like: Tensor) -> Tensor:
+    """Return the memory `name` with one row per client, [clients, k] as rows [c, k] of `like`; zeros at first."""
+    if name not in memory:
+        memory[name] = like.new_zeros(clients, like.shape[1])
+    return memory[name]
+
+
+def require_room_for_memory(key: str, clients: int, width: int) -> None:
+    """Raise ConfigError if a memory of `width` numbers per client, for the setting `key`, is larger than a gigabyte."""
+    if clients * width > _MOST_REMEMBERED:
+        raise ConfigError(
+            f"{key} with {clients} clients and {width} coordinates: remembers {clients * width:.1e} numbers, more than "
+            f"{_MOST_REMEMBERED:.1e}. Use fewer clients or a smaller model."
+        )
+
+
+_MOST_REMEMBERED = 250_000_000
 
 
 @runtime_checkable

@@ -113,10 +113,10 @@ def serve_run(
         experiment = replace(
             experiment, not_protected=tuple(limitation_on_nodes(note) for note in experiment.not_protected)
         )
-    if resume and config.method.error_feedback:
+    if resume and (config.method.error_feedback or config.local.personal):
         raise ConfigError(
-            "--resume with method.error_feedback on Flower: nodes do not store compression errors between runs. Start "
-            "a new run."
+            "--resume with method.error_feedback or local.personal on Flower: nodes do not store compression errors or "
+            "layers between runs. Start a new run."
         )
     print_ = agreement_text(config)
     directory = NodeDirectory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)

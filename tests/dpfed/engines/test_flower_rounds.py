@@ -42,6 +42,7 @@ METHODS = {
     "fedmask": ("fedmask", (), None),
     "fedavg-topk": ("fedavg-topk", ("method.keep=0.1",), None),
     "fedavg-randk": ("fedavg-randk", ("method.keep=0.1",), None),
+    "personal layers": ("dp-fedavg", ("local.personal=['*bias']",), PRIVATE),
     "signsgd": ("signsgd", ("method.error_feedback=true",), None),
     "stochastic-sign": (
         "stochastic-sign",
