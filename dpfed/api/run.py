@@ -283,7 +283,7 @@ def _named_tables(
     else:
         tables, name = read_toml(Path(config)), Path(config).stem
     if data is not None:
-        for key in ("root", "classes"):  # keys of a data file, which `data` replaces
+        for key in ("root", "classes", "ignored"):  # keys of a data file, which `data` replaces
             tables.get("data", {}).pop(key, None)
         tables["data"] = {**tables.get("data", {}), "name": data.name}
     if model is not None:

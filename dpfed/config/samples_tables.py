@@ -40,6 +40,10 @@ class _CommonData(Table):
     classes.
     """
 
+    ignored: int | None = None
+    """Label of your file that neither loss nor accuracy counts, such as -100 for padding or 255 in images. It is
+    public."""
+
     features: Literal["scattering"] | None = None
     """scattering: images are replaced by their wavelet scattering, fixed features on which a small model learns with
     little noise. A linear model is model.name = "mlp" with model.hidden = []. The model's input is

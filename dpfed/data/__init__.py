@@ -70,20 +70,26 @@ def __getattr__(name: str) -> Any:
 
 
 def load(
-    name: str, root: str | Path | None = None, *, classes: Classes = None, columns: Columns | None = None
+    name: str,
+    root: str | Path | None = None,
+    *,
+    classes: Classes = None,
+    columns: Columns | None = None,
+    ignored: int | None = None,
 ) -> Dataset:
     """Return the data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR if root is None.
 
     A name that ends in .safetensors or .npz is a user's file (`arrays.load_arrays`), in the folder `root` or else the
     current one. A name that ends in a slash is a folder of tables, and one that ends in .csv is a table
     (`columns.load_columns`); `columns` selects the columns to use. `classes` declares the number of labels, or their
-    names if labels are text, unless the files declare it. Raises ConfigError for an unknown name, or for `classes` of a
-    data set that declares them, and DataError if files are missing or damaged.
+    names if labels are text, unless the files declare it; neither loss nor accuracy counts the label `ignored`. Raises
+    ConfigError for an unknown name, or for `classes` of a data set that declares them, and DataError if files are
+    missing or damaged.
     """
     if name.endswith(SUFFIXES):
         if classes is not None and not isinstance(classes, int):
             raise ConfigError(f"data.classes with data.name={name!r}: labels are numbers there. Declare how many.")
-        return load_arrays(Path(root or ".") / name, classes=classes)
+        return load_arrays(Path(root or ".") / name, classes=classes, ignored=ignored)
     if is_table_name(name):
         if columns is None:
             raise ConfigError(f"data.name={name!r}: is of tables. Name its columns: data.inputs, data.label.")
@@ -91,7 +97,7 @@ def load(
             from dpfed.data.columns import load_columns
         except ImportError as error:
             raise ConfigError(f"tables need pyarrow ({error}): pip install 'dpfed[tables]'.") from None
-        return load_columns(Path(root or ".") / name, columns, classes=classes)
+        return load_columns(Path(root or ".") / name, columns, classes=classes, ignored=ignored)
     if classes is not None:
         raise ConfigError(
             f"data.classes={classes} with data.name={name!r}: data.classes is only for a custom file or folder; this "

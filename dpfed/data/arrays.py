@@ -50,7 +50,7 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> tuple[object, object]: ...
 
 
-def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
+def load_arrays(path: Path, *, classes: int | None = None, ignored: int | None = None) -> Dataset:
     """Return the data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels,
     optionally train_clients.
 
@@ -61,11 +61,11 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
 
     The number of classes is declared by the file (metadata "classes": "10"; in .npz a number `classes` beside the
     arrays), or by `classes`. Labels are private, and the size of the network, which is published, must not be computed
-    from them. Raises DataError.
+    from them. `ignored` is a label that neither loss nor accuracy counts. Raises DataError.
     """
     arrays, declared = _npz_arrays(path) if path.suffix == ".npz" else _safetensors_arrays(path)
     if set(_TARGETS) & set(arrays):
-        return _target_dataset(path, arrays, declared, classes)
+        return replace(_target_dataset(path, arrays, declared, classes), ignored=ignored)
     if missing := sorted(set(_NEEDED) - set(arrays)):
         raise DataError(
             f"{path}: has no array {', '.join(missing)}; needed are {', '.join(_NEEDED)} (for numbers in place of "
@@ -73,7 +73,8 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _make_dataset(path.stem, _checked_arrays(arrays, path), str(path), _class_count(path, declared, classes))
+    count = _class_count(path, declared, classes)
+    return _make_dataset(path.stem, _checked_arrays(arrays, path), str(path), count, ignored)
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:

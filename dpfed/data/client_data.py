@@ -45,7 +45,7 @@ def from_clients(
     classes: number of classes, or their names if labels are text; None for other targets
     ids:     public ids of the clients of a list, distinct texts or whole numbers. Lanes under add-remove need them
     client:  the column that names the client of a row
-    ignored: label that neither loss nor accuracy counts, such as -100 for padding or 255 in images; not for tables
+    ignored: label that neither loss nor accuracy counts, such as -100 for padding or 255 in images
     inputs, label: columns of tables: pandas and polars frames, Arrow tables, a Hugging Face `Dataset`, images included
              (`pip install 'dpfed[tables]'`)
 
@@ -66,7 +66,7 @@ def from_clients(
                 "Give both."
             )
         columns = Columns(inputs=tuple(inputs), label=label, client=client)
-        return _add_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
+        return _add_ids(_table_dataset(clients, test, columns, classes, name, ignored), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
@@ -173,7 +173,9 @@ def _whole_dataset(loader: Any, where: str) -> ClientData:
     return loader.dataset
 
 
-def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classes, name: str) -> Dataset:
+def _table_dataset(
+    clients: Any, test: object, columns: Columns, classes: Classes, name: str, ignored: int | None
+) -> Dataset:
     try:
         from dpfed.data import columns as tables
     except ImportError as error:
@@ -184,14 +186,14 @@ def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classe
         if columns.client is None:
             raise DataError(f"{where}: client= is missing: the column that names the client of each row. Give it.")
         train = tables.table_of(clients, columns, where, with_client=True)
-        return tables.of_tables(train, test_table, columns, classes=classes, where=where, name=name)
+        return tables.of_tables(train, test_table, columns, classes=classes, where=where, name=name, ignored=ignored)
     if columns.client is not None:
         raise DataError(f"{where}: client={columns.client!r} with a list of tables, one per client. Remove client=.")
     each = [tables.table_of(one, columns, f"{where}, client {i}", with_client=False) for i, one in enumerate(clients)]
     if not each:
         raise DataError(f"{where}: there is no client. Give a table of each client.")
     made = tables.of_tables(
-        tables.concatenate(each, where), test_table, columns, classes=classes, where=where, name=name
+        tables.concatenate(each, where), test_table, columns, classes=classes, where=where, name=name, ignored=ignored
     )
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return replace(made, train_clients=owners, natural_clients=len(each))

@@ -29,7 +29,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
-def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Dataset:
+def load_columns(path: Path, columns: Columns, *, classes: Classes = None, ignored: int | None = None) -> Dataset:
     """Return the data set in a folder of tables, or in a file train*.csv and the test file beside it.
 
     The folder was written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of these files, or
@@ -43,11 +43,18 @@ def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Da
     """
     files = _files_of_halves(path) if path.suffix != ".csv" else _train_and_test(path)
     train, test = (_load_table(found, columns, half) for half, found in files.items())
-    return of_tables(train, test, columns, classes=classes, where=str(path), name=path.stem)
+    return of_tables(train, test, columns, classes=classes, where=str(path), name=path.stem, ignored=ignored)
 
 
 def of_tables(
-    train_table: pa.Table, test_table: pa.Table, columns: Columns, *, classes: Classes, where: str, name: str
+    train_table: pa.Table,
+    test_table: pa.Table,
+    columns: Columns,
+    *,
+    classes: Classes,
+    where: str,
+    name: str,
+    ignored: int | None = None,
 ) -> Dataset:
     """Return the data set of two tables. classes: number of classes, or their names if the label column holds text."""
     folder = where
@@ -73,7 +80,7 @@ def of_tables(
             "from the labels, which are private."
         )
     clients = None if columns.client is None else _client_names(train_table, columns.client, folder)
-    return from_arrays(train, test, classes=number, clients=clients, name=name)
+    return from_arrays(train, test, classes=number, clients=clients, name=name, ignored=ignored)
 
 
 def table_of(given: object, columns: Columns, where: str, *, with_client: bool) -> pa.Table:

@@ -100,6 +100,11 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.classes is not None:
             check_classes(self.classes, where=f"dataset {self.name!r}")
+        elif self.ignored is not None:
+            raise DataError(
+                f"dataset {self.name!r}: ignored={self.ignored} (data.ignored) with targets that are no classes. "
+                "Remove it; a custom loss may leave targets out."
+            )
         _check_half(self.name, "train", self.train_inputs, self.train_labels, self.classes, self.ignored)
         _check_half(self.name, "test", self.test_inputs, self.test_labels, self.classes, self.ignored)
         halves = [(half.dtype.name, half.shape[1:]) for half in (self.train_inputs, self.test_inputs)]

@@ -74,7 +74,8 @@ def _load_dataset(table: DataTable, name: str) -> Dataset:
     columns = None
     if table.inputs and table.label is not None:
         columns = data.Columns(inputs=table.inputs, label=table.label, client=table.client)
-    return with_features(table, data.load(name, table.root, classes=classes, columns=columns))
+    ignored = table.ignored if data.is_own(name) else None
+    return with_features(table, data.load(name, table.root, classes=classes, columns=columns, ignored=ignored))
 
 
 def with_features(table: DataTable, dataset: Dataset) -> Dataset:
@@ -139,11 +140,16 @@ def _format_text(dataset: Dataset) -> str:
     return f"{dataset.input_shape} in {kind}"
 
 
+def _has_no_class(dataset: Dataset) -> bool:
+    """Return True if some samples may have no class, or several."""
+    return dataset.classes is None or dataset.train_labels.ndim != 1 or dataset.ignored is not None
+
+
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
     """Return the clients' rows of the training half. Raise ConfigError if the data cannot be divided in this way."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
-    if isinstance(table, DirichletData | LabelsData) and (dataset.classes is None or labels.ndim != 1):
+    if isinstance(table, DirichletData | LabelsData) and _has_no_class(dataset):
         raise ConfigError(
             f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, but "
             "these samples do not have one class each. Use 'iid', 'natural' or 'resampled'."

@@ -116,7 +116,7 @@ RULES = (
         lambda config, specification: config.local.optimizer == "sgd",
     ),
     Requirement(
-        ("data.classes",),
+        ("data.classes", "data.ignored"),
         "a file or folder of your own (data.name); other data sets have their own number of classes",
         lambda config, specification: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
     ),

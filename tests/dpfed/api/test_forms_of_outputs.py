@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpfed
+from dpfed import data
 from dpfed.clients.losses import CROSS_ENTROPY, cross_entropy_without
 from dpfed.errors import ConfigError, DataError
 from dpfed.models.named_inputs import Logits
@@ -83,6 +84,34 @@ def test_ignored_labels_count_in_neither_loss_nor_accuracy(ignored: int, tmp_pat
     assert 0 <= done.summary["test_accuracy"] <= 1
     with pytest.raises(DataError, match="not among the 3 declared classes"):
         labelled(labels, classes=3)
+
+
+def test_the_key_of_ignored_labels_is_read_with_files_only(tmp_path: Path) -> None:
+    """data.ignored of a file and of a table; other labels outside the classes are refused as before."""
+    inputs, labels = np.ones((4, 2), dtype=np.float32), np.array([[0, -100], [1, 1], [-100, -100], [1, 0]])
+    one_each = {"train_inputs": inputs, "test_inputs": inputs}
+    np.savez(tmp_path / "padded.npz", **one_each, train_labels=labels, test_labels=labels, classes=2)
+    np.savez(tmp_path / "single.npz", **one_each, train_labels=labels[:, 1], test_labels=labels[:, 1], classes=2)
+    np.savez(tmp_path / "numbers.npz", **one_each, train_targets=labels, test_targets=labels)
+    for half in ("train", "test"):
+        (tmp_path / f"{half}.csv").write_text("x,y\n1.5,0\n2.5,255\n")
+    assert data.load("padded.npz", tmp_path, ignored=-100).ignored == -100
+    table = data.Columns(inputs=("x",), label="y")
+    assert data.load("train.csv", tmp_path, classes=2, columns=table, ignored=255).ignored == 255
+    with pytest.raises(DataError, match="not among the 2 declared classes"):
+        data.load("padded.npz", tmp_path)
+    with pytest.raises(DataError, match="targets that are no classes"):
+        data.load("numbers.npz", tmp_path, ignored=-100)
+    network = {"model.name": "mlp", "model.hidden": (4,), "data.root": str(tmp_path), "federation.clients": 2}
+    private = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0, "federation.cohort": 1}
+    settings = network | private | {"data.ignored": -100, "federation.rounds": 1, "local.batch_size": 2}
+    with pytest.raises(ConfigError, match=r"data\.ignored=-100 has no effect here"):
+        dpfed.run("dp-fedavg-digits", settings, out=tmp_path / "digits")
+    skewed = {"data.name": "single.npz", "data.partition": "dirichlet", "data.alpha": 1.0}
+    with pytest.raises(ConfigError, match="do not have one class each"):
+        dpfed.run("dp-fedavg-digits", settings | skewed, out=tmp_path / "skewed")
+    done = dpfed.run("dp-fedavg-digits", settings | {"data.name": "single.npz"}, out=tmp_path / "run", progress=False)
+    assert 0 <= done.summary["test_accuracy"] <= 1
 
 
 @dataclass
