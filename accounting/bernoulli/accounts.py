@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from accounting.arrays import Floats
-from accounting.bernoulli import debias, pairs
-from accounting.bernoulli.certificate import Path, path_of
+from accounting.bernoulli import debias, exact
+from accounting.bernoulli.certificate import Path, cached_path, path_of
 from accounting.bernoulli.channel import channel_rdp
-from accounting.bernoulli.growth import growth_of
-from accounting.bernoulli.kept_paths import cached_path
+from accounting.bernoulli.growth import ROUNDED, Coordinates, growth_of
 from accounting.bernoulli.sums import LARGEST_COHORT, aggregate_rdp
-from accounting.bernoulli.windows import ROUNDED, Coordinates
 from accounting.gaussian.subsampling import amplified_curve, lemma_adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.kinds import Account
@@ -149,8 +147,8 @@ def _divergence_at_orders(release: BernoulliAggregate) -> Floats:
 CHANNEL = Account(
     renyi=channel_renyi,
     orders=(COIN_ORDERS, SAMPLED_COIN_ORDERS),
-    exact=pairs.exact_epsilon,
-    exact_fits=pairs.fits_exact_account,
+    exact=exact.exact_epsilon,
+    exact_fits=exact.fits_exact_account,
     dominating_mu=dominating_mu,
 )
 AGGREGATE = Account(

@@ -1,20 +1,257 @@
 """Renyi bounds for sums of Bernoulli uploads under secure aggregation.
 
+Certified upper bounds on the divergences of sums of K Bernoulli samples of which one moves.
+
+Proof: docs/theory-bernoulli.md, Theorem 6.
+
+Renyi bounds for sums of Bernoulli uploads under secure aggregation.
+
 Exactly K clients draw independent samples with probabilities in [c, 1-c]; the server sees, per coordinate, only the
 number of ones. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof:
 docs/theory-bernoulli.md, Theorem 6.
 """
 
 import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.arrays import Floats
+from accounting.arrays import Floats, Ints
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
-from accounting.bernoulli.sum_distributions import LARGEST_EXPONENT, SumDivergences
+from accounting.bernoulli.majorant import certified_supremum, supremum_above_chord
+
+# Number of elements of one block of sums, which should fit into the processor cache.
+_BLOCK = 200_000
+
+
+class SumDivergences:
+    """Divergences of a sum in which one Bernoulli sample moves between c and c + t; of the other K-1 samples j are at
+    1-c and the rest at c.
+
+    Direction 0 is the divergence of the sum at c from the sum at c + t, direction 1 the reverse. Moves near 1-c are
+    mirror images (ones <-> zeros), with K-1-j in place of j. A box is (j, direction, t) with j from j0 to j1. Its bound
+    uses only j0 samples at 1-c and K-1-j1 samples at c, which all j of the box share. Dropping independent samples does
+    not decrease the divergence (data processing), so this bounds every j of the box.
+    """
+
+    def __init__(self, cohort: int, c: float, alpha: Floats) -> None:
+        self.cohort, self.c, self.alpha = cohort, c, alpha
+        self._distributions = DistributionCache(cohort, c)
+
+    def attained(self, t: Floats) -> Floats:
+        """Return attained values: the largest divergence over both directions with all other samples at one end.
+        Shape: [orders, t].
+        """
+        kinds = [(j, direction) for j in {0, self.cohort - 1} for direction in (0, 1)]
+        shape = (len(self.alpha), len(t), len(kinds))
+        problem, move_index, kind = (index.ravel() for index in np.indices(shape))
+        j, direction = np.array(kinds)[kind].T
+        total, _ = self._moments(problem, j, j, direction, t[move_index])
+        return np.asarray((np.log1p(total) / (self.alpha[problem] - 1)).reshape(shape).max(axis=2))
+
+    def largest_up_to(self, t: float) -> Floats:
+        """Return an upper bound, within 1e-4, on the divergence for moves of at most t; the divergence increases in
+        t.
+        """
+        attained = self.attained(np.array([t]))[:, 0]
+        return self._certified_growth(np.zeros(len(self.alpha)), [(t, t)], attained * 1e-4, 10**7)
+
+    def supremum_minus_slope(self, slope: Floats, farthest: float, tolerance: Floats, most: int) -> Floats:
+        """Return an upper bound on sup over j, direction and t <= farthest of the divergence minus slope t^2."""
+        cuts = farthest * np.array([0.0, 0.001, 0.03, 0.3, 1.0])
+        return np.maximum(self._certified_growth(slope, list(pairwise(cuts)), tolerance, most), 0.0)
+
+    def _certified_growth(
+        self, slope: Floats, moves: list[tuple[float, float]], tolerance: Floats, most: int
+    ) -> Floats:
+        # From -1/2 to 2^n - 1/2, so that halving always splits between two integers.
+        end = 2.0 ** (self.cohort - 1).bit_length() - 0.5
+        ranges = [(-0.5, end), (-0.5, 0.5), (self.cohort - 1.5, self.cohort - 0.5)]
+        boxes = np.array([((a, k, t0), (b, k, t1)) for a, b in ranges for k in (0, 1) for t0, t1 in moves])
+        orders = len(self.alpha)
+        return certified_supremum(
+            lambda problem, low, high: self._evaluate(problem, low, high, slope),
+            np.tile(boxes[:, 0], (orders, 1)),
+            np.tile(boxes[:, 1], (orders, 1)),
+            problem=np.repeat(np.arange(orders), len(boxes)),
+            tolerance=tolerance + 1e-300,
+            widths=self._widths,
+            most=most,
+        )
+
+    def _integer_range(self, low: Floats, high: Floats) -> tuple[Ints, Ints]:
+        """Return the smallest and the largest integer j <= K-1 of each box."""
+        return np.ceil(low[:, 0]).astype(int), np.minimum(np.floor(high[:, 0]).astype(int), self.cohort - 1)
+
+    def _widths(self, low: Floats, high: Floats) -> Floats:
+        """Return the relative slack that each dimension of a box adds to its bound."""
+        j0, j1 = self._integer_range(low, high)
+        missing = np.maximum(j1 - j0, 0)
+        span = high[:, 2] - low[:, 2]
+        spread = math.sqrt(self.cohort * self.c * (1 - self.c))
+        return np.stack(
+            [missing / (self.cohort - missing), np.zeros(len(span)), _chord_slack(span, high[:, 2], spread)], 1
+        )
+
+    def _evaluate(self, problem: Ints, low: Floats, high: Floats, slope: Floats) -> tuple[Floats, Floats]:
+        """Return (the smallest of three upper bounds, an attained value) for each box; the latter only if j0 = j1.
+
+        The bounds are the divergence at the largest t; the chord, because sum P^alpha Q^(1-alpha) is convex in t; and
+        the second-order bound, as for one Bernoulli sample.
+        """
+        j0, j1 = self._integer_range(low, high)
+        upper, attained = np.full(len(problem), -np.inf), np.full(len(problem), -np.inf)
+        nonempty = np.flatnonzero(j0 <= j1)
+        problem, j0, j1, direction = problem[nonempty], j0[nonempty], j1[nonempty], low[nonempty, 1].astype(int)
+        t0, t1, s, alpha = low[nonempty, 2], high[nonempty, 2], slope[problem], self.alpha[problem]
+        end, weight = self._moments(problem, j0, j1, direction, t1)
+        start, _ = self._moments(problem, j0, j1, direction, t0)
+        far = np.log1p(end) / (alpha - 1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            w = alpha * (alpha - 1) * weight
+            stationary = 1 / ((alpha - 1) * s) - 1 / w
+            u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
+            second = np.where(np.isfinite(w), np.log1p(w * u) / (alpha - 1) - s * u, np.inf)
+        chord = supremum_above_chord(alpha, s, t0, t1, start, end)
+        upper[nonempty] = np.minimum(np.minimum(far - s * t0 * t0, second), chord)
+        attained[nonempty] = np.where(j0 == j1, far - s * t1 * t1, -np.inf)
+        return upper, attained
+
+    def _moments(self, problem: Ints, j0: Ints, j1: Ints, direction: Ints, t: Floats) -> tuple[Floats, Floats]:
+        """Return for each row F = sum P^a Q^(1-a) - 1 at a move t, and w with F <= a (a-1) w tau^2 for all moves tau
+        <= t.
+        """
+        total, weight = np.empty(len(problem)), np.empty(len(problem))
+        index = self._distributions.index(j0, j1)
+        widest = self._distributions.mass.shape[1]
+        for kind in (0, 1):
+            rows = np.flatnonzero(direction == kind)
+            rows = rows[np.argsort(self._distributions.width[index[rows]], kind="stable")]
+            for block in _row_blocks(rows, max(1, _BLOCK // widest)):
+                mass, tilt = self._distributions.window(index[block])
+                total[block], weight[block] = _moments(self.alpha[problem[block]], mass, tilt, t[block], kind)
+        return total, weight
+
+
+def _chord_slack(span: Floats, t: Floats, spread: float) -> Floats:
+    return np.asarray(np.minimum((span / np.maximum(t, 1e-300)) ** 2 / 4, 10 * (t / spread) ** 2))
+
+
+def _row_blocks(rows: Ints, size: int) -> Iterator[Ints]:
+    for i in range(0, len(rows), size):
+        yield rows[i : i + size]
+
+
+def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:
+    """Return F = sum P^alpha Q^(1-alpha) - 1 for the distributions `mass` and `mass` (1 + t `tilt`), and its
+    second-order weight w.
+
+    Let z = t tilt, with sum mass z = 0. Then F is the sum of mass ((1+z)^e - 1 - e z), e = alpha in direction 1 and 1 -
+    alpha in direction 0. No term is negative, so none cancel. The second derivative of F in t over alpha (alpha - 1) is
+    sum mass tilt^2 (1+z)^(e-2), A at 0 and B at t. It is convex in t for e <= 2 and e >= 3; between, (1+z)^(e-2) <= 1 +
+    (e-2) z. So it is at most its chord (or this line), and w = A/3 + max(A, B)/6.
+    """
+    beta = (alpha - 1)[:, None]
+    e = alpha[:, None] if direction == 1 else -beta
+    z = t[:, None] * tilt
+    sign = 1.0 if direction == 1 else -1.0
+    with np.errstate(over="ignore", under="ignore"):
+        rise = np.expm1(sign * beta * np.log1p(z))
+        grown = 1 + z
+        terms = (grown * rise if direction == 1 else rise) - sign * beta * z
+        small = np.abs(z) * np.maximum(1.0, np.abs(e)) < 1e-3
+        if small.any():
+            series = 1 + (e - 2) / 3 * z * (1 + (e - 3) / 4 * z * (1 + (e - 4) / 5 * z))
+            terms = np.where(small, e * (e - 1) / 2 * z * z * series, terms)
+        curved = mass * tilt * tilt
+        curvature = (1 + rise) / grown if direction == 1 else (1 + rise) / (grown * grown)
+        if direction == 1:
+            curvature = np.where((e > 2) & (e < 3), 1 + (e - 2) * z, curvature)
+        at_zero, at_t = curved.sum(axis=1), (curved * curvature).sum(axis=1)
+        total = np.sum(mass * np.maximum(terms, 0.0), axis=1)
+    return total, (at_zero / 3 + np.maximum(at_zero, at_t) / 6) * (1 + 1e-12)
+
+
+# Smaller masses are dropped. If alpha log((1-c)/c) is below LARGEST_EXPONENT, their effect is below rounding, with
+# relative size 1e-290 exp(600) K alpha^2 / c^2.
+_SMALLEST_MASS = 1e-290
+LARGEST_EXPONENT = 600.0
+_CUT = 1e-300
+
+
+class DistributionCache:
+    """Cache of distributions of sums of j0 samples at 1-c, K-1-j1 samples at c and the moving sample at c, with their
+    tilts by its move.
+
+    Each distribution is computed when needed. It stores the columns with mass, about 37 standard deviations to either
+    side, so memory grows with sqrt K.
+    """
+
+    def __init__(self, cohort: int, c: float) -> None:
+        self.cohort, self.c = cohort, c
+        self.mass, self.tilt, self.width = np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0, dtype=int)
+        self._keys, self._rows = np.zeros(0, dtype=int), np.zeros(0, dtype=int)
+
+    def index(self, j0: Ints, j1: Ints) -> Ints:
+        """Return the rows of these distributions, after computing missing ones."""
+        keys = j0 * self.cohort + j1
+        new = np.setdiff1d(keys, self._keys)
+        if len(new):
+            self._store(new, [self._new_distribution(*divmod(int(key), self.cohort)) for key in new])
+        return np.asarray(self._rows[np.searchsorted(self._keys, keys)])
+
+    def window(self, index: Ints) -> tuple[Floats, Floats]:
+        """Return masses and tilts of these distributions, padded to the width of the widest."""
+        columns = slice(0, int(self.width[index].max()))
+        return self.mass[index, columns], self.tilt[index, columns]
+
+    def _store(self, keys: Ints, computed: list[tuple[Floats, Floats]]) -> None:
+        widths = np.array([len(mass) for mass, _ in computed])
+        widest = max(self.mass.shape[1], int(widths.max()))
+        rows = len(self.mass) + np.arange(len(computed))
+        self.mass = _padded_rows(self.mass, [mass for mass, _ in computed], widest)
+        self.tilt = _padded_rows(self.tilt, [tilt for _, tilt in computed], widest)
+        self.width = np.concatenate([self.width, widths])
+        self._keys, self._rows = np.concatenate([self._keys, keys]), np.concatenate([self._rows, rows])
+        order = np.argsort(self._keys)
+        self._keys, self._rows = self._keys[order], self._rows[order]
+
+    def _new_distribution(self, j0: int, j1: int) -> tuple[Floats, Floats]:
+        # The number of ones of samples at 1-c has the reversed distribution of that of samples at c.
+        others = np.convolve(_binomial(self.cohort - 1 - j1, self.c), _binomial(j0, self.c)[::-1])
+        heads, tails = np.append(0.0, others), np.append(others, 0.0)
+        mass = self.c * heads + (1 - self.c) * tails
+        above_threshold = np.flatnonzero(mass > _SMALLEST_MASS)
+        inside = slice(int(above_threshold[0]), int(above_threshold[-1]) + 1)
+        return mass[inside], (heads - tails)[inside] / mass[inside]
+
+
+def _padded_rows(rows: Floats, more: list[Floats], width: int) -> Floats:
+    """Return `rows` and `more` as one array [rows + more, width], padded with zeros."""
+    stacked = np.zeros((len(rows) + len(more), width))
+    stacked[: len(rows), : rows.shape[1]] = rows
+    for place, row in enumerate(more, start=len(rows)):
+        stacked[place, : len(row)] = row
+    return stacked
+
+
+@lru_cache(maxsize=1024)
+def _binomial(n: int, p: float) -> Floats:
+    """Return the distribution of the sum of n Bernoulli samples of probability p, with truncated tails.
+
+    The truncated mass is far below the mass that `DistributionCache` drops.
+    """
+    from scipy.stats import binom
+
+    probabilities = binom.pmf(np.arange(n + 1), n, p)
+    above_threshold = np.flatnonzero(probabilities > _CUT)
+    return np.asarray(probabilities[above_threshold[0] : above_threshold[-1] + 1])
+
 
 LARGEST_COHORT = 10_000
 """Largest cohort of an account. Larger cohorts are accounted with this number of uploads, because larger

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from accounting import require
 from accounting.arrays import Floats
-from accounting.bernoulli.pairs import MOST_COINS
+from accounting.bernoulli.exact import MOST_COINS
 from accounting.caveats import DELTA_NOTE_START, caveats
 from accounting.compose import adaptive, central_moments, lower_bound, pld, rdp
 from accounting.compose.adaptive_grid import Game
@@ -19,7 +19,7 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
 from accounting.compose.twins import Continuous, delta_without_overflow, nearly_gaussian, plain_shift
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import poisson, smallest_epsilon
+from accounting.gaussian import sampled_profiles, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
     Allocation,
@@ -159,7 +159,7 @@ def guarantee(
     best: the smallest of the valid upper bounds (closed form for unsampled Gaussians; else PLD, RDP, central moments
     for tiny sampling probabilities, and the adaptive account under fixed-size sampling). rdp, pld: this accountant
     alone. adaptive: `compose.adaptive`, with a finer grid and cover if `precise` (error 0.05% instead of 0.3%, for up
-    to minutes). exact: individually visible Bernoulli uploads with few coordinates (bernoulli.pairs). fed-smp-theorem,
+    to minutes). exact: individually visible Bernoulli uploads with few coordinates (bernoulli.exact). fed-smp-theorem,
     fed-smp-lemma: the paper's bounds with the sensitivity that the sampling needs; an unmet condition gives
     valid=False.
     units: number of clients (or records), for a note on a delta above 1/units.
@@ -328,8 +328,8 @@ def _analytic_bound(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
-    """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.poisson`), for a delta
-    that is too small for loss distributions, or of the first round of a secret schedule, which is such a round.
+    """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.sampled_profiles`), for a
+    delta that is too small for loss distributions, or of the first round of a secret schedule, which is such a round.
     Adjacency: add-remove, zero-out.
     Direction of error: upper bound, by 1e-12 relative and 1e-12 absolute, far above the rounding errors of the
     profiles, about 1e-15 (1 + log 1/delta).
@@ -347,7 +347,7 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     round_ = {"sampling_probability": probability, "noise_multiplier": noise.noise_multiplier}
 
     def exceeds(eps: float) -> bool:
-        both = poisson.removal_profile(eps, **round_), poisson.addition_profile(eps, **round_)
+        both = sampled_profiles.removal_profile(eps, **round_), sampled_profiles.addition_profile(eps, **round_)
         return max(map(float, both)) > delta
 
     if not exceeds(0.0):
@@ -428,7 +428,7 @@ def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
 
 
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """Return epsilon by the exact distribution (`bernoulli.pairs`).
+    """Return epsilon by the exact distribution (`bernoulli.exact`).
 
     Direction of error: upper bound.
     Errors: UnsupportedMechanism if the distribution is unknown or takes too long to compute.

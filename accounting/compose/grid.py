@@ -11,10 +11,10 @@ from accounting.arrays import Floats, Ints
 from accounting.compose import rdp
 from accounting.compose.rdp import Conversion
 from accounting.errors import InvalidParameter
-from accounting.gaussian import fixed_size_rdp, poisson_rdp
+from accounting.gaussian import sampled_renyi
 
 Sampling = Literal["poisson", "fixed"]
-_CURVES = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
+_CURVES = {"poisson": sampled_renyi.poisson_renyi, "fixed": sampled_renyi.fixed_size_renyi}
 
 
 def epsilons(
@@ -30,8 +30,8 @@ def epsilons(
     """Return the smallest epsilon over `orders` of T rounds at delta for each cell; the arguments broadcast.
 
     Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are (epsilon,
-    delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.poisson_rdp`), with fixed (q =
-    cohort / clients) for replace-one and zero-out (`gaussian.fixed_size_rdp`). Each cell equals `compose.rdp`, up to
+    delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.sampled_renyi`), with fixed (q
+    = cohort / clients) for replace-one and zero-out (`gaussian.sampled_renyi`). Each cell equals `compose.rdp`, up to
     rounding. Only about twelve orders of a cell are computed. T (alpha-1) rho(alpha) is convex in alpha (for fixed
     sizes its bound is convex except at large q), and the conversion adds (alpha-1) log(alpha-1) - alpha log alpha - log
     delta. So epsilon(alpha) decreases and then increases, and Fibonacci search finds its minimum.

@@ -1,7 +1,8 @@
 """Account by privacy loss distributions (PLDs).
 
-The profile of each mechanism's dominating pair (`gaussian.poisson`, `gaussian.fixed_size`) is discretised by
-connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_distribution`.
+The profile of each mechanism's dominating pair (`gaussian.sampled_profiles`, `gaussian.sampled_profiles`) is
+discretised by connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by
+`compose.loss_distribution`.
 """
 
 import math
@@ -18,7 +19,7 @@ from accounting.compose import loss_grid
 from accounting.compose.loss_distribution import LossDistribution, certain_loss, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squared_sensitivity
-from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
+from accounting.gaussian import privacy_profile, sampled_profiles
 from accounting.mechanisms import (
     CappedPoissonSampling,
     Mechanism,
@@ -210,17 +211,18 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     assert noise is not None  # the caller has checked `supports`
     if isinstance(sampling, CappedPoissonSampling):
-        return capped.profiles(
+        return sampled_profiles.capped_profiles(
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
         )
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
     fixed = sampling.name == "fixed"
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        profile = (fixed_size if fixed else poisson).replacement_profile(losses, **round_)
+        named = sampled_profiles.fixed_size_replacement_profile if fixed else sampled_profiles.replacement_profile
+        profile = named(losses, **round_)
         return profile, profile
     if fixed:
-        return fixed_size.zeroing_profile(losses, **round_), fixed_size.restoring_profile(losses, **round_)
-    return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
+        return sampled_profiles.zeroing_profile(losses, **round_), sampled_profiles.restoring_profile(losses, **round_)
+    return sampled_profiles.removal_profile(losses, **round_), sampled_profiles.addition_profile(losses, **round_)
 
 
 def _unsampled_losses(mu: float, interval: float) -> LossDistributions:

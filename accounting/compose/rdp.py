@@ -13,7 +13,7 @@ from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squared_sensitivity
-from accounting.gaussian import fixed_size_rdp, subsampling
+from accounting.gaussian import sampled_renyi, subsampling
 from accounting.gaussian.account import closeness_penalty
 from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms import (
@@ -75,11 +75,12 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
 
     Orders must be above 1; the result has their shape. The bound is infinite at an order without a computable bound,
     which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7). Poisson:
-    `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions). Poisson with a cap: the
-    mean of full and other rounds (`gaussian.capped`). Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C;
-    zero-out is a special case). Schedules: as if participation were public, alpha k mu^2 / 2 with k the largest number
-    of participations (divergences are quasi-convex), or the squared sensitivity of a stream of correlated noise in
-    place of k. Other kinds: their accounts (`mechanisms.kinds`); a sampled kind with a twin uses that Gaussian.
+    `gaussian.sampled_renyi` (add-remove; zero-out has the same pair of output distributions). Poisson with a cap: the
+    mean of full and other rounds (`gaussian.sampled_profiles`). Fixed size: `gaussian.sampled_renyi` (replace-one,
+    shift 2C; zero-out is a special case). Schedules: as if participation were public, alpha k mu^2 / 2 with k the
+    largest number of participations (divergences are quasi-convex), or the squared sensitivity of a stream of
+    correlated noise in place of k. Other kinds: their accounts (`mechanisms.kinds`); a sampled kind with a twin uses
+    that Gaussian.
     Composition: the sum.
     """
     return np.asarray(np.sum([_repeated_curve(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
@@ -89,7 +90,7 @@ def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
     """Return mechanisms whose curves are valid for `mechanism`, each with the part of delta that this needs.
 
     With a cap they are the mechanism itself, and the mechanism without caps. The latter needs zeta p of delta in every
-    round, the probability that the round is full and the client takes part (h' <= p in `gaussian.capped`).
+    round, the probability that the round is full and the client takes part (h' <= p in `gaussian.sampled_profiles`).
     Direction of error: upper bound.
     """
     parts = parts_of(mechanism)
@@ -161,8 +162,8 @@ def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[f
 def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: CappedPoissonSampling) -> Floats:
     """Return Renyi divergences of Poisson sampling with a cap, as if it were public whether the round is full.
 
-    e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.capped`). Direction of error:
-    upper bound.
+    e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.sampled_profiles`). Direction
+    of error: upper bound.
     """
     assert account.sampled is not None  # the caller has checked
     uncapped_curve = account.sampled(orders, noise, PoissonSampling(probability=sampling.probability))
@@ -200,7 +201,7 @@ def _full_round_curve(orders: Floats, noise: Any, account: Account, p: float) ->
     once_of_many = FixedSizeSampling(cohort=min(math.ceil(p * _PARTS), _PARTS), clients=_PARTS)
     if not isinstance(noise, Gaussian):
         return account.sampled(orders, noise, once_of_many)
-    whole = np.arange(2.0, fixed_size_rdp.LARGEST_ORDER + 1)
+    whole = np.arange(2.0, sampled_renyi.LARGEST_FIXED_SIZE_ORDER + 1)
     knots = np.concatenate([[0.0], (whole - 1) * account.sampled(whole, noise, once_of_many)])
     chords = np.interp(orders, np.concatenate([[1.0], whole]), knots, right=np.inf) / (orders - 1)
     return np.asarray(np.minimum(chords, account.renyi(orders, displaced)))

@@ -5,13 +5,13 @@ from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian import fixed_size_rdp, poisson_rdp
+from accounting.gaussian import sampled_renyi
 from accounting.gaussian.subsampling import refuse_replacement_under_poisson
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
 
-_SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
+_SAMPLED = {"poisson": sampled_renyi.poisson_renyi, "fixed": sampled_renyi.fixed_size_renyi}
 
 
 def renyi(orders: Floats, noise: Gaussian) -> Floats:
@@ -22,8 +22,8 @@ def renyi(orders: Floats, noise: Gaussian) -> Floats:
 def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
     """Return upper bounds on the Renyi divergence of a sampled round.
 
-    Poisson sampling uses `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions).
-    Fixed-size sampling uses `gaussian.fixed_size_rdp` (replace-one, shift 2C; under zero-out the displaced client also
+    Poisson sampling uses `gaussian.sampled_renyi` (add-remove; zero-out has the same pair of output distributions).
+    Fixed-size sampling uses `gaussian.sampled_renyi` (replace-one, shift 2C; under zero-out the displaced client also
     moves the sum by 2C).
     """
     if sampling.name not in _SAMPLED:

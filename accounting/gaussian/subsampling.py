@@ -1,6 +1,7 @@
 """Amplification by subsampling for ANY mechanism with a known Renyi curve, at integer orders.
 
-The Gaussian mechanism has tighter bounds (`compose.rdp`, `gaussian.fixed_size`). All sums are computed in logarithms.
+The Gaussian mechanism has tighter bounds (`compose.rdp`, `gaussian.sampled_profiles`). All sums are computed in
+logarithms.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.gaussian import poisson
+from accounting.gaussian import sampled_profiles
 from accounting.participation.blocks import OnceInBlock
 
 _FINENESS = 0.01
@@ -99,7 +99,7 @@ def divergences_with_public_round(block: OnceInBlock, shift: float, losses: Floa
     its grid is too coarse.
     """
     noise = {"sampling_probability": block.taking_part, "noise_multiplier": 1 / shift}
-    return poisson.removal_profile(losses, **noise), poisson.addition_profile(losses, **noise)
+    return sampled_profiles.removal_profile(losses, **noise), sampled_profiles.addition_profile(losses, **noise)
 
 
 def approximate_loss_moments(block: OnceInBlock, shift: float) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from accounting import (
     budget,
 )
 from accounting.bernoulli import exact as bernoulli_exact
-from accounting.bernoulli.pairs import walk_epsilon
+from accounting.bernoulli.exact import walk_epsilon
 from accounting.budget import calibrate
 from accounting.compose import accountant, loss_distribution, loss_grid, over_rounds, pld, profiles, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism

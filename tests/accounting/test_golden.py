@@ -12,7 +12,7 @@ from accounting import budget
 from accounting.budget import Plan
 from accounting.compose import loss_grid, lower_bound
 from accounting.compose.fed_smp import lemma_3, theorem_1
-from accounting.gaussian import fixed_size
+from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import FixedSizeSampling
 
 CLIENTS, COHORT, ROUNDS, SIGMA = 6000, 100, 180, 1.4
@@ -175,10 +175,10 @@ def test_publishing_the_size_of_a_poisson_cohort(adjacency, expected):
     for size, weight in zip(sizes, weights, strict=True):
         setting = {"sampling_probability": size / CLIENTS, "noise_multiplier": SIGMA}
         if adjacency == "replace-one":
-            mean += weight * fixed_size.replacement_profile(losses, **setting)
+            mean += weight * sampled_profiles.fixed_size_replacement_profile(losses, **setting)
         else:
-            mean[0] += weight * fixed_size.zeroing_profile(losses, **setting)
-            mean[1] += weight * fixed_size.restoring_profile(losses, **setting)
+            mean[0] += weight * sampled_profiles.zeroing_profile(losses, **setting)
+            mean[1] += weight * sampled_profiles.restoring_profile(losses, **setting)
     orders = [in_library(loss_grid.connect_dots(spacing, *pair)) for pair in (mean, mean[::-1])]
     composed = library.PrivacyLossDistribution(*orders).self_compose(ROUNDS)
     assert round(composed.get_epsilon_for_delta(DELTA), 3) == round(expected, 3)

@@ -10,8 +10,8 @@ from accounting.bernoulli import debias
 from accounting.bernoulli.divergence import divergence
 from accounting.bernoulli.exact import channel_profile
 from accounting.compose.profiles import delta_from_curve
-from accounting.gaussian import fixed_size, poisson, subsampling
-from accounting.gaussian.poisson_rdp import renyi
+from accounting.gaussian import sampled_profiles, subsampling
+from accounting.gaussian.sampled_renyi import poisson_renyi
 from accounting.integers.discrete_gaussian import lattice_distortion
 
 ROUND = {"sampling_probability": 0.1, "noise_multiplier": 0.7}
@@ -19,12 +19,12 @@ COIN = {"c": 0.1, "noise_std": 0.3}
 
 EPSILONS = {
     "gaussian": partial(gaussian.privacy_profile, mu=0.7),
-    "replacement, fixed size": partial(fixed_size.replacement_profile, **ROUND),
-    "zeroing": partial(fixed_size.zeroing_profile, **ROUND),
-    "restoring": partial(fixed_size.restoring_profile, **ROUND),
-    "removal": partial(poisson.removal_profile, **ROUND),
-    "addition": partial(poisson.addition_profile, **ROUND),
-    "replacement, poisson": partial(poisson.replacement_profile, **ROUND),
+    "replacement, fixed size": partial(sampled_profiles.fixed_size_replacement_profile, **ROUND),
+    "zeroing": partial(sampled_profiles.zeroing_profile, **ROUND),
+    "restoring": partial(sampled_profiles.restoring_profile, **ROUND),
+    "removal": partial(sampled_profiles.removal_profile, **ROUND),
+    "addition": partial(sampled_profiles.addition_profile, **ROUND),
+    "replacement, poisson": partial(sampled_profiles.replacement_profile, **ROUND),
     "coins": partial(channel_profile, p=[0.3, 0.8], q=[0.2, 0.9]),
     "curve": partial(delta_from_curve, orders=[2.0, 5.0], rho=[0.1, 0.3]),
     "lattice": lattice_distortion,
@@ -34,7 +34,7 @@ FRACTIONS = {
     "slope": partial(debias.clipped_mean_slope, **COIN),
     "inverse": partial(debias.invert, **COIN),
     "divergence": partial(divergence, 2.0, q=0.25),
-    "renyi": lambda q: renyi(2.5, sampling_probability=q, noise_multiplier=1.0),
+    "renyi": lambda q: poisson_renyi(2.5, sampling_probability=q, noise_multiplier=1.0),
 }
 
 

@@ -15,8 +15,7 @@ from accounting import Adjacency, Plan, PoissonSampling, budget
 from accounting.bernoulli import certificate
 from accounting.bernoulli.accounts import dominating_mu
 from accounting.bernoulli.certificate import Path, path_of
-from accounting.bernoulli.growth import growth_of
-from accounting.bernoulli.windows import Coordinates, windows
+from accounting.bernoulli.growth import Coordinates, growth_of, windows
 from accounting.compose import pld
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Composed, Gaussian, Subsampled

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from reference import coin_majorant, poisson_binomial
 
-from accounting.bernoulli import cells as coin_cells
-from accounting.bernoulli.cells import _Cells
+from accounting.bernoulli import channel as coin_cells
+from accounting.bernoulli.channel import _Cells
 from accounting.bernoulli.majorant import supremum_above_chord
-from accounting.bernoulli.sum_distributions import SumDivergences
+from accounting.bernoulli.sums import SumDivergences
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.bernoulli.sum_distributions import DistributionCache
+from accounting.bernoulli.sums import DistributionCache
 
 BOXES = [(0, 0), (699, 699), (350, 350), (0, 200), (500, 699)]
 

@@ -10,8 +10,7 @@ from reference.shorthand import times
 
 from accounting.bernoulli import debias
 from accounting.bernoulli.accounts import COIN_ORDERS
-from accounting.bernoulli.exact import channel_epsilon, channel_profile
-from accounting.bernoulli.pairs import MOST_COINS, walk_epsilon
+from accounting.bernoulli.exact import MOST_COINS, channel_epsilon, channel_profile, walk_epsilon
 from accounting.bernoulli.sums import aggregate_rdp
 from accounting.budget import Plan
 from accounting.compose import accountant, over_rounds, rdp

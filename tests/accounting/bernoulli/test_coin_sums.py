@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference import poisson_binomial
 
-from accounting.bernoulli.sum_distributions import SumDivergences, _moments
+from accounting.bernoulli.sums import SumDivergences, _moments
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

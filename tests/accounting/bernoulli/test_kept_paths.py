@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from accounting.bernoulli import kept_paths
+from accounting.bernoulli import certificate
 from accounting.bernoulli.certificate import Path
-from accounting.bernoulli.windows import Coordinates
+from accounting.bernoulli.growth import Coordinates
 
 AT = Coordinates(coins=20, floor=0.15, largest_distance=0.05, move=0.05)
 FOUND = Path(variances=np.array([0.1, 0.2, 1 / 3]), rates=np.array([math.inf, 0.1 + 0.2, 0.25]), move=0.05)
@@ -16,7 +16,7 @@ FOUND = Path(variances=np.array([0.1, 0.2, 1 / 3]), rates=np.array([math.inf, 0.
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(kept_paths.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(certificate.VARIABLE, str(tmp_path))
     return tmp_path / "coins"
 
 
@@ -29,7 +29,7 @@ def asked(answer=FOUND, **question):
         return answer
 
     given = {"at": AT, "zeta": 1e-9, "squared_norm": 4.0, **question}
-    return kept_paths.cached_path(given["at"], given["zeta"], given["squared_norm"], compute), len(calls)
+    return certificate.cached_path(given["at"], given["zeta"], given["squared_norm"], compute), len(calls)
 
 
 def test_the_second_time_it_is_read_and_equal_to_the_last_bit(folder):
@@ -73,7 +73,7 @@ def test_every_part_of_the_question_counts(question):
 
 def test_other_code_answers_anew(monkeypatch):
     asked()
-    monkeypatch.setattr(kept_paths, "_code_hash", lambda: "other")
+    monkeypatch.setattr(certificate, "_code_hash", lambda: "other")
     assert asked()[1] == 1
 
 
@@ -119,18 +119,18 @@ def test_bytes_that_are_no_text_are_computed_anew(folder):
 
 def test_where_nothing_can_be_written_it_is_computed(folder, monkeypatch):
     folder.parent.joinpath("file").write_text("")
-    monkeypatch.setenv(kept_paths.VARIABLE, str(folder.parent / "file"))
+    monkeypatch.setenv(certificate.VARIABLE, str(folder.parent / "file"))
     assert asked()[1] == asked()[1] == 1
 
 
 def test_the_user_may_switch_it_off(folder, monkeypatch):
-    monkeypatch.setenv(kept_paths.VARIABLE, "")
+    monkeypatch.setenv(certificate.VARIABLE, "")
     assert asked()[1] == asked()[1] == 1
     assert not folder.exists()
 
 
 def test_by_default_it_is_the_users_cache(tmp_path, monkeypatch):
-    monkeypatch.delenv(kept_paths.VARIABLE)
+    monkeypatch.delenv(certificate.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked()
     assert (tmp_path / "cache" / "dpfed" / "coins").is_dir()

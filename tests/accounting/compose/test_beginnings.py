@@ -7,7 +7,7 @@ import pytest
 from accounting import Composed, Gaussian, PoissonSampling, guarantee, subsample
 from accounting.compose import accountant
 from accounting.errors import InvalidParameter
-from accounting.gaussian import epsilon_from_below, noise_std, poisson, smallest_epsilon
+from accounting.gaussian import epsilon_from_below, noise_std, sampled_profiles, smallest_epsilon
 from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 
 
@@ -31,7 +31,7 @@ def test_the_first_round_of_a_schedule_is_one_poisson_round(schedule, q, delta):
     for z in (0.8, 3.0):
         stated = accountant.epsilon(one_round(schedule, z), delta=delta)
         round_ = {"sampling_probability": q, "noise_multiplier": z}
-        profiles = [poisson.removal_profile, poisson.addition_profile]
+        profiles = [sampled_profiles.removal_profile, sampled_profiles.addition_profile]
         assert max(float(one(stated, **round_)) for one in profiles) <= delta
         near = max(stated * 0.998 - 1e-9, 0.0)
         assert stated == 0 or max(float(one(near, **round_)) for one in profiles) > delta

@@ -12,7 +12,7 @@ from accounting.budget import Plan
 from accounting.compose import central_moments, lower_bound, pld
 from accounting.compose.accountant import epsilon
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian import poisson
+from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import Composed
 
 
@@ -60,7 +60,7 @@ def test_one_round_is_never_below_its_exact_profiles():
         except UnsupportedMechanism:
             continue
         round_ = {"sampling_probability": q, "noise_multiplier": z}
-        for profile in (poisson.removal_profile, poisson.addition_profile):
+        for profile in (sampled_profiles.removal_profile, sampled_profiles.addition_profile):
             assert float(profile(found, **round_)) <= delta * (1 + 1e-9)
             near.append(float(profile(found / 20, **round_)) > delta)
     assert len(near) > 60

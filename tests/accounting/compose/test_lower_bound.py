@@ -14,7 +14,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from accounting.compose import accountant, lower_bound, pld, quantised
 from accounting.compose.loss_distribution import LossDistribution
 from accounting.errors import InvalidParameter
-from accounting.gaussian import poisson as poisson_profiles
+from accounting.gaussian import sampled_profiles as poisson_profiles
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import AttackPair, attack_pairs
 from accounting.mechanisms import Composed

@@ -15,8 +15,8 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from accounting.compose import loss_grid, lower_bound, over_rounds, pld
 from accounting.compose.loss_distribution import smallest_epsilon
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import fixed_size
-from accounting.gaussian import poisson as poisson_profiles
+from accounting.gaussian import sampled_profiles
+from accounting.gaussian import sampled_profiles as poisson_profiles
 from accounting.mechanisms import Composed, PoissonSampling
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -161,8 +161,8 @@ def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
     for mechanism, profile in (
         (poisson(q, sigma), poisson_profiles.removal_profile),
         (poisson(q, sigma, "replace-one"), poisson_profiles.replacement_profile),
-        (fixed(cohort, 100, sigma), fixed_size.replacement_profile),
-        (fixed(cohort, 100, sigma, "zero-out"), fixed_size.zeroing_profile),
+        (fixed(cohort, 100, sigma), sampled_profiles.fixed_size_replacement_profile),
+        (fixed(cohort, 100, sigma, "zero-out"), sampled_profiles.zeroing_profile),
     ):
         assert 0 < float(profile(loss_grid.largest_loss(mechanism), **setting)) <= 1e-19
         for spacing in (0.01, 2.0):

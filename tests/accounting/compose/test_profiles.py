@@ -26,7 +26,7 @@ from accounting.compose import profiles, rdp
 from accounting.compose.profiles import delta_from_curve, profile
 from accounting.compose.twins import continuous
 from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import fixed_size, poisson
+from accounting.gaussian import sampled_profiles
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -91,7 +91,9 @@ def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
         mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE),
         sampling=PoissonSampling(probability=q),
     )
-    exact = np.maximum(poisson.removal_profile(eps, **options), poisson.addition_profile(eps, **options))
+    exact = np.maximum(
+        sampled_profiles.removal_profile(eps, **options), sampled_profiles.addition_profile(eps, **options)
+    )
     value = profile(mechanism)(eps)
     assert np.all(value >= exact * (1 - 1e-9))
     seen = exact > 1e-6
@@ -100,7 +102,7 @@ def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
 
 def test_one_fixed_size_round_is_just_above_its_exact_profile():
     eps = np.linspace(-2, 2, 41)
-    exact = fixed_size.replacement_profile(eps, sampling_probability=1 / 60, noise_multiplier=1.4)
+    exact = sampled_profiles.fixed_size_replacement_profile(eps, sampling_probability=1 / 60, noise_multiplier=1.4)
     value = profile(FIXED)(eps)
     assert np.all(value >= exact * (1 - 1e-9))
     assert value == pytest.approx(exact, rel=2e-3, abs=1e-9)

@@ -9,7 +9,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from reference.two_rounds import fixed_size_pair, mixture_pair, panels
 
 from accounting.compose import adaptive, loss_grid, lower_bound, pld
-from accounting.gaussian import fixed_size
+from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import Composed
 
 
@@ -68,7 +68,7 @@ def test_three_fixed_size_rounds():
 def test_one_round_of_the_integrated_pair_is_the_closed_form():
     setting = {"sampling_probability": 0.3, "noise_multiplier": 2.0}
     for epsilon in (-1.0, 0.0, 0.7):
-        expected = float(fixed_size.replacement_profile(epsilon, **setting))
+        expected = float(sampled_profiles.fixed_size_replacement_profile(epsilon, **setting))
         assert fixed_size_pair(0.3, 2.0, epsilon, rounds=1) == pytest.approx(expected, rel=1e-12)
 
 

@@ -14,7 +14,7 @@ from accounting.compose import accountant, loss_grid, over_rounds, pld, profiles
 from accounting.compose.running import Running
 from accounting.compose.second_opinion import second_opinion
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian import capped
+from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import BernoulliAggregate, CappedPoissonSampling, Subsampled, from_dict
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import default_cap, earlier_overflow, rarely_exceeded
@@ -84,7 +84,9 @@ def test_no_neighbours_exceed_the_profile_and_some_attain_it(adjacency):
         one, two, clients = worlds(adjacency, values, -values[0] if trial % 3 else rng.uniform(-1, 1))
         p, r = density(one, q, cap, z), density(two, q, cap, z)
         sampling = CappedPoissonSampling(probability=q, cap=cap, clients=max(clients, 1))
-        forth, back = capped.profiles(EPSILONS, sampling=sampling, adjacency=Adjacency(adjacency), noise_multiplier=z)
+        forth, back = sampled_profiles.capped_profiles(
+            EPSILONS, sampling=sampling, adjacency=Adjacency(adjacency), noise_multiplier=z
+        )
         for claimed, (first, second) in ((forth, (p, r)), (back, (r, p))):
             shown = [np.maximum(first - math.exp(eps) * second, 0).sum() * step for eps in EPSILONS]
             assert np.all(shown <= claimed + 6e-6)  # of quadrature
@@ -116,7 +118,9 @@ def test_a_cap_that_keeps_the_lowest_ids_exceeds_the_profile():
 
     p, r = lowest(values), lowest(np.concatenate([[0.0], values[1:]]))
     sampling = CappedPoissonSampling(probability=q, cap=cap, clients=4)
-    claimed, _ = capped.profiles(EPSILONS, sampling=sampling, adjacency=Adjacency.ZERO_OUT, noise_multiplier=z)
+    claimed, _ = sampled_profiles.capped_profiles(
+        EPSILONS, sampling=sampling, adjacency=Adjacency.ZERO_OUT, noise_multiplier=z
+    )
     shown = [np.maximum(p - math.exp(eps) * r, 0).sum() * (X[1] - X[0]) for eps in EPSILONS]
     assert np.any(shown > claimed * 1.5)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from accounting.gaussian import corner_profile
+from accounting.gaussian import configurations
 from accounting.gaussian.configurations import RIGHT, Arc, Box, FixedSizeRound, all_arcs, all_triangles
 
 EPSILONS = np.array([0.0, 1e-3, 0.03, 0.2, 0.7, 1.5, 3.0])
@@ -74,25 +74,25 @@ def test_corner_is_another_quadrature(sigma):
     for _ in range(5):
         near, far, angle = rng.uniform(0, 2 / sigma), rng.uniform(0.3, 2) / sigma, rng.uniform(0, math.pi / 2)
         expected = divergence(EPSILONS, 0.05, *corner_of(near, far, angle))
-        found = corner_profile.corner(EPSILONS, sampling_probability=0.05, near=near, far=far, angle=angle)
+        found = configurations.corner(EPSILONS, sampling_probability=0.05, near=near, far=far, angle=angle)
         np.testing.assert_allclose(found, expected, rtol=2e-9, atol=1e-15)
 
 
 def test_a_coarser_quadrature_is_noticed(monkeypatch):
     """Planted: the fixed step of 0.25 at sigma = 0.3 and an obtuse angle, which comes out too small."""
     corner = {"sampling_probability": 0.05, "near": 0.5 / 0.3, "far": 0.5 / 0.3, "angle": 2.8}
-    right = corner_profile.corner(EPSILONS, **corner)
-    monkeypatch.setattr(corner_profile, "_step", lambda near, far, half: 0.25)
-    wrong = corner_profile.corner(EPSILONS, **corner)
+    right = configurations.corner(EPSILONS, **corner)
+    monkeypatch.setattr(configurations, "_step", lambda near, far, half: 0.25)
+    wrong = configurations.corner(EPSILONS, **corner)
     assert np.max(np.abs(wrong / right - 1)[right > 1e-12]) > 1e-7  # 1e-9 is added
 
 
 def test_ends_of_the_angle():
-    row = corner_profile.collinear_corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7)
+    row = configurations.collinear_corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7)
     np.testing.assert_allclose(
-        row, corner_profile.corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7, angle=0.0), rtol=1e-9
+        row, configurations.corner(EPSILONS, sampling_probability=0.1, near=1.0, far=0.7, angle=0.0), rtol=1e-9
     )
-    across = corner_profile.opposite_corner(EPSILONS, sampling_probability=0.1, distance=0.7)
+    across = configurations.opposite_corner(EPSILONS, sampling_probability=0.1, distance=0.7)
     near = divergence(EPSILONS, 0.1, *corner_of(0.7, 0.7, math.pi), step=0.1)
     np.testing.assert_allclose(across, near, rtol=1e-8, atol=1e-14)
 

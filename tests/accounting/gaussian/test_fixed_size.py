@@ -13,7 +13,7 @@ from reference import normal
 from reference.mixtures import hockey_stick
 from reference.planar import planar_hockey_stick, points_in_the_unit_disc
 
-from accounting.gaussian import fixed_size
+from accounting.gaussian import sampled_profiles
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -23,7 +23,7 @@ NAMES = ["replacement", "zeroing", "restoring"]
 
 
 def value(name, gamma, q, sigma):
-    profile = getattr(fixed_size, f"{name}_profile")
+    profile = getattr(sampled_profiles, f"{name}_profile")
     return float(profile(math.log(gamma), sampling_probability=q, noise_multiplier=sigma))
 
 
@@ -85,10 +85,10 @@ def test_zero_out_never_costs_more_than_replacement():
     epsilon = np.linspace(-5, 5, 101)
     for q, sigma in SETTINGS:
         setting = {"sampling_probability": q, "noise_multiplier": sigma}
-        replaced = fixed_size.replacement_profile(epsilon, **setting)
+        replaced = sampled_profiles.fixed_size_replacement_profile(epsilon, **setting)
         for zeroed in (
-            fixed_size.zeroing_profile(epsilon, **setting),
-            fixed_size.restoring_profile(epsilon, **setting),
+            sampled_profiles.zeroing_profile(epsilon, **setting),
+            sampled_profiles.restoring_profile(epsilon, **setting),
         ):
             assert (zeroed <= replaced + 1e-15).all()
 
@@ -98,7 +98,7 @@ def test_zero_out_never_costs_more_than_replacement():
 @pytest.mark.parametrize("q", [1e-15, 1e-6, 0.5, 1 - 1e-16, 1.0])
 def test_is_a_hockey_stick_at_every_extreme(name, sigma, q):
     epsilon = np.concatenate([-np.geomspace(800, 1e-9, 300), [0.0], np.geomspace(1e-9, 800, 300)])
-    h = getattr(fixed_size, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
+    h = getattr(sampled_profiles, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
     assert np.isfinite(h).all()
     assert (np.diff(h) <= 1e-15).all()
     gamma = np.exp(np.minimum(epsilon, 0.0))  # above 1 the bounds are 0 and q

@@ -16,7 +16,7 @@ from reference.finite import renyi as divergence
 
 from accounting.compose import rdp
 from accounting.errors import InvalidParameter
-from accounting.gaussian import fixed_size_rdp
+from accounting.gaussian import sampled_renyi
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -24,7 +24,7 @@ PROBABILITIES = [1e-6, 1 / 60, 0.5, 0.99]
 
 
 def ours(order, q, sigma):
-    return float(fixed_size_rdp.renyi(order, sampling_probability=q, noise_multiplier=sigma))
+    return float(sampled_renyi.fixed_size_renyi(order, sampling_probability=q, noise_multiplier=sigma))
 
 
 def library(orders, cohort, clients, sigma):
@@ -78,7 +78,7 @@ def test_equals_many_digits(sigma):
 def test_equals_many_digits_at_every_order(sigma):
     """Noise from where no difference counts to where all do: between, they are left out from some order on."""
     t = terms(sigma, 65)
-    found = fixed_size_rdp.renyi(np.arange(2, 66), sampling_probability=0.3, noise_multiplier=sigma)
+    found = sampled_renyi.fixed_size_renyi(np.arange(2, 66), sampling_probability=0.3, noise_multiplier=sigma)
     exact = np.array([in_many_digits(order, 0.3, t) for order in range(2, 66)])
     assert (exact <= found).all()
     assert (found <= exact * (1 + 2e-10)).all()
@@ -109,13 +109,13 @@ def error_of_moments():
     """Of B_64 where s is tiny, and so B_l = s^l (l-1)!!: the peaks lie at the ends that were proved."""
     s, order = 2e-9, 64
     exact = order * math.log(s) + math.fsum(math.log(odd) for odd in range(1, order, 2))
-    return abs(fixed_size_rdp._log_even_moments(np.array([s]), order)[0, order // 2] - exact)
+    return abs(sampled_renyi._log_even_moments(np.array([s]), order)[0, order // 2] - exact)
 
 
 @pytest.mark.parametrize(("name", "change"), [("_SPACING", 3.0), ("_DIGITS", 0.2)])
 def test_a_coarser_or_shorter_rule_would_be_seen(name, change, monkeypatch):
     assert error_of_moments() < 1e-11
-    monkeypatch.setattr(fixed_size_rdp, name, getattr(fixed_size_rdp, name) * change)
+    monkeypatch.setattr(sampled_renyi, name, getattr(sampled_renyi, name) * change)
     assert error_of_moments() > 1e-8
 
 
@@ -130,7 +130,7 @@ def test_even_moments_count_graphs(vertices, sigma):
     touched = np.stack([chosen[:, [v in edge for edge in edges]].any(axis=1) for v in range(vertices)])
     v = math.expm1((2 / sigma) ** 2)
     expected = np.sum(v ** chosen.sum(axis=1)[touched.all(axis=0)])
-    found = fixed_size_rdp._log_even_moments(np.array([2 / sigma]), 6)[0, vertices // 2]
+    found = sampled_renyi._log_even_moments(np.array([2 / sigma]), 6)[0, vertices // 2]
     assert found == pytest.approx(math.log(expected), rel=1e-11)
 
 
@@ -170,7 +170,7 @@ def test_the_theorem_holds_for_random_mechanisms():
 def test_equals_the_library_at_whole_orders_and_between(cohort, clients, sigma):
     orders = rdp.ORDERS[rdp.ORDERS <= 128]
     theirs = library(orders, cohort, clients, sigma)
-    found = fixed_size_rdp.renyi(orders, sampling_probability=cohort / clients, noise_multiplier=sigma)
+    found = sampled_renyi.fixed_size_renyi(orders, sampling_probability=cohort / clients, noise_multiplier=sigma)
     assert found == pytest.approx(theirs, rel=1e-9, abs=0)
 
 
@@ -206,22 +206,24 @@ def test_arguments_broadcast_and_the_company_changes_nothing():
     """Many settings at once, in any order: each as if alone, though sums of like length are taken together."""
     rng = np.random.default_rng(4)
     orders, q, sigma = rng.choice(rdp.ORDERS, 700), 10 ** rng.uniform(-6, 0, 700), 10 ** rng.uniform(-1, 3, 700)
-    together = fixed_size_rdp.renyi(orders, sampling_probability=q, noise_multiplier=sigma)
+    together = sampled_renyi.fixed_size_renyi(orders, sampling_probability=q, noise_multiplier=sigma)
     for i in range(0, 700, 23):
         assert together[i] == pytest.approx(ours(orders[i], q[i], sigma[i]), rel=1e-12)
-    table = fixed_size_rdp.renyi([[2.0], [3.5]], sampling_probability=[0.0, 0.1, 1.0], noise_multiplier=[1.0, 2.0, 3.0])
+    table = sampled_renyi.fixed_size_renyi(
+        [[2.0], [3.5]], sampling_probability=[0.0, 0.1, 1.0], noise_multiplier=[1.0, 2.0, 3.0]
+    )
     assert table.shape == (2, 3)
     assert table[1, 1] == ours(3.5, 0.1, 2.0)
-    assert np.shape(fixed_size_rdp.renyi(2.0, sampling_probability=0.1, noise_multiplier=1.0)) == ()
+    assert np.shape(sampled_renyi.fixed_size_renyi(2.0, sampling_probability=0.1, noise_multiplier=1.0)) == ()
 
 
 @pytest.mark.parametrize("largest", [3, 10, 64, 256])
 def test_moments_of_many_settings_are_those_of_each(largest):
     """Settings of as many moments share their nodes, which must reach as far as the largest shift needs."""
     s = np.geomspace(2e-9, 2.0, 60)
-    together = fixed_size_rdp._log_even_moments(s, largest)
+    together = sampled_renyi._log_even_moments(s, largest)
     for i in range(len(s)):
-        alone = fixed_size_rdp._log_even_moments(s[i : i + 1], largest)[0]
+        alone = sampled_renyi._log_even_moments(s[i : i + 1], largest)[0]
         assert together[i] == pytest.approx(alone, rel=1e-12, abs=1e-11)
 
 
@@ -238,4 +240,4 @@ def test_moments_of_many_settings_are_those_of_each(largest):
 def test_outside_the_domain_is_an_error(changes, message):
     setting = {"orders": 2.0, "sampling_probability": 0.1, "noise_multiplier": 1.0, **changes}
     with pytest.raises(InvalidParameter, match=message):
-        fixed_size_rdp.renyi(setting.pop("orders"), **setting)
+        sampled_renyi.fixed_size_renyi(setting.pop("orders"), **setting)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from accounting.gaussian import half_lines
+from accounting.gaussian import sampled_profiles
 
 SIGMAS = [0.01, 0.1, 0.5, 1.0, 10.0, 1000.0]
 
@@ -17,7 +17,7 @@ SIGMAS = [0.01, 0.1, 0.5, 1.0, 10.0, 1000.0]
 def supremum(near, middle, far, shift):
     with np.errstate(divide="ignore"):
         logs = [np.log(np.array([weight])) for weight in (near, middle, far)]
-    return float(half_lines.half_line_supremum(*logs, shift)[0])
+    return float(sampled_profiles.half_line_supremum(*logs, shift)[0])
 
 
 def gain(t, near, middle, far, shift):
@@ -63,9 +63,9 @@ def test_without_weights_on_the_losing_side_nothing_is_lost():
 @pytest.mark.parametrize("size", [0.0, 1e-300, 1e-12, 1.0, 40.0, 1e4])
 def test_log_expm1(size):
     exact = -mp.inf if size == 0 else mp.log(mp.expm1(mp.mpf(size)))
-    assert float(half_lines.log_expm1(np.array(size))) == pytest.approx(float(exact), rel=1e-14)
+    assert float(sampled_profiles.log_expm1(np.array(size))) == pytest.approx(float(exact), rel=1e-14)
 
 
 @pytest.mark.parametrize(("probability", "expected"), [(0.0, 0.0), (1.0, -math.inf), (1e-18, -1e-18)])
 def test_log_complement(probability, expected):
-    assert half_lines.log_complement(probability) == expected
+    assert sampled_profiles.log_complement(probability) == expected

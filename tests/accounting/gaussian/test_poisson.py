@@ -9,7 +9,7 @@ from reference import normal
 from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.planar import planar_hockey_stick, points_in_the_unit_disc
 
-from accounting.gaussian import poisson
+from accounting.gaussian import sampled_profiles
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -33,7 +33,7 @@ def pair_of(name, q, sigma):
 
 
 def value(name, epsilon, q, sigma):
-    profile = getattr(poisson, f"{name}_profile")
+    profile = getattr(sampled_profiles, f"{name}_profile")
     return float(profile(epsilon, sampling_probability=q, noise_multiplier=sigma))
 
 
@@ -91,7 +91,7 @@ def test_certain_sampling_is_the_gaussian(name):
 @pytest.mark.parametrize("q", [1e-300, 1e-15, 0.5, 1 - 1e-16, 1.0])
 def test_is_a_hockey_stick_at_every_extreme(name, sigma, q):
     epsilon = np.concatenate([-np.geomspace(800, 1e-9, 300), [0.0], np.geomspace(1e-9, 800, 300)])
-    h = getattr(poisson, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
+    h = getattr(sampled_profiles, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
     assert np.isfinite(h).all()
     assert (np.diff(h) <= 1e-15).all()
     gamma = np.exp(np.minimum(epsilon, 0.0))  # above 1 the bounds are 0 and q

@@ -13,13 +13,13 @@ from reference import renyi as by_quadrature
 
 from accounting.compose import rdp
 from accounting.errors import InvalidParameter
-from accounting.gaussian import poisson_rdp
+from accounting.gaussian import sampled_renyi
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 
 def ours(order, q, sigma):
-    return float(poisson_rdp.renyi(order, sampling_probability=q, noise_multiplier=sigma))
+    return float(sampled_renyi.poisson_renyi(order, sampling_probability=q, noise_multiplier=sigma))
 
 
 def library(orders, q, sigma):
@@ -69,7 +69,7 @@ def test_equals_quadrature(order, q, sigma):
 @pytest.mark.parametrize(("q", "sigma"), [(1 / 60, 0.3), (1 / 60, 1.4), (0.5, 0.5), (0.001, 3.0), (0.9, 20.0)])
 def test_equals_the_library_at_whole_orders_and_is_never_above_it(q, sigma):
     """Between whole orders the library adds the absolute values of an alternating series."""
-    curve = poisson_rdp.renyi(rdp.ORDERS, sampling_probability=q, noise_multiplier=sigma)
+    curve = sampled_renyi.poisson_renyi(rdp.ORDERS, sampling_probability=q, noise_multiplier=sigma)
     theirs = library(rdp.ORDERS, q, sigma)
     whole = np.round(rdp.ORDERS) == rdp.ORDERS
     assert curve[whole] == pytest.approx(theirs[whole], rel=1e-8, abs=0)
@@ -94,7 +94,7 @@ def test_leading_terms_meet_the_trapezoid_rule_where_it_ends():
 def test_two_stretches_of_nodes_join_one():
     """At sigma = 0.3 the bulk and the shift are apart from order 8.13 on."""
     orders = np.linspace(7.9, 8.4, 26)
-    k = (orders - 1) * poisson_rdp.renyi(orders, sampling_probability=1 / 60, noise_multiplier=0.3)
+    k = (orders - 1) * sampled_renyi.poisson_renyi(orders, sampling_probability=1 / 60, noise_multiplier=0.3)
     assert np.diff(k, 2) == pytest.approx(np.diff(k, 2).mean(), rel=0.02)
 
 
@@ -124,12 +124,12 @@ def test_grows_with_order_and_sampling_and_falls_with_noise(q, sigma, order, mor
 
 
 def test_arguments_broadcast():
-    values = poisson_rdp.renyi(
+    values = sampled_renyi.poisson_renyi(
         [[2.0], [3.5]], sampling_probability=[0.0, 0.1, 1.0], noise_multiplier=np.array([1.0, 2.0, 3.0])
     )
     assert values.shape == (2, 3)
     assert values[1, 1] == ours(3.5, 0.1, 2.0)
-    assert np.shape(poisson_rdp.renyi(2.0, sampling_probability=0.1, noise_multiplier=1.0)) == ()
+    assert np.shape(sampled_renyi.poisson_renyi(2.0, sampling_probability=0.1, noise_multiplier=1.0)) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_arguments_broadcast():
 def test_outside_the_domain_is_an_error(changes, message):
     setting = {"orders": 2.0, "sampling_probability": 0.1, "noise_multiplier": 1.0, **changes}
     with pytest.raises(InvalidParameter, match=message):
-        poisson_rdp.renyi(setting.pop("orders"), **setting)
+        sampled_renyi.poisson_renyi(setting.pop("orders"), **setting)
 
 
 @pytest.mark.parametrize("alpha", [2.0, 2.5, 5.5, 40.0, 200.0])
@@ -160,5 +160,5 @@ def test_the_leading_terms_are_the_sum_that_they_are_said_to_be(alpha, q, sigma)
         ]
         last = mp.mpf(q) ** alpha * mp.exp(alpha * (alpha - 1) / (2 * sigma**2))
         expected = float(mp.log(mp.fsum([*terms, last])))
-    found = poisson_rdp._log_leading_terms(np.array([alpha]), np.array([q]), np.array([sigma]))
+    found = sampled_renyi._log_leading_terms(np.array([alpha]), np.array([q]), np.array([sigma]))
     assert found[0] == pytest.approx(expected, rel=1e-9)

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from accounting.compose import accountant, lower_bound
 from accounting.compose.shown_schedules import counts_distribution
 from accounting.gaussian import privacy_profile
-from accounting.gaussian.poisson import addition_profile, removal_profile
+from accounting.gaussian.sampled_profiles import addition_profile, removal_profile
 from accounting.mechanisms import Composed, Gaussian, subsample
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
 from accounting.participation import ratio_distribution

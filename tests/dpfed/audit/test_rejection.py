@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from accounting import gaussian
-from accounting.gaussian import poisson
+from accounting.gaussian import sampled_profiles
 from dpfed.audit.statistics import thresholds
 from dpfed.audit.statistics.rejection import reject_claim
 from dpfed.audit.statistics.thresholds import Thresholds
@@ -93,8 +93,8 @@ def test_both_orders_of_a_sampled_claim_are_kept_and_one_alone_is_not():
     q, z, n = 0.1, 0.4, 40_000
     rng = np.random.default_rng(5)
     options = {"sampling_probability": q, "noise_multiplier": z}
-    removal = functools.partial(poisson.removal_profile, **options)
-    addition = functools.partial(poisson.addition_profile, **options)
+    removal = functools.partial(sampled_profiles.removal_profile, **options)
+    addition = functools.partial(sampled_profiles.addition_profile, **options)
     scores0 = rng.standard_normal(n)
     scores1 = rng.standard_normal(n) + (rng.random(n) < q) / z
     cut = Thresholds(values=(1.8,), origin="fixed in this test")
