@@ -1,9 +1,10 @@
 """Certified Gaussian that dominates a sum of Bernoulli samples, and the cache of its paths on disk.
 
-The proof replaces one coordinate after another. Proofs: docs/theory-bernoulli.md, Theorem 7. The finitely many checks are in doubles, in logarithms and with margins.
-They fail if a number is not finite; then there is no certificate, and other accounts apply.
+The proof replaces one coordinate after another. Proofs: docs/theory-bernoulli.md, Theorem 7. The finitely many checks
+are in doubles, in logarithms and with margins. They fail if a number is not finite; then there is no certificate, and
+other accounts apply.
 
-Disk cache for the paths of certificates (`accounting.disk_cache`), keyed by the arguments and the source code.
+The cache (`accounting.disk_cache`) is keyed by the arguments and the source code.
 """
 
 import hashlib

@@ -1,14 +1,10 @@
 """Renyi bounds of one client's Bernoulli upload (FedPM and FedMRN masks, stochastic signs), with certified suprema.
 
-Certified upper bounds on the divergence of one noised Bernoulli sample minus a slope times its squared move.
-
-Proofs: docs/theory-bernoulli.md, Theorem 5.
-
-Renyi bounds of one client's Bernoulli upload (FedPM and FedMRN masks, stochastic signs), for large dimensions.
-
-A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and sampled.
-Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`bernoulli.debias`), and its
-divergence is a sum over coordinates. Proofs: docs/theory-bernoulli.md.
+The suprema bound the divergence of one noised Bernoulli sample minus a slope times its squared move
+(docs/theory-bernoulli.md, Theorem 5). A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2),
+clipped to [c, 1-c], and sampled. Coordinates are independent, so the upload is exactly a product of
+Bernoulli(g(theta_i)) (`bernoulli.debias`), and its divergence is a sum over coordinates. Proofs: docs/theory-
+bernoulli.md.
 """
 
 import math

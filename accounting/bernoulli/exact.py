@@ -1,13 +1,10 @@
 """Exact distributions and epsilons of Bernoulli uploads with few coordinates.
 
-Exact loss distribution and exact privacy profile of Bernoulli uploads of small dimension.
-
 The loss of a product of Bernoulli distributions is a sum of independent losses. Coordinates with equal pairs (p_i, q_i)
 form a group, whose loss depends only on its number of ones.
 
-Exact account of individually visible Bernoulli uploads with few coordinates: accountant `exact`.
-
-The probability of a coordinate's sample is in [v, 1 - v] and moves by at most t; u = v + t.
+Accountant `exact`, for individually visible uploads: the probability of a coordinate's sample is in [v, 1 - v] and
+moves by at most t; u = v + t.
 
 One upload: the joint divergence of all coordinates is convex in each coordinate's pair, so its maximum is at a corner.
 A corner has u against v in j of the coordinates and v against u in the others (up to exchanging the two outcomes). All

@@ -1,10 +1,7 @@
 """Growth of the divergence of sums of Bernoulli samples of which one moves, over windows of public probabilities.
 
-Windows that contain all probabilities of a coordinate of a sum, one for each cell of public probabilities.
-
-Proofs: docs/theory-bernoulli.md, Theorem 7.
-
-Table of divergences of sums of Bernoulli samples of which one moves, for `bernoulli.certificate`.
+A window contains all probabilities of a coordinate of a sum, one window for each cell of public probabilities. The
+table is for `bernoulli.certificate`:
 
     G(alpha, tau) = sup of 2 (sum P^alpha Q^(1-alpha) - 1) / (tau^2 alpha (alpha - 1))
 

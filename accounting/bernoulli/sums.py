@@ -1,11 +1,5 @@
 """Renyi bounds for sums of Bernoulli uploads under secure aggregation.
 
-Certified upper bounds on the divergences of sums of K Bernoulli samples of which one moves.
-
-Proof: docs/theory-bernoulli.md, Theorem 6.
-
-Renyi bounds for sums of Bernoulli uploads under secure aggregation.
-
 Exactly K clients draw independent samples with probabilities in [c, 1-c]; the server sees, per coordinate, only the
 number of ones. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof:
 docs/theory-bernoulli.md, Theorem 6.
@@ -22,7 +16,8 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats, Ints
 from accounting.bernoulli import debias, majorant
-from accounting.bernoulli.channel import Bound, channel_bound, floor_of
+from accounting.bernoulli.channel import Bound, channel_bound
+from accounting.bernoulli.divergence import floor_of
 from accounting.bernoulli.majorant import certified_supremum, supremum_above_chord
 
 # Number of elements of one block of sums, which should fit into the processor cache.

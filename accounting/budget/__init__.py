@@ -19,9 +19,8 @@ from accounting.budget.coin_clip import clip_norm, largest_clip
 from accounting.budget.coins import BernoulliSums, BernoulliUploads
 from accounting.budget.comparison import compare
 from accounting.budget.correlated import BandedNoise, BufferedNoise
-from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
+from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise, NoiseSchedule
 from accounting.budget.integers import DiscreteGaussianNoise, Placement, SkellamNoise
-from accounting.budget.noise_schedule import NoiseSchedule
 from accounting.budget.plan import MECHANISMS, SAMPLINGS, Plan
 from accounting.budget.samplings import Allocation, BallsAndBins, Cyclic, Everyone, FixedSize, MinSeparation, Poisson
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from accounting import require
 from accounting.budget import calibrate
-from accounting.budget.lanes import with_lanes
+from accounting.budget.advice import with_lanes
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import RecordBatches
 from accounting.budget.targets import Target, target_of

@@ -43,7 +43,7 @@ from accounting.mechanisms.schedules import divisors
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
-    from accounting.factorisation.workload import Workload
+    from accounting.factorisation.toeplitz import Workload
 
 _MOST_BUFFERS = 20
 MOST_ROUNDS = 10_000
@@ -127,7 +127,7 @@ class CorrelatedNoise(Noise):
 
     def _workload(self, rounds: int) -> Workload:
         """Return the workload: the weighted sums of the rounds that form the model."""
-        from accounting.factorisation.workload import Workload
+        from accounting.factorisation.toeplitz import Workload
 
         return Workload(rounds=rounds, momentum=self.server_momentum, decay=self.server_decay)
 
@@ -170,7 +170,7 @@ class CorrelatedNoise(Noise):
         return noise_multiplier * self._model_error(column, rounds)
 
     def _model_error(self, coefficients: Floats, rounds: int) -> float:
-        from accounting.factorisation.workload import error
+        from accounting.factorisation.toeplitz import error
 
         return error(coefficients, self._workload(rounds))
 

@@ -26,7 +26,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 
 PlannedMechanism = (
     GaussianNoise
@@ -217,7 +217,7 @@ class Plan:
 
     @property
     def needs_lanes(self) -> bool:
-        """True if the number of lanes, which equals the number of bands, must be searched (`budget.lanes`)."""
+        """True if the number of lanes, which equals the number of bands, must be searched (`budget.advice`)."""
         return isinstance(self.mechanism, BandedNoise) and self.mechanism.bands is None
 
     @property

@@ -22,7 +22,7 @@ from accounting.cohorts import (
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed, Sampling
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import rarely_exceeded
+from accounting.mechanisms.samplings import rarely_exceeded
 
 
 @dataclass(frozen=True, kw_only=True)

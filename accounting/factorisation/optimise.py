@@ -16,8 +16,7 @@ from scipy.special import expit
 
 from accounting import require
 from accounting.arrays import Floats
-from accounting.factorisation.toeplitz import buffered, square_root, worst_pattern
-from accounting.factorisation.workload import Workload
+from accounting.factorisation.toeplitz import Workload, buffered, square_root, worst_pattern
 
 _DIGITS = 9
 _OPTIONS = {"maxiter": 1000, "maxfun": 2000, "ftol": 1e-11, "gtol": 1e-7}

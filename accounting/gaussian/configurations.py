@@ -1,21 +1,18 @@
 """Configurations of one fixed-size round: a finite cover of all neighbouring pairs by pairs of profiles.
 
-Corner profile of three Gaussians, which bounds every configuration of a fixed-size round.
-
-In units of the noise a fixed-size round has P = (1-q) N(x0) + q N(a) against Q = (1-q) N(x0) + q N(b) (docs/theory.md,
-(F)). With A = |x0 - a|, D = |b - a| and alpha the angle at a,
+The corner profile of three Gaussians bounds every configuration. In units of the noise a fixed-size round has P = (1-q)
+N(x0) + q N(a) against Q = (1-q) N(x0) + q N(b) (docs/theory.md, (F)). With A = |x0 - a|, D = |b - a| and alpha the
+angle at a,
 
     corner(gamma; A, D, alpha) = q sup over S of  N(a)(S) - w N(x0)(S) - gamma N(b)(S),    w = (1-q)(gamma-1)/q,
 
 is H_gamma(P || Q) for gamma >= 1. It increases in A, and in D if alpha <= pi/2; it decreases in alpha (Lemma 5 there).
 
-Cover of all neighbouring pairs of one fixed-size round by finitely many pairs of profiles.
-
-Replace-one: it suffices to consider x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse (Lemma 4 of
-docs/theory.md). Its angles alpha at a and beta at b are in [0, pi/2] with alpha + beta >= pi/2. Profiles in a `Box` of
-such angles are at most the corner profiles at its largest distances and smallest angles (Lemma 5). Zero-out: x0 and the
-client's vector are on the circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of
-boxes and arcs are integer multiples of `UNIT`, so that their parts leave no gap.
+Cover. Replace-one: it suffices to consider x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse
+(Lemma 4 of docs/theory.md). Its angles alpha at a and beta at b are in [0, pi/2] with alpha + beta >= pi/2. Profiles in
+a `Box` of such angles are at most the corner profiles at its largest distances and smallest angles (Lemma 5). Zero-out:
+x0 and the client's vector are on the circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta.
+Bounds of boxes and arcs are integer multiples of `UNIT`, so that their parts leave no gap.
 """
 
 import itertools

@@ -1,27 +1,22 @@
 """Closed-form profiles of one sampled round: fixed size, Poisson sampling, and Poisson sampling with a cap.
 
-Optimal half-line for a weighted sum of three collinear Gaussians, from which sampled profiles follow.
+All follow from the optimal half-line for a weighted sum of three collinear Gaussians. Proofs: docs/theory.md.
 
-Tight account of one round of fixed-size sampling without replacement. Proofs: docs/theory.md.
+Fixed size: a round draws r of n clients without replacement, sums their vectors of norm at most C, and adds N(0,
+sigma^2 C^2). With q = r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum
+of the hockey-stick divergence over all neighbouring pairs in one order of the two neighbours, and it is attained. It is
+the profile of one dominating pair, so T copies of that pair bound T adaptive rounds in that order.
 
-A round draws r of n clients without replacement, sums their vectors of norm at most C, and adds N(0, sigma^2 C^2). With
-q = r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum of the hockey-stick
-divergence over all neighbouring pairs in one order of the two neighbours, and it is attained. It is the profile of one
-dominating pair, so T copies of that pair bound T adaptive rounds in that order.
+Poisson: with q the sampling probability and s = 1/sigma, the sum is N(0) without the client, and with it N(s) with
+probability q. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
 
-Closed-form profiles of the dominating pairs of one Poisson-sampled Gaussian round.
-
-With q the sampling probability and s = 1/sigma, the sum is N(0) without the client, and with it N(s) with probability
-q. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
-
-Profiles of one round of Poisson sampling with a cap: if more than K clients are drawn, a secret random K take part.
-
-Let R be the number of other clients that are drawn. With zeta = Pr[R >= K] and p = E[q K / (R + 1) | R >= K], the
-hockey-stick divergence of a round is at most (1 - zeta) h + zeta h' in each order of the neighbours (docs/theory.md,
-Theorem 9): h is the profile of plain Poisson sampling; h', with the probability p to take part, is that of fixed-size
-sampling (zero-out, replace-one), or of Poisson sampling with a shift of 2 clips (add-remove). Both are convex in gamma,
-so the sum is the profile of a dominating pair, and rounds compose. The bound does not cover clients whose messages
-depend on earlier rounds, or that learn that they were drawn and left out.
+Poisson with a cap: if more than K clients are drawn, a secret random K take part. Let R be the number of other clients
+that are drawn. With zeta = Pr[R >= K] and p = E[q K / (R + 1) | R >= K], the hockey-stick divergence of a round is at
+most (1 - zeta) h + zeta h' in each order of the neighbours (docs/theory.md, Theorem 9): h is the profile of plain
+Poisson sampling; h', with the probability p to take part, is that of fixed-size sampling (zero-out, replace-one), or of
+Poisson sampling with a shift of 2 clips (add-remove). Both are convex in gamma, so the sum is the profile of a
+dominating pair, and rounds compose. The bound does not cover clients whose messages depend on earlier rounds, or that
+learn that they were drawn and left out.
 """
 
 import math

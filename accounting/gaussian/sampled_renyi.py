@@ -1,18 +1,14 @@
 """Renyi divergences of one Gaussian round under Poisson and fixed-size sampling, vectorised over settings.
 
-Renyi divergence of the Poisson-sampled Gaussian, vectorised over settings.
-
-With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two
+Poisson: with q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two
 distributions at x and Z standard normal,
 
     (alpha - 1) rho(alpha) = log(1 + E g),   g = (1 + u(Z))^alpha - 1 - alpha u(Z) >= 0   (E u = 0).
 
 This is the divergence of (1-q) N(0) + q N(s) from N(0), the larger of the two orders (Mironov, Talwar, Zhang 2019).
 
-Renyi divergence of the Gaussian under fixed-size sampling, vectorised over settings.
-
-With q = cohort / clients, s = 2 / noise_multiplier (one member of the cohort replaced moves the sum by 2C), Z standard
-normal and u(x) = e^(s x - s^2/2) - 1 the relative difference of N(s) and N(0) at x, for whole orders k
+Fixed size: with q = cohort / clients, s = 2 / noise_multiplier (one member of the cohort replaced moves the sum by 2C),
+Z standard normal and u(x) = e^(s x - s^2/2) - 1 the relative difference of N(s) and N(0) at x, for whole orders k
 
     (k - 1) rho(k) <= log(1 + sum_(i=2..k) C(k, i) q^i t_i),
     t_i = min(4 sqrt(B_lo B_hi), 2 e^(i (i-1) s^2/2)),   B_l = E u(Z)^l,   lo, hi the even numbers around i
@@ -287,7 +283,8 @@ def _nodes(largest: int, s: float) -> Floats:
 
 
 def _log_trapezoid(s: Floats, even: Ints, x: Floats) -> Floats:
-    """Return log B_l by the trapezoid rule with spacing h and relative error e^-_TRAPEZOID_DIGITS. Shape: [settings, l].
+    """Return log B_l by the trapezoid rule with spacing h and relative error e^-_TRAPEZOID_DIGITS. Shape: [settings,
+    l].
 
     The integrand f is entire, so the error is at most 2 e^(-2 pi y/h) times the integral of |f(x + iy)|, for every y.
     With A = s Z - s^2/2 and m = l/2, |e^(A + isy) - 1|^2 <= (e^A - 1)^2 + e^A s^2 y^2, and by Minkowski's inequality

@@ -1,8 +1,12 @@
-"""Backups of a ledger with its head and keys, made while a run continues and restored only if no release is missing.
+"""Head file of a ledger, and backups of a ledger with its head and keys.
 
-A ledger restored from an older copy would lack all later releases, so its epsilon would be too small. `restore`
-therefore rejects a copy that is older than the ledger or the head on disk. Otherwise it requires the last head, or the
-operator's statement that nothing was released after the copy.
+The head file PATH.head stores the hash of the last line, so that missing last lines are detected. It is written after
+every append. After a crash between the two writes, the ledger may have lines beyond the head, but never lacks the
+head's line. The check detects a truncated or replaced ledger, unless the head was replaced as well.
+
+Backups are made while a run continues. A ledger restored from an older copy would lack all later releases, so its
+epsilon would be too small. `restore` therefore rejects a copy that is older than the ledger or the head on disk.
+Otherwise it requires the last head, or the operator's statement that nothing was released after the copy.
 """
 
 from collections.abc import Iterator
@@ -13,8 +17,64 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from accounting.errors import LedgerError
-from accounting.ledger import kept_head, regular_file
+from accounting.ledger import regular_file
 from accounting.ledger.file import Ledger
+
+
+def head_path(ledger: Path) -> Path:
+    """Return the path of the head file of a ledger."""
+    return ledger.with_name(f"{ledger.name}.head")
+
+
+def read_head(ledger: Path) -> str | None:
+    """Return the stored head; None if there is no head file. It must be read before the ledger, to which other
+    processes may append.
+    Errors: LedgerError.
+    """
+    return regular_file.read_digits(head_path(ledger), at_fault="holds no hash of a ledger's line")
+
+
+def write_head(ledger: Path, head: str) -> None:
+    """Store this head durably. Errors: LedgerError."""
+    path = head_path(ledger)
+    try:
+        regular_file.replace_content(path, f"{head}\n".encode())
+    except OSError as error:
+        raise LedgerError(
+            f"{path}: cannot be written ({error}). Nothing was released; free space or fix the folder, then resume."
+        ) from error
+
+
+def is_head(text: str) -> bool:
+    """Return True if the text has the format of a hash."""
+    return regular_file.DIGITS.fullmatch(text) is not None
+
+
+def entries_after(ledger: Ledger, head: str) -> int:
+    """Return the number of entries after the line with this hash. Errors: LedgerError if no line has it."""
+    later_entries = ledger.entries_after(head)
+    if later_entries is None:
+        raise LedgerError(
+            f"{ledger.path}: has no line of hash {head[:12]}...: earlier lines were changed or are missing, or the "
+            "hash belongs to another ledger. Restore the file from a copy."
+        )
+    return later_entries
+
+
+def check_head(ledger: Ledger, head: str | None, *, needed: bool) -> None:
+    """Raise LedgerError if the ledger lacks the line of this head, or if the head is missing and `needed`."""
+    path = head_path(ledger.path)
+    if head is None:
+        if needed:
+            raise LedgerError(
+                f"{path}: the head is missing, so lines of {ledger.path} may be missing, too. Restore both from a copy."
+            )
+    elif ledger.entries_after(head) is None:
+        raise LedgerError(
+            f"{ledger.path}: has no line of hash {head[:12]}..., which {path.name} names as its last line. Lines are "
+            "missing, or the ledger was replaced, so releases may be missing. Restore it from a copy."
+        )
+
 
 PATIENCE = 60.0
 """Seconds to wait for another process that holds the lock."""
@@ -40,7 +100,7 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     continues it.
     Errors: LedgerError.
     """
-    head = kept_head.read(path)
+    head = read_head(path)
     data = _whole_lines(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +109,7 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     partial, target = folder / f"{path.name}.partial", folder / path.name
     _write_file(partial, data)
     copy = Ledger.read(partial)
-    kept_head.check(copy, head, needed=bool(copy.header.about.get("head_kept")))
+    check_head(copy, head, needed=bool(copy.header.about.get("head_kept")))
     if target.exists() and not data.startswith(earlier := _whole_lines(target)):
         raise LedgerError(
             f"{target}: holds {len(earlier):,} bytes that {path} does not begin with, so it is a copy of another "
@@ -58,7 +118,7 @@ def backup(path: Path, folder: Path) -> LedgerCopy:
     for key in _keys_of(path):
         _write_file(folder / key.name, key.read_bytes(), mode=0o600)
     partial.replace(target)
-    kept_head.write(target, copy.head)
+    write_head(target, copy.head)
     return LedgerCopy(path=target, entries=len(copy.entries), head=copy.head)
 
 
@@ -77,17 +137,17 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
 
 
 def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool) -> LedgerCopy:
-    kept_head.check(found := Ledger.read(copy), kept_head.read(copy), needed=False)
+    check_head(found := Ledger.read(copy), read_head(copy), needed=False)
     data = _whole_lines(copy)
     if path.exists() and not data.startswith(there := _whole_lines(path)):
         raise LedgerError(
             f"{path}: has lines that {copy} does not have ({len(there):,} bytes against {len(data):,}). Restoring the "
             "copy would omit releases. Keep the file, or restore a newer copy."
         )
-    kept = kept_head.read(path)
+    kept = read_head(path)
     if kept is not None and found.entries_after(kept) is None:
         raise LedgerError(
-            f"{copy}: has no line of hash {kept[:12]}..., which {kept_head.path_of(path)} names as the last line: the "
+            f"{copy}: has no line of hash {kept[:12]}..., which {head_path(path)} names as the last line: the "
             "copy is older. Restoring it would omit later releases. Restore a newer copy."
         )
     if last_head is not None and found.head != last_head:
@@ -105,10 +165,10 @@ def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool
         name = f"{path.name}.key" if key.name == f"{copy.name}.key" else key.name
         if not (path.parent / name).exists():
             _write_file(path.parent / name, key.read_bytes(), mode=0o600)
-    kept_head.write(path, found.head)  # before the ledger, so that an interrupted restore is detected
+    write_head(path, found.head)  # before the ledger, so that an interrupted restore is detected
     _write_file(path, data)
     if not found.header.about.get("head_kept"):
-        kept_head.path_of(path).unlink()
+        head_path(path).unlink()
     return LedgerCopy(path=path, entries=len(found.entries), head=found.head)
 
 

@@ -14,7 +14,7 @@ from accounting import require
 from accounting.compose.accountant import Guarantee
 from accounting.compose.running import Running
 from accounting.errors import AccountingError, BudgetSpent, LedgerError, UnsupportedMechanism
-from accounting.ledger import kept_head, population_key
+from accounting.ledger import backups, regular_file
 from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import one_path, require_locks
@@ -54,8 +54,8 @@ class ProjectLedger:
     A project of version 0.2 with rounds of several kinds is charged by composing its releases. That epsilon holds only
     if the list of releases was fixed before the first result (`condition`).
 
-    PATH.head stores the hash of the last line (`ledger.kept_head`). PATH.key stores the secret key for the fingerprints
-    of the population (`ledger.population_key`).
+    PATH.head stores the hash of the last line (`ledger.backups`). PATH.key stores the secret key for the fingerprints
+    of the population (`ledger.regular_file`).
     """
 
     def __init__(self, ledger: Ledger, terms: Terms, pay: int | None = None) -> None:
@@ -98,9 +98,9 @@ class ProjectLedger:
         )
         with _lock_held(FileLock(f"{target}.lock"), target):
             if not target.exists():  # a crash between the two writes leaves a head without a project, never the reverse
-                kept_head.write(target, chained_line(header.to_dict(), "")[1])
+                backups.write_head(target, chained_line(header.to_dict(), "")[1])
                 if key is not None:
-                    population_key.write(_key_of(target), key)
+                    regular_file.write_key(_key_of(target), key)
             return cls(Ledger.create(target, header), terms)
 
     @classmethod
@@ -113,7 +113,7 @@ class ProjectLedger:
         target = one_path(path)
         if not target.exists():
             raise LedgerError(f"{target}: the project ledger does not exist. Create it with `dpfed ledger create`.")
-        stored_head = kept_head.read(target)
+        stored_head = backups.read_head(target)
         ledger = Ledger.so_far(target)
         terms = ledger.header.about.get("project")
         if not isinstance(terms, Mapping) or not {"epsilon", "delta"} <= terms.keys():
@@ -141,20 +141,20 @@ class ProjectLedger:
         path = _key_of(self.ledger.path)
         with _lock_held(self._lock, self.ledger.path):
             self._read_new_lines()
-            key = population_key.read(path)
+            key = regular_file.read_key(path)
             if key is None and self.population is not None:
                 raise LedgerError(
                     f"{path}: the key is missing, so the clients of a run cannot be compared with this project's. "
                     "Restore it from a copy."
                 )
             if key is None:
-                key = population_key.new_key()
-                population_key.write(path, key)
+                key = regular_file.new_key()
+                regular_file.write_key(path, key)
             return key
 
     def refresh(self) -> None:
         """Read the charges that other processes have written, without a lock. Errors: LedgerError."""
-        stored_head = kept_head.read(self.ledger.path)
+        stored_head = backups.read_head(self.ledger.path)
         self.ledger.refresh()
         self._check_head(stored_head)
 
@@ -379,16 +379,16 @@ class ProjectLedger:
     def _record_line(self, line: Release | Purchase) -> None:
         self.ledger.record(line)
         self._apply_new_lines()
-        kept_head.write(self.ledger.path, self.ledger.head)
+        backups.write_head(self.ledger.path, self.ledger.head)
 
     def _read_new_lines(self) -> None:
         """Read the charges of other processes, and remove an incomplete last line of theirs; under the lock."""
-        stored_head = kept_head.read(self.ledger.path)
+        stored_head = backups.read_head(self.ledger.path)
         self.ledger.catch_up()
         self._check_head(stored_head)
 
     def _check_head(self, stored_head: str | None) -> None:
-        kept_head.check(self.ledger, stored_head, needed=bool(self.ledger.header.about.get("head_kept")))
+        backups.check_head(self.ledger, stored_head, needed=bool(self.ledger.header.about.get("head_kept")))
 
     def _apply_new_lines(self) -> None:
         """Update the state with the new lines. Errors: LedgerError for a line that exceeds the budget, which this

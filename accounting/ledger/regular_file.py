@@ -1,12 +1,17 @@
-"""Safe access to regular files in untrusted folders: opening never blocks, reading has a size limit, writing is
-durable.
+"""Safe access to regular files in untrusted folders, and the secret key file of the operator.
 
-Durable: when a call returns, all its bytes are on disk; if it fails, none of them are in the file.
+Opening never blocks, reading has a size limit, writing is durable: when a call returns, all its bytes are on disk; if
+it fails, none of them are in the file.
+
+The key is for fingerprints of populations. A ledger may be published, and an unkeyed hash of private data would let an
+attacker test guesses of the data. With a 256-bit key that only the operator has, the fingerprint reveals only whether
+two runs with the same key have the same clients.
 """
 
 import errno
 import os
 import re
+import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -230,3 +235,22 @@ def read_digits(path: Path, *, at_fault: str) -> str | None:
     if not DIGITS.fullmatch(text):
         raise LedgerError(f"{path}: {at_fault}. Restore it from a copy.")
     return text
+
+
+def new_key() -> bytes:
+    """Return a new random key from the operating system."""
+    return secrets.token_bytes(32)
+
+
+def read_key(path: Path) -> bytes | None:
+    """Return the key in this file; None if the file does not exist. Errors: LedgerError."""
+    text = read_digits(path, at_fault="must hold 64 hexadecimal digits, a key")
+    return None if text is None else bytes.fromhex(text)
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Write the key to a file that only its owner may read. Errors: LedgerError."""
+    try:
+        replace_content(path, f"{key.hex()}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written ({error}). Nothing was charged.") from error

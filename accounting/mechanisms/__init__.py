@@ -2,7 +2,6 @@
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.descriptions import (
     Composed,
     Mechanism,
@@ -34,6 +33,7 @@ from accounting.mechanisms.samplings import (
 from accounting.mechanisms.schedules import (
     Allocation,
     BallsAndBins,
+    CorrelatedRounds,
     Cyclic,
     MinSeparation,
     Schedule,

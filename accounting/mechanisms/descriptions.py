@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Protocol
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import (
     CappedPoissonSampling,
@@ -24,7 +23,7 @@ from accounting.mechanisms.samplings import (
     Sampling,
     cap_of,
 )
-from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
+from accounting.mechanisms.schedules import CorrelatedRounds, Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):

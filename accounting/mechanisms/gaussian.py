@@ -85,7 +85,7 @@ class GaussianShares:
     Each missing vector is replaced by a draw of the same noise.
     Claim: the sum has the noise of `gaussian` for any number of participants; `overflow`, the probability that a
     release draws more than `shares` clients, is added to delta for every release.
-    Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`.
+    Source: independent Gaussians add their variances; overflow: `mechanisms.samplings`.
     Units: as `Gaussian`.
     Adjacency: zero-out or replace-one.
     Errors: UnsupportedMechanism for add-remove, because an added client would add a share; InvalidParameter for a

@@ -1,4 +1,7 @@
-"""Frozen descriptions of participation schedules, in which participation in a round depends on earlier rounds.
+"""Frozen descriptions of participation schedules and of noise that is correlated over their rounds.
+
+Participation in a round depends on earlier rounds. Correlated noise is one stream of releases under a matrix
+factorisation.
 
 In a composition `count` releases of equal schedules are the first `count` rounds of that schedule, each exactly once.
 Independently drawn schedules have different `stream` names. This includes two runs on the same clients, and an
@@ -9,12 +12,88 @@ Clients must be drawn independently of each other. If the differing client chang
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.correlated import CorrelatedRounds
+
+_LONGEST_LISTS = {"coefficients": 10_000, "weights": 20, "decays": 20}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedRounds:
+    """Rounds with noise C^-1 z, z fresh noise of the stated multiplier. A client's participations are public and at
+    least `separation` rounds apart.
+
+    C is lower triangular and Toeplitz (`accounting.factorisation`). Banded: the first column of C is `coefficients`,
+    then zeros. Buffered (BLT): the first column is 1, then sum over i of weights_i decays_i^(j-1). `participations`:
+    largest number of participations of one client. In a composition `count` equal releases are the first `count` rounds
+    of the stream, each exactly once. Independent streams have different names.
+    Claim: all rounds are one Gaussian whose shift is `factorisation.sensitivity` over z, also if updates depend on
+    earlier releases.
+    Source: Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1; McMahan, Xu, Zhang 2024 (BLT).
+    Adjacency: any; the shift doubles under replace-one.
+    Errors: InvalidParameter for coefficients that do not begin with 1 or increase, weights that sum above 1, decays
+    above 1.
+
+    >>> from accounting.mechanisms import CorrelatedRounds
+    >>> CorrelatedRounds(separation=60, coefficients=(1.0, 0.5)).most_participations(180)
+    3
+    """
+
+    separation: int
+    coefficients: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+    participations: int | None = None
+    stream: str = ""
+    name: ClassVar[str] = "correlated"
+    secret: ClassVar[bool] = False
+    ends_after: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "separation", require.count(separation=self.separation))
+        if self.participations is not None:
+            object.__setattr__(self, "participations", require.count(participations=self.participations))
+        for name in ("coefficients", "weights", "decays"):
+            object.__setattr__(self, name, _checked_numbers(name, getattr(self, name)))
+        require.stream_name(self.stream)
+        banded, buffered = len(self.coefficients), len(self.weights)
+        falls = all(first >= second for first, second in zip(self.coefficients, self.coefficients[1:], strict=False))
+        if bool(banded) == bool(buffered) or buffered != len(self.decays):
+            raise InvalidParameter(
+                f"coefficients of length {banded}, weights of {buffered}, decays of {len(self.decays)}: give the first "
+                "column of a banded matrix, or equally many weights and decays of a buffered matrix."
+            )
+        if banded and not (self.coefficients[0] == 1 and falls):
+            raise InvalidParameter("coefficients: must begin with 1 and not increase.")
+        if buffered and (sum(self.weights) > 1 or max(self.decays) > 1):
+            raise InvalidParameter("weights, decays: weights must add up to at most 1, decays be at most 1 each.")
+
+    @property
+    def probability(self) -> float:
+        """Share of the rounds that one client takes part in."""
+        return 1 / self.separation
+
+    def most_participations(self, count: int) -> int:
+        """Return the largest number of participations of one client in the first `count` rounds."""
+        times = -(-count // self.separation)
+        return times if self.participations is None else min(times, self.participations)
+
+    def to_dict(self) -> dict[str, object]:
+        matrix: dict[str, object] = {"coefficients": list(self.coefficients)}
+        if self.weights:
+            matrix = {"weights": list(self.weights), "decays": list(self.decays)}
+        most = {} if self.participations is None else {"participations": self.participations}
+        return {"name": self.name, "separation": self.separation, **matrix, **most, "stream": self.stream}
+
+
+def _checked_numbers(name: str, given: object) -> tuple[float, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > _LONGEST_LISTS[name]:
+        raise InvalidParameter(f"{name}: must be a list of at most {_LONGEST_LISTS[name]} numbers.")
+    return tuple(require.nonnegative(**{name: one}) for one in given)
 
 
 @dataclass(frozen=True, kw_only=True)

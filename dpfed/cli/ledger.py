@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from accounting import require
 from accounting.caveats import caveats, default_delta
-from accounting.ledger import Ledger, backups, kept_head, population_key
+from accounting.ledger import Ledger, backups, regular_file
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
 from accounting.mechanisms import Composed
@@ -134,12 +134,12 @@ def verify(
     json
         One JSON document on standard output.
     """
-    if head is not None and not kept_head.is_head(head):
+    if head is not None and not backups.is_head(head):
         raise ConfigError(
             f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
         )
     read = _checked_ledger(path)
-    follow = None if head is None else kept_head.entries_after(read, head)
+    follow = None if head is None else backups.entries_after(read, head)
     signed = None if key is None else ledger_signature.verified_head(read, key)
     if json:
         print_json(
@@ -204,7 +204,7 @@ def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: F
     nothing_since
         Declare that nothing was released after the copy was made. Epsilon omits any release that the copy lacks.
     """
-    if head is not None and not kept_head.is_head(head):
+    if head is not None and not backups.is_head(head):
         raise ConfigError(
             f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
         )
@@ -247,9 +247,9 @@ def keygen(path: Path) -> None:
 
 def _checked_ledger(path: Path) -> Ledger:
     """Return the ledger. LedgerError unless its last entry has the hash in the head file."""
-    kept = kept_head.read(path)
+    kept = backups.read_head(path)
     read = Ledger.read(path)
-    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    backups.check_head(read, kept, needed=bool(read.header.about.get("head_kept")))
     return read
 
 
@@ -279,7 +279,7 @@ def _project_terms(plans: list[str], clients: int) -> dict[str, Any]:
 def _population_and_key(folder: Path) -> tuple[str, bytes]:
     """Return the fingerprint of a run's clients and the key of this fingerprint."""
     fingerprint = Ledger.so_far(folder / "ledger.jsonl").header.population
-    key = population_key.read(folder / "population.key")
+    key = regular_file.read_key(folder / "population.key")
     if fingerprint is None or key is None:
         raise ConfigError(
             f"--population {folder}: its ledger.jsonl names no population, or population.key is not there. Name the "

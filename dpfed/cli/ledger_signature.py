@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from accounting.errors import LedgerError
-from accounting.ledger import Ledger, kept_head, regular_file
+from accounting.ledger import Ledger, backups, regular_file
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def verified_head(ledger: Ledger, key: Path) -> SignedHead:
         raise LedgerError(f"{source}: is not signed by the key of {key}, or was changed after signing.") from None
     if head.ledger != ledger.identity:
         raise LedgerError(f"{source}: is the signature of a ledger other than {ledger.path}.")
-    if head.entries + kept_head.entries_after(ledger, head.head) != len(ledger.entries):
+    if head.entries + backups.entries_after(ledger, head.head) != len(ledger.entries):
         raise LedgerError(
             f"{source}: states {head.entries} entries up to its head, but {ledger.path} has a different number."
         )

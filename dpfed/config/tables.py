@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from accounting import require
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
-from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.noise_of_methods import noise_of_method
 from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy

@@ -33,8 +33,7 @@ from accounting.mechanisms import (
     turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import rarely_exceeded
-from accounting.mechanisms.samplings import cap_of
+from accounting.mechanisms.samplings import cap_of, rarely_exceeded
 from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, count_near_ends
 from dpfed.compress.ring import centre_residues

@@ -11,7 +11,7 @@ from accounting.budget import NoiseSchedule
 from accounting.budget.certificates import sampled_run as sampled_run
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
-from accounting.compose.over_rounds import epsilons
+from accounting.compose.running import epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
 from accounting.mechanisms import (

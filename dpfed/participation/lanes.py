@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accounting.budget import BallsAndBins, BandedNoise, Plan
-from accounting.budget.lanes import search_lanes
+from accounting.budget.advice import search_lanes
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from accounting.mechanisms.schedules import divisors

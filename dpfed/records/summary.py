@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from accounting.budget.noise_schedule import checked_factors
+from accounting.budget.gaussians import checked_factors
 from accounting.compose.readings import Readings
 from accounting.errors import InvalidParameter
 from accounting.ledger.regular_file import LARGEST_DOCUMENT

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.ledger import population_key
+from accounting.ledger import regular_file
 from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
@@ -113,7 +113,7 @@ def new_population_key(experiment: Experiment, project: ProjectLedger | None) ->
     if project is not None:
         return project.key()
     simulated = experiment.method.randomness.name == "simulated"
-    return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.new_key()
+    return experiment.seeds.generator("population.key").bytes(32) if simulated else regular_file.new_key()
 
 
 def population_fingerprint(experiment: Experiment, key: bytes) -> str:

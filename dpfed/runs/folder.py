@@ -36,7 +36,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from accounting.cohorts import NamedClients
-from accounting.ledger import population_key
+from accounting.ledger import regular_file
 from accounting.ledger.regular_file import LARGEST_ARRAYS, one_path, require_input, require_locks
 from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
@@ -144,10 +144,10 @@ class RunFolder:
         ledger and checkpoint of the run are refused as those of another run. Raises LedgerError.
         """
         path = self.path / "population.key"
-        key = population_key.read(path)
+        key = regular_file.read_key(path)
         if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
             key = new()
-            population_key.write(path, key)
+            regular_file.write_key(path, key)
         return key
 
     def schedule_key(self, new: bytes) -> bytes:
@@ -157,13 +157,13 @@ class RunFolder:
         charged one. Raises LedgerError if the file cannot be read or written.
         """
         path = self.path / SCHEDULE_KEY
-        key = population_key.read(path)
+        key = regular_file.read_key(path)
         if key is None and (self.ledger.exists() or self._checkpoint.exists()):
             raise RunError(
                 f"{path}: is missing, so the remaining participation schedule is unknown. Restore the file from a copy."
             )
         if key is None:
-            population_key.write(path, new)
+            regular_file.write_key(path, new)
         return key or new
 
     def record_client_ids(self, ids: NamedClients | None, *, resume: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.caveats import no_round_fits_message
-from accounting.compose import accountant, over_rounds
+from accounting.compose import accountant, running
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
@@ -73,7 +73,7 @@ class EqualRounds:
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
         self._target = privacy_target
         self._values: list[float] = [0.0]
-        self._stream: Iterator[float] = over_rounds.epsilons(
+        self._stream: Iterator[float] = running.epsilons(
             privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
         )
         self._charged = charged

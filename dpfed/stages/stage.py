@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.budget.noise_schedule import NoiseSchedule
+from accounting.budget.gaussians import NoiseSchedule
 from accounting.ledger import Release
 from accounting.mechanisms import Composed, SingleRelease
 from dpfed.aggregation.ranks import Ranks, Task

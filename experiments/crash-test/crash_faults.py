@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from crash_points import How
 
-from accounting.ledger import Ledger, kept_head
+from accounting.ledger import Ledger, backups
 from accounting.ledger.hash_chain import chained_line
 from dpfed.randomness import Simulated
 from dpfed.runs import durable_files
@@ -65,7 +65,7 @@ def head_before_line() -> None:
 
     def early(self: Ledger, entry: Any) -> None:
         if "head_kept" in self.header.about:
-            kept_head.write(self.path, chained_line(entry.to_dict(), self.head)[1])
+            backups.write_head(self.path, chained_line(entry.to_dict(), self.head)[1])
         record(self, entry)
 
     Ledger.record = early  # type: ignore[method-assign]

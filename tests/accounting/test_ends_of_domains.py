@@ -21,7 +21,7 @@ from accounting import (
 from accounting.bernoulli import exact as bernoulli_exact
 from accounting.bernoulli.exact import walk_epsilon
 from accounting.budget import calibrate
-from accounting.compose import accountant, loss_distribution, loss_grid, over_rounds, pld, profiles, rdp
+from accounting.compose import accountant, loss_distribution, loss_grid, pld, profiles, rdp, running
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import attack_pairs
@@ -65,15 +65,15 @@ def test_the_papers_readings_are_for_gaussian_noise(reading):
 @pytest.mark.parametrize("chosen", ["pld", "fed-smp-theorem"])
 def test_a_stream_without_a_bound_is_refused(chosen):
     with pytest.raises(UnsupportedMechanism):
-        next(over_rounds.epsilons(steep_coins(), delta=1e-5, rounds=3, accountant=chosen))
+        next(running.epsilons(steep_coins(), delta=1e-5, rounds=3, accountant=chosen))
 
 
 def test_streams_go_on_beyond_the_planned_rounds_and_equal_the_composition():
     plain = Gaussian(noise_multiplier=5.0, adjacency="add-remove")
-    values = list(itertools.islice(over_rounds.epsilons(plain, delta=1e-5, rounds=2), 4))
+    values = list(itertools.islice(running.epsilons(plain, delta=1e-5, rounds=2), 4))
     assert values == pytest.approx([smallest_epsilon(1e-5, mu=math.sqrt(t) / 5) for t in (1, 2, 3, 4)], rel=1e-12)
     sampled = Subsampled(mechanism=plain, sampling=PoissonSampling(probability=0.2))
-    streamed = list(itertools.islice(over_rounds.epsilons(sampled, delta=1e-5, rounds=2, accountant="pld"), 3))
+    streamed = list(itertools.islice(running.epsilons(sampled, delta=1e-5, rounds=2, accountant="pld"), 3))
     assert streamed[-1] == pytest.approx(pld.epsilon(repeated(sampled, 3), delta=1e-5), rel=1e-3)
 
 
@@ -81,7 +81,7 @@ def test_a_stream_ends_in_infinity_where_overflow_alone_is_delta():
     noise = DiscreteGaussian(
         dimension=100, l2_bound=50.0, share_variance=400.0, shares=9, adjacency="zero-out", overflow=4e-6
     )
-    values = list(itertools.islice(over_rounds.epsilons(noise, delta=1e-5, rounds=3), 3))
+    values = list(itertools.islice(running.epsilons(noise, delta=1e-5, rounds=3), 3))
     assert math.isfinite(values[1])
     assert values[2] == math.inf
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz.parser import Parser, folder, written
 
 from accounting import Aborted, Gaussian, Header, Ledger, LocalRelease, PoissonSampling, Release, Steps, Subsampled
-from accounting.ledger import kept_head, population_key
+from accounting.ledger import backups, regular_file
 from accounting.ledger.hash_chain import chained_line as sealed_line
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BernoulliAggregate
@@ -74,12 +74,12 @@ def _project(content: bytes) -> None:
 
 
 def _head(content: bytes) -> None:
-    found = kept_head.read(written(content, "l.jsonl.head").with_name("l.jsonl"))
+    found = backups.read_head(written(content, "l.jsonl.head").with_name("l.jsonl"))
     assert found is None or len(bytes.fromhex(found)) == 32
 
 
 def _key(content: bytes) -> None:
-    found = population_key.read(written(content, "population.key"))
+    found = regular_file.read_key(written(content, "population.key"))
     assert found is None or len(found) == 32
 
 

@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.ledger import Aborted, Ledger, Release, kept_head
+from accounting.ledger import Aborted, Ledger, Release, backups
 from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
@@ -147,7 +147,7 @@ def ledger_of_loop(path: Path) -> Path | None:
         return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
     if not path.is_dir() or (path / "config.toml").exists():
         return None
-    found = [one for one in sorted(path.glob("*.jsonl")) if kept_head.path_of(one).exists()]
+    found = [one for one in sorted(path.glob("*.jsonl")) if backups.head_path(one).exists()]
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
         raise ConfigError(f"{path}: has several ledgers ({names}). Give the path of one of them.")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from accounting import require
 from accounting.errors import AccountingError
-from accounting.ledger import LocalRelease, population_key
+from accounting.ledger import LocalRelease, regular_file
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
@@ -201,7 +201,7 @@ def _require_same_data(files: RunFiles, experiment: Experiment) -> None:
     """Raise Unavailable unless the data and the start on this machine are those of the run."""
     header = files.trusted_ledger.header
     try:
-        key = population_key.read(files.path / "population.key")
+        key = regular_file.read_key(files.path / "population.key")
     except AccountingError as error:
         raise Unavailable(str(error)) from None
     if header.binding is None or key is None or header.population is None:

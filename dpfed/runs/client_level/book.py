@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from accounting.cohorts import NamedClients
-from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
+from accounting.ledger import Entry, Header, Ledger, backups, regular_file
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.regular_file import LARGEST_LINES, one_path, read_text, require_locks
 from dpfed.errors import RunError
@@ -80,11 +80,11 @@ class LoopBook:
             ):  # an earlier process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
-                kept_head.write(path, chained_line(header.to_dict(), "")[1])
+                backups.write_head(path, chained_line(header.to_dict(), "")[1])
                 return cls(Ledger.create(path, header), lock)
-            kept = kept_head.read(path)
+            kept = backups.read_head(path)
             ledger = Ledger.resume(path)
-            kept_head.check(ledger, kept, needed=True)
+            backups.check_head(ledger, kept, needed=True)
         _check_header(path, ledger.header, header)
         _drop_unfinished(diagnostics_file(path))
         return cls(ledger, lock)
@@ -113,7 +113,7 @@ class LoopBook:
                     "end one of the two loops, and give each its own ledger."
                 )
             self.ledger.record(entry)
-            kept_head.write(self.ledger.path, self.ledger.head)
+            backups.write_head(self.ledger.path, self.ledger.head)
             self._written = entry
 
     def note_ids(self, ids: NamedClients) -> None:
@@ -141,10 +141,10 @@ def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None)
     new: key of a new ledger; None if it is drawn from the operating system's randomness
     """
     file = path.with_name(f"{path.name}.key")
-    key = population_key.read(file)
+    key = regular_file.read_key(file)
     if key is None or not path.exists():
-        key = population_key.new_key() if new is None else new
-        population_key.write(file, key)
+        key = regular_file.new_key() if new is None else new
+        regular_file.write_key(file, key)
     return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()
 
 

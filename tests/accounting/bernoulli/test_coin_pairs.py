@@ -13,7 +13,7 @@ from accounting.bernoulli.accounts import COIN_ORDERS
 from accounting.bernoulli.exact import MOST_COINS, channel_epsilon, channel_profile, walk_epsilon
 from accounting.bernoulli.sums import aggregate_rdp
 from accounting.budget import Plan
-from accounting.compose import accountant, over_rounds, rdp
+from accounting.compose import accountant, rdp, running
 from accounting.compose.twins import overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
@@ -86,7 +86,7 @@ def test_best_takes_the_exact_law_where_it_is_smaller():
     stated = accountant.guarantee(channel(), delta=1e-4)
     assert stated.method == "exact"
     assert stated.epsilon < accountant.epsilon(channel(), delta=1e-4, accountant="rdp")
-    stream = over_rounds.epsilons(channel(), delta=1e-4, rounds=3)
+    stream = running.epsilons(channel(), delta=1e-4, rounds=3)
     assert [next(stream) for _ in range(3)] == pytest.approx(
         [accountant.epsilon(times(channel(), n), delta=1e-4) for n in (1, 2, 3)], rel=1e-9
     )

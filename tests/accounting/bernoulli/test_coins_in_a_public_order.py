@@ -9,8 +9,8 @@ from reference.shorthand import times
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.budget import Plan
 from accounting.budget import epsilon as epsilon_of_plan
-from accounting.compose import accountant, over_rounds, rdp
-from accounting.compose.running import Running
+from accounting.compose import accountant, rdp
+from accounting.compose.running import Running, epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
@@ -62,7 +62,7 @@ def test_it_costs_what_so_many_uploads_cost(coins, rounds):
 
 def test_accounts_of_rounds_that_come_one_by_one_agree():
     release = subsample(MANY, ORDER)
-    stream = over_rounds.epsilons(release, delta=DELTA, rounds=4)
+    stream = epsilons(release, delta=DELTA, rounds=4)
     values = [next(stream) for _ in range(4)]
     running = Running(delta=DELTA, typical=release, rounds=4)
     for number, value in enumerate(values, 1):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from accounting import disk_cache
 from accounting.bernoulli import certificate
 from accounting.bernoulli.certificate import Path
 from accounting.bernoulli.growth import Coordinates
@@ -16,7 +17,7 @@ FOUND = Path(variances=np.array([0.1, 0.2, 1 / 3]), rates=np.array([math.inf, 0.
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(certificate.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
     return tmp_path / "coins"
 
 
@@ -119,18 +120,18 @@ def test_bytes_that_are_no_text_are_computed_anew(folder):
 
 def test_where_nothing_can_be_written_it_is_computed(folder, monkeypatch):
     folder.parent.joinpath("file").write_text("")
-    monkeypatch.setenv(certificate.VARIABLE, str(folder.parent / "file"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(folder.parent / "file"))
     assert asked()[1] == asked()[1] == 1
 
 
 def test_the_user_may_switch_it_off(folder, monkeypatch):
-    monkeypatch.setenv(certificate.VARIABLE, "")
+    monkeypatch.setenv(disk_cache.VARIABLE, "")
     assert asked()[1] == asked()[1] == 1
     assert not folder.exists()
 
 
 def test_by_default_it_is_the_users_cache(tmp_path, monkeypatch):
-    monkeypatch.delenv(certificate.VARIABLE)
+    monkeypatch.delenv(disk_cache.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked()
     assert (tmp_path / "cache" / "dpfed" / "coins").is_dir()

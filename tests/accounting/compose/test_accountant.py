@@ -11,7 +11,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from accounting import budget
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
 from accounting.budget import Plan
-from accounting.compose import accountant, adaptive, lower_bound, over_rounds, rdp
+from accounting.compose import accountant, adaptive, lower_bound, rdp, running
 from accounting.compose.accountant import guarantee
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.compose.twins import continuous
@@ -88,7 +88,7 @@ def test_best_says_why_nothing_applies():
 )
 @pytest.mark.parametrize("name", ["best", "pld"])
 def test_progress_follows_the_guarantee_of_each_prefix(mechanism, name):
-    stream = over_rounds.epsilons(mechanism, delta=1e-5, rounds=6, accountant=name)
+    stream = running.epsilons(mechanism, delta=1e-5, rounds=6, accountant=name)
     for count in range(1, 9):  # beyond the plan too
         expected = accountant.epsilon(times(mechanism, count), delta=1e-5, accountant=name)
         value = next(stream)
@@ -97,7 +97,7 @@ def test_progress_follows_the_guarantee_of_each_prefix(mechanism, name):
 
 
 def test_progress_at_a_tiny_delta_falls_back_on_renyi():
-    stream = over_rounds.epsilons(poisson(0.1, 2.0), delta=1e-14, rounds=3)
+    stream = running.epsilons(poisson(0.1, 2.0), delta=1e-14, rounds=3)
     assert next(stream) == accountant.epsilon(poisson(0.1, 2.0), delta=1e-14, accountant="rdp")
 
 
@@ -148,7 +148,7 @@ class TestFedSmp:
 def test_a_stream_keeps_to_the_accountant_that_is_asked_for():
     plain = Gaussian(noise_multiplier=3.0, adjacency="add-remove")
     for chosen in ("rdp", "pld", "best"):
-        stream = over_rounds.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
+        stream = running.epsilons(plain, delta=1e-5, rounds=4, accountant=chosen)
         expected = accountant.epsilon(Composed(parts=((plain, 2),)), delta=1e-5, accountant=chosen)
         assert [next(stream), next(stream)][1] == pytest.approx(expected, rel=1e-3)
 
@@ -179,7 +179,7 @@ def test_progress_pays_for_a_lattice_that_is_felt_round_by_round():
     [(twin, _)], each = near.mechanism.parts, near.closeness / 4
     assert each > 0.01
     for rounds, found in zip(
-        range(1, 5), over_rounds.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
+        range(1, 5), running.epsilons(noise, delta=1e-5, rounds=4, accountant="pld"), strict=False
     ):
         smooth = float(normal.epsilon(1e-5 * math.exp(-rounds * each), twin.mu * math.sqrt(rounds)))
         assert smooth <= found - 2 * rounds * each <= smooth + 0.5 * each

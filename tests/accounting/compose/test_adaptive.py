@@ -8,9 +8,9 @@ import pytest
 import scipy
 
 from accounting import Plan, budget
-from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, over_rounds, pld
+from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, pld
 from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values
-from accounting.compose.running import Running
+from accounting.compose.running import Running, epsilons
 from accounting.gaussian.configurations import FixedSizeRound, extremes
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
@@ -192,7 +192,7 @@ def test_rounding_of_the_transform_is_charged(monkeypatch):
 def test_running_epsilons_are_those_of_the_composition():
     plan = Plan(clients=300, cohort=30, sampling="fixed")
     release = plan.round(4.0)
-    stream = over_rounds.epsilons(release, delta=plan.delta, rounds=20)
+    stream = epsilons(release, delta=plan.delta, rounds=20)
     running = Running(delta=plan.delta, typical=release, rounds=20)
     for count in range(1, 21):
         value = next(stream)

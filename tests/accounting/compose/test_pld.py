@@ -12,7 +12,7 @@ from reference.library import in_library
 from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
 
-from accounting.compose import loss_grid, lower_bound, over_rounds, pld
+from accounting.compose import loss_grid, lower_bound, pld, running
 from accounting.compose.loss_distribution import smallest_epsilon
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import sampled_profiles
@@ -228,13 +228,13 @@ class TestProgress:
 
     @pytest.mark.parametrize("mechanism", [poisson(0.1, 2.0), fixed(10, 100, 4.0), fixed(10, 100, 4.0, "zero-out")])
     def test_follows_the_account_of_each_prefix(self, mechanism):
-        stream = over_rounds.epsilons(mechanism, delta=1e-5, rounds=12, accountant="pld")
+        stream = running.epsilons(mechanism, delta=1e-5, rounds=12, accountant="pld")
         for count in range(1, 15):  # beyond the plan too
             expected = pld.epsilon(times(mechanism, count), delta=1e-5)
             assert next(stream) == pytest.approx(expected, rel=2e-3)
 
     def test_is_never_below_the_lower_bound(self):
-        stream = over_rounds.epsilons(poisson(0.1, 2.0), delta=1e-5, rounds=8, accountant="pld")
+        stream = running.epsilons(poisson(0.1, 2.0), delta=1e-5, rounds=8, accountant="pld")
         for count in range(1, 9):
             assert next(stream) >= lower_bound.epsilon(times(poisson(0.1, 2.0), count), delta=1e-5)
 

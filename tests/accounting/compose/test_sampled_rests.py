@@ -10,8 +10,8 @@ from scipy.stats import chi2
 
 from accounting import Plan, budget
 from accounting.budget import certificates
+from accounting.compose.lower_bound import counts_distribution
 from accounting.compose.sampled_schedules import ScheduleUnderNoise, Sums, sampled_sums, weights_at
-from accounting.compose.shown_schedules import counts_distribution
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
 from tests.accounting.participation.test_ratio_law import chain_law

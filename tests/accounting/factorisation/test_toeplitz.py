@@ -11,8 +11,7 @@ from accounting import Composed, Gaussian, subsample
 from accounting.compose import pld
 from accounting.errors import InvalidParameter
 from accounting.factorisation import buffered, optimise, sensitivity, square_root
-from accounting.factorisation.toeplitz import inverse
-from accounting.factorisation.workload import Workload, error
+from accounting.factorisation.toeplitz import Workload, error, inverse
 from accounting.mechanisms import CorrelatedRounds
 
 

@@ -10,14 +10,14 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Skellam, guarantee, subsample
-from accounting.compose import accountant, loss_grid, over_rounds, pld, profiles, rdp
-from accounting.compose.running import Running
+from accounting.compose import accountant, loss_grid, pld, profiles, rdp
+from accounting.compose.running import Running, epsilons
 from accounting.compose.second_opinion import second_opinion
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import BernoulliAggregate, CappedPoissonSampling, Subsampled, from_dict
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import default_cap, earlier_overflow, rarely_exceeded
+from accounting.mechanisms.samplings import default_cap, earlier_overflow, rarely_exceeded
 
 DELTA = 6000**-1.1
 X = np.linspace(-14, 14, 5601)
@@ -159,9 +159,7 @@ def test_profile_stream_and_running_account_agree(adjacency):
     stated = accountant.epsilon(mechanism, delta=DELTA)
     assert profiles.profile(mechanism)(stated) == pytest.approx(DELTA, rel=2e-3)
     ((release, rounds),) = mechanism.parts
-    *_, last = (
-        e for e, _ in zip(over_rounds.epsilons(release, delta=DELTA, rounds=rounds), range(rounds), strict=False)
-    )
+    *_, last = (e for e, _ in zip(epsilons(release, delta=DELTA, rounds=rounds), range(rounds), strict=False))
     running = Running(delta=DELTA, typical=release, rounds=rounds)
     running.add(release, rounds)
     assert last == pytest.approx(stated, rel=2e-3)

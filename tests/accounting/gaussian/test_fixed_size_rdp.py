@@ -112,7 +112,7 @@ def error_of_moments():
     return abs(sampled_renyi._log_even_moments(np.array([s]), order)[0, order // 2] - exact)
 
 
-@pytest.mark.parametrize(("name", "change"), [("_SPACING", 3.0), ("_DIGITS", 0.2)])
+@pytest.mark.parametrize(("name", "change"), [("_SPACING", 3.0), ("_TRAPEZOID_DIGITS", 0.2)])
 def test_a_coarser_or_shorter_rule_would_be_seen(name, change, monkeypatch):
     assert error_of_moments() < 1e-11
     monkeypatch.setattr(sampled_renyi, name, getattr(sampled_renyi, name) * change)

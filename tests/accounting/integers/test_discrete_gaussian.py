@@ -20,7 +20,7 @@ from accounting import (
     guarantee,
 )
 from accounting.compose import rdp
-from accounting.compose.over_rounds import epsilons
+from accounting.compose.running import epsilons
 from accounting.errors import UnsupportedMechanism
 from accounting.integers import discrete_gaussian
 

@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
-from accounting.ledger import kept_head
+from accounting.ledger import backups
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
@@ -33,7 +33,7 @@ def test_a_copy_has_ledger_head_and_key(ledger, tmp_path):
     made = backup(ledger.path, tmp_path / "copy")
     assert (made.entries, made.head) == (3, ledger.head)
     assert made.path.read_bytes() == ledger.path.read_bytes()
-    assert kept_head.read(made.path) == ledger.head
+    assert backups.read_head(made.path) == ledger.head
     key = tmp_path / "copy" / "population.key"
     assert key.stat().st_mode & 0o077 == 0
     assert key.read_text() == "ab" * 32 + "\n"
@@ -75,11 +75,11 @@ def test_an_older_copy_is_never_restored(ledger, tmp_path):
     with pytest.raises(LedgerError, match="would omit"):
         restore(made.path, ledger.path, nothing_since=True)
     last = ledger.head
-    kept_head.write(ledger.path, last)
+    backups.write_head(ledger.path, last)
     ledger.path.unlink()
     with pytest.raises(LedgerError, match="older"):
         restore(made.path, ledger.path, nothing_since=True)
-    kept_head.path_of(ledger.path).unlink()
+    backups.head_path(ledger.path).unlink()
     with pytest.raises(LedgerError, match="not with the head given"):
         restore(made.path, ledger.path, last_head=last)
     with pytest.raises(LedgerError, match="nothing shows that this is the newest"):
@@ -100,7 +100,7 @@ def test_a_lost_folder_is_restored(ledger, tmp_path, how):
 
 def test_a_damaged_ledger_is_restored_by_its_head(ledger, tmp_path):
     made = backup(ledger.path, tmp_path / "copy")
-    kept_head.write(ledger.path, ledger.head)
+    backups.write_head(ledger.path, ledger.head)
     ledger.path.write_bytes(made.path.read_bytes()[:100])
     assert restore(made.path, ledger.path).entries == 3
     assert Ledger.read(ledger.path).head == ledger.head
@@ -119,7 +119,7 @@ def test_a_project_by_the_commands(tmp_path, capsys):
     assert status([*again, "--nothing-since"]) == 0
     assert status(["ledger", "show", str(path)]) == 0
     assert (tmp_path / "p.jsonl.key").read_bytes() == (tmp_path / "copy" / "p.jsonl.key").read_bytes()
-    assert kept_head.read(path) is not None
+    assert backups.read_head(path) is not None
 
 
 def test_a_restore_waits_for_a_writer(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from reference.bounded import bounded
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
-from accounting.ledger import kept_head, population_key
+from accounting.ledger import backups, regular_file
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 
@@ -60,13 +60,13 @@ def test_a_cut_at_the_end_of_a_line_is_found_by_who_opens_and_who_charges(projec
 
 def test_a_ledger_that_is_ahead_of_its_head_is_what_a_crash_leaves(project):
     path = project.ledger.path
-    head = kept_head.path_of(path).read_bytes()
+    head = backups.head_path(path).read_bytes()
     project.charge(release(3), run="a", population=WHO)
-    kept_head.path_of(path).write_bytes(head)
+    backups.head_path(path).write_bytes(head)
     again = ProjectLedger.open(path)
     assert len(again.ledger.releases) == 4
     again.charge(release(4), run="a", population=WHO)
-    assert kept_head.read(path) == again.ledger.head == Ledger.read(path).head
+    assert backups.read_head(path) == again.ledger.head == Ledger.read(path).head
 
 
 def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monkeypatch):
@@ -81,12 +81,12 @@ def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monke
     project.charge(release(3), run="a", population=WHO, repeatable=True)
     project.charge(release(4), run="a", population=WHO)
     assert len(ProjectLedger.open(project.ledger.path).ledger.releases) == 5
-    assert kept_head.read(project.ledger.path) == project.ledger.head
+    assert backups.read_head(project.ledger.path) == project.ledger.head
 
 
 @pytest.mark.parametrize("content", [None, b"", b"abc\n", b"\xff" * 64, b"0" * 64 + b"\n"])
 def test_a_head_that_is_gone_or_damaged_is_found(project, content):
-    path = kept_head.path_of(project.ledger.path)
+    path = backups.head_path(project.ledger.path)
     path.unlink() if content is None else path.write_bytes(content)
     for attempt in (lambda: ProjectLedger.open(project.ledger.path), lambda: project.charge(release(3), run="a")):
         with pytest.raises(LedgerError, match=r"p\.jsonl"):
@@ -96,9 +96,9 @@ def test_a_head_that_is_gone_or_damaged_is_found(project, content):
 def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
     """It is written first: a kill in between leaves no project."""
     path = tmp_path / "p.jsonl"
-    kept_head.write(path, "0" * 64)  # of a project whose making was killed
+    backups.write_head(path, "0" * 64)  # of a project whose making was killed
     project = ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
-    assert kept_head.read(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
+    assert backups.read_head(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
     with pytest.raises(LedgerError, match="already exists"):
         ProjectLedger.create(path, clients=10, epsilon=9.0, delta=1e-5)
     assert ProjectLedger.open(path).terms.epsilon == 3.0
@@ -154,7 +154,7 @@ def vars_of(one):
 def test_the_key_is_one_for_all_runs(project, tmp_path):
     fresh = ProjectLedger.create(tmp_path / "fresh.jsonl", clients=10, epsilon=3.0, delta=1e-5)
     key = fresh.key()
-    assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != population_key.new_key()
+    assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != regular_file.new_key()
     assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
     with pytest.raises(LedgerError, match=r"p\.jsonl\.key: the key is missing"):
         project.key()
@@ -171,4 +171,4 @@ def test_a_fifo_beside_a_ledger_is_refused_and_not_waited_for(project, name):
     with bounded(), pytest.raises(LedgerError, match="is a FIFO"):
         ProjectLedger.open(project.ledger.path).key()
     with bounded(), pytest.raises(LedgerError, match="is a FIFO"):
-        population_key.read(path) if name == ".key" else kept_head.read(project.ledger.path)
+        regular_file.read_key(path) if name == ".key" else backups.read_head(project.ledger.path)

@@ -6,7 +6,7 @@ from accounting import Composed, Gaussian, Ledger, PoissonSampling, Release, sub
 from accounting.compose import lower_bound
 from accounting.errors import BudgetSpent, LedgerError, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.ledger import Header, Purchase, kept_head
+from accounting.ledger import Header, Purchase, backups
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, Cyclic, MinSeparation
 from tests.accounting.ledger.old_lines import lines_as_of_03
@@ -42,7 +42,7 @@ def project_of(folder, epsilon=1.0, first=POISSON):
 
 def as_of_03(project, *entries):
     lines_as_of_03(project.ledger, *entries)
-    kept_head.write(project.ledger.path, Ledger.read(project.ledger.path).head)
+    backups.write_head(project.ledger.path, Ledger.read(project.ledger.path).head)
     return ProjectLedger.open(project.ledger.path, pay=10**6)
 
 

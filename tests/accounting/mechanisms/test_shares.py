@@ -8,14 +8,14 @@ from dp_accounting import pld as google
 from scipy import stats
 
 from accounting import FixedSizeSampling, Gaussian, GaussianShares, PoissonSampling, guarantee, subsample
-from accounting.compose import over_rounds, profiles
+from accounting.compose import profiles, running
 from accounting.compose.second_opinion import second_opinion
 from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import BallsAndBins, Composed, from_dict, with_whole_noise
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import earlier_overflow
+from accounting.mechanisms.samplings import earlier_overflow
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
 
@@ -67,7 +67,7 @@ def test_every_account_charges_for_what_overflows(accountant, sampling):
     *_, last = (
         epsilon
         for epsilon, _ in zip(
-            over_rounds.epsilons(mine, delta=DELTA, rounds=ROUNDS, accountant=accountant), range(ROUNDS), strict=False
+            running.epsilons(mine, delta=DELTA, rounds=ROUNDS, accountant=accountant), range(ROUNDS), strict=False
         )
     )
     assert last == pytest.approx(stated, rel=2e-3)

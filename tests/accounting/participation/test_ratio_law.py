@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from accounting.compose import accountant, lower_bound
-from accounting.compose.shown_schedules import counts_distribution
+from accounting.compose.lower_bound import counts_distribution
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.sampled_profiles import addition_profile, removal_profile
 from accounting.mechanisms import Composed, Gaussian, subsample

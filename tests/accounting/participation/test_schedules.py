@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling, guarantee, subsample
-from accounting.compose import accountant, lower_bound, over_rounds, pld, rdp
+from accounting.compose import accountant, lower_bound, pld, rdp
 from accounting.compose.profiles import profile
-from accounting.compose.running import Running
+from accounting.compose.running import Running, epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import DiscreteGaussian, Skellam, Subsampled, from_dict
@@ -152,7 +152,7 @@ def test_a_beginning_of_balls_and_bins_is_exact():
 @pytest.mark.slow
 def test_running_accounts_follow_the_rounds():
     one = subsample(GOLDEN, BINS)
-    stream = over_rounds.epsilons(one, delta=DELTA, rounds=180)
+    stream = epsilons(one, delta=DELTA, rounds=180)
     values = [next(stream) for _ in range(62)]
     running = Running(delta=DELTA, typical=one, rounds=180)
     running.add(one, 60)
@@ -268,7 +268,7 @@ def test_rounds_in_a_public_order_are_the_closed_form_at_any_delta(delta):
     """A client takes part in the first round and the eleventh. Below 1e-12 there was no first value."""
     release = subsample(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), Cyclic(period=10))
     for chosen in ("best", "pld"):
-        found = itertools.islice(over_rounds.epsilons(release, delta=delta, rounds=20, accountant=chosen), 20)
+        found = itertools.islice(epsilons(release, delta=delta, rounds=20, accountant=chosen), 20)
         for count, epsilon in enumerate(found, start=1):
             shift = math.sqrt(1 if count <= 10 else 2) / 2.0
             assert epsilon == pytest.approx(smallest_epsilon(delta, mu=shift), rel=1e-9)

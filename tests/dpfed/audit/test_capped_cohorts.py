@@ -5,7 +5,7 @@ import pytest
 from accounting import CappedPoissonSampling, Ledger, PoissonSampling
 from accounting.mechanisms import sampling_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import earlier_overflow, rarely_exceeded
+from accounting.mechanisms.samplings import earlier_overflow, rarely_exceeded
 from dpfed.audit.run import audit_run
 from tests.dpfed.audit.run_folders import SURE, change_ledger, change_summary, copied, failed, records, run
 

@@ -15,7 +15,7 @@ from accounting.compose import accountant
 from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed, sampling_of
-from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, privacy_target

@@ -9,7 +9,7 @@ from scipy.stats import binom, chi2
 
 from accounting import cohorts as blocks
 from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
-from accounting.compose.shown_schedules import counts_distribution
+from accounting.compose.lower_bound import counts_distribution
 from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule, rounds_of_clients
 from dpfed.errors import ConfigError
