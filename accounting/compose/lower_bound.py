@@ -1,7 +1,8 @@
 """Rigorous lower bounds on epsilon from explicit pairs of neighbours, which hold for every accountant.
 
 Participation schedules: a test statistic has exactly known distributions. In the attack of `accounting.participation`
-all other clients send zero, and the differing client sends C u whenever it takes part. An observer of the rounds x_t
+all other clients send zero, and the differing client sends C u in each of
+its rounds. An observer of the rounds x_t
 computes the sum of phi(x_t). phi is the loss of one round of Poisson sampling at some probability, rounded down to a
 grid. At the client's participation probability p this is nearly the loss if rounds reveal little. At a much smaller
 probability phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client that takes part in one uniform round.

@@ -1,6 +1,6 @@
 """Running epsilon of a run whose rounds differ, and iterators of epsilon after 1, 2, ... equal rounds.
 
-A round costs one convolution, not a new composition.
+A round needs one convolution instead of a new composition.
 """
 
 import itertools
