@@ -217,7 +217,9 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
     fixed = sampling.name == "fixed"
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
-        named = sampled_profiles.fixed_size_replacement_profile if fixed else sampled_profiles.replacement_profile
+        named = (
+            sampled_profiles.fixed_size_replacement_profile if fixed else sampled_profiles.poisson_replacement_profile
+        )
         profile = named(losses, **round_)
         return profile, profile
     if fixed:

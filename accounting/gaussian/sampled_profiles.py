@@ -156,7 +156,7 @@ def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_m
     return np.asarray(np.where(a > 0, value, 0.0))
 
 
-def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
+def poisson_replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
     """Return H_gamma((1-q) N(0) + q N(s) || (1-q) N(0) + q N(-s)), gamma = e^epsilon, exact up to rounding.
 
     For gamma >= 1 it is the supremum over t of -gamma q Phi(t-s) + (1-q)(1-gamma) Phi(t) + q Phi(t+s); below 1 it
@@ -211,7 +211,7 @@ def _mean_profiles(
     ):  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
         displacing["noise_multiplier"], zeroing = sampling.full_noise_multiplier, fixed_size_replacement_profile
     if adjacency is Adjacency.REPLACE_ONE:
-        free = replacement_profile(losses, **plain)
+        free = poisson_replacement_profile(losses, **plain)
         both = (1 - zeta) * free + zeta * fixed_size_replacement_profile(losses, **displacing)
         return both, both
     if adjacency is Adjacency.ADD_REMOVE:

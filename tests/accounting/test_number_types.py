@@ -24,7 +24,7 @@ EPSILONS = {
     "restoring": partial(sampled_profiles.restoring_profile, **ROUND),
     "removal": partial(sampled_profiles.removal_profile, **ROUND),
     "addition": partial(sampled_profiles.addition_profile, **ROUND),
-    "replacement, poisson": partial(sampled_profiles.replacement_profile, **ROUND),
+    "replacement, poisson": partial(sampled_profiles.poisson_replacement_profile, **ROUND),
     "coins": partial(channel_profile, p=[0.3, 0.8], q=[0.2, 0.9]),
     "curve": partial(delta_from_curve, orders=[2.0, 5.0], rho=[0.1, 0.3]),
     "lattice": lattice_distortion,

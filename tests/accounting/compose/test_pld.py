@@ -160,7 +160,7 @@ def test_hardly_anything_lies_beyond_the_largest_loss(q, sigma):
     cohort = round(100 * q)
     for mechanism, profile in (
         (poisson(q, sigma), poisson_profiles.removal_profile),
-        (poisson(q, sigma, "replace-one"), poisson_profiles.replacement_profile),
+        (poisson(q, sigma, "replace-one"), poisson_profiles.poisson_replacement_profile),
         (fixed(cohort, 100, sigma), sampled_profiles.fixed_size_replacement_profile),
         (fixed(cohort, 100, sigma, "zero-out"), sampled_profiles.zeroing_profile),
     ):

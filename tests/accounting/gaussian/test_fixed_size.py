@@ -21,9 +21,11 @@ SETTINGS = [(1 / 60, 1.4), (0.1, 0.5), (0.5, 2.0), (0.5, 0.3), (0.9, 1.0), (1e-5
 GAMMAS = [0.05, 0.5, 0.9, 1.0, 1.001, 1.3, 3.0, 50.0]
 NAMES = ["replacement", "zeroing", "restoring"]
 
+NAMED = {"replacement": "fixed_size_replacement_profile"}
+
 
 def value(name, gamma, q, sigma):
-    profile = getattr(sampled_profiles, f"{name}_profile")
+    profile = getattr(sampled_profiles, NAMED.get(name, f"{name}_profile"))
     return float(profile(math.log(gamma), sampling_probability=q, noise_multiplier=sigma))
 
 
@@ -98,7 +100,9 @@ def test_zero_out_never_costs_more_than_replacement():
 @pytest.mark.parametrize("q", [1e-15, 1e-6, 0.5, 1 - 1e-16, 1.0])
 def test_is_a_hockey_stick_at_every_extreme(name, sigma, q):
     epsilon = np.concatenate([-np.geomspace(800, 1e-9, 300), [0.0], np.geomspace(1e-9, 800, 300)])
-    h = getattr(sampled_profiles, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
+    h = getattr(sampled_profiles, NAMED.get(name, f"{name}_profile"))(
+        epsilon, sampling_probability=q, noise_multiplier=sigma
+    )
     assert np.isfinite(h).all()
     assert (np.diff(h) <= 1e-15).all()
     gamma = np.exp(np.minimum(epsilon, 0.0))  # above 1 the bounds are 0 and q
