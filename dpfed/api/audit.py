@@ -24,7 +24,7 @@ from dpfed.config.tables import override, read_toml
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import all_methods
-from dpfed.records.replays import REPLAY_RECORD, ReplayRecord
+from dpfed.records.replays import ReplayRecord
 
 Kind = Literal["run", "upload", "scheme", "replay"]
 Effort = Literal["quick", "normal", "long"]
@@ -374,11 +374,3 @@ def _unknown_text(request: _Request) -> str:
         f"{request.what!r}: must be a run folder or ledger, a TOML file, a preset, a method (`dpfed methods`), a "
         f"scheme, or a Python file that has a function with @audit.claim or a training call(data, out).{loaded}{hint}"
     )
-
-
-def write_replay_record(found: Audited, folder: Path) -> Path:
-    """Write audit-replay.json into the folder of a run, where reports read it, and return its path."""
-    path = folder / REPLAY_RECORD
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found.as_verdict().to_dict(), indent=2))
-    return path

@@ -101,7 +101,7 @@ class RunFolder:
             folder._lock_folder()
             folder._refuse_content()
         except OSError as error:
-            raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
+            raise RunError(f"{path}: the run folder cannot be made ({error.strerror}). Use another --out.") from None
         try:
             folder._write_file("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
-from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
+from accounting.ledger.regular_file import LARGEST_ARRAYS, LARGEST_DOCUMENT, read_input, read_text
 from accounting.mechanisms import Mechanism
 from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
+from dpfed.runs.durable_files import put
 from dpfed.runs.experiment import build
 from dpfed.sweep.grid import SEED, GridCell
 from dpfed.sweep.jobs import worker_pool
@@ -187,7 +187,7 @@ def _write_selected(folder: Path, cell: GridCell, document: Mapping[str, object]
     try:
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted((folder / cell.folder).glob("model*")):
-            shutil.copyfile(file, target / file.name)
+            put(target / file.name, read_input(file, at_most=LARGEST_ARRAYS))
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
     write_json(target / DOCUMENT, document)
