@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor
 
 from dpfed.errors import ConfigError, RunError
+from dpfed.forks import Fork, Process, ended
 from dpfed.replayed import enter_replay
 from dpfed.runs.scores import Evaluation, Scores
 
@@ -37,6 +37,8 @@ OnRound = Callable[[Mapping[str, Any]], None]
 Say = Callable[[str], None]
 _PARENT_SECONDS = 1.0
 """Seconds between two checks whether the training process still exists."""
+_END_SECONDS = 30.0
+"""Seconds in which the process ends after its last answer; then it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +89,6 @@ class _CodeHere:
         self._opened.close()
 
 
-class _Process(Protocol):
-    def kill(self) -> None: ...
-
-    def wait(self) -> int | None: ...
-
-
 class _CodeApart:
     """Code in a new process: a fork of this one, or an interpreter of its own if a fork is not safe (GPU, macOS)."""
 
@@ -101,7 +97,7 @@ class _CodeApart:
         self._connection, theirs = Pipe()
         try:
             start = _forked if _can_fork(evaluation.device) else _spawned
-            self._process: _Process = start(self._connection, theirs, evaluation, viewers)
+            self._process: Process = start(self._connection, theirs, evaluation, viewers)
         except BaseException:
             self._connection.close()
             raise
@@ -132,7 +128,7 @@ class _CodeApart:
                 self._answer("close")
         finally:
             self._connection.close()
-            self._process.wait()
+            ended(self._process, seconds=_END_SECONDS)
 
     def _answer(self, call: str | None = None, value: object = None, arrays: Sequence[memoryview] = ()) -> Any:
         """Send a call and return its answer. Raises the error of user code, with the traceback of the process."""
@@ -146,10 +142,10 @@ class _CodeApart:
         except (EOFError, OSError):
             self._process.kill()
             self._connection.close()
+            status = ended(self._process, seconds=_END_SECONDS)
             raise RunError(
-                "the process that evaluates released models and runs trackers has ended (status "
-                f"{self._process.wait()}: negative for a signal, -9 often for lack of memory). All finished rounds are "
-                "saved; --resume continues."
+                f"the process that evaluates released models and runs trackers has ended (status {status}: negative "
+                "for a signal, -9 often for lack of memory). All finished rounds are saved; --resume continues."
             ) from None
         self._waiting = False
         for words in messages:
@@ -242,53 +238,12 @@ def _can_fork(device: torch.device) -> bool:
     return sys.platform == "linux" and device.type == "cpu" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
-class _Forked:
-    def __init__(self, number: int) -> None:
-        self._number = number
+def _forked(ours: Connection, theirs: Connection, evaluation: Evaluation, viewers: Viewers) -> Fork:
+    def serve_calls() -> None:
+        ours.close()
+        _serve(theirs, evaluation, viewers)
 
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._number, signal.SIGKILL)
-
-    def wait(self) -> int | None:
-        with suppress(ChildProcessError):  # already waited for
-            return os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
-        return None
-
-
-def _forked(ours: Connection, theirs: Connection, evaluation: Evaluation, viewers: Viewers) -> _Forked:
-    """Fork this process. The new process can use all of torch, though threads of OpenMP have run in this one.
-
-    OpenMP's threads do not exist in a fork, and a parallel loop would wait for them for ever. They belong to the
-    thread that has started them, so the fork is made by a new thread, which has none.
-    """
-    threads = torch.get_num_threads()
-    made: list[int] = []
-
-    def fork() -> None:
-        number = os.fork()
-        if number:
-            made.append(number)
-            return
-        try:
-            ours.close()
-            torch.set_num_threads(threads)
-            _serve(theirs, evaluation, viewers)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(0)
-
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():  # newer Pythons warn of every fork beside threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        thread = threading.Thread(target=fork)
-        thread.start()
-        thread.join()
-    if not made:
-        raise RunError("the process for evaluation cannot be started: no memory, or too many processes.")
-    return _Forked(made[0])
+    return Fork(serve_calls)
 
 
 def _spawned(ours: Connection, theirs: Connection, evaluation: Evaluation, viewers: Viewers) -> subprocess.Popen[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import multiprocessing
@@ -13,7 +14,6 @@ import resource
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from dpfed.audit.replays.replay_run import (
 )
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, Scope, result_of
 from dpfed.errors import DataError, DpfedError
+from dpfed.forks import Fork
 
 Call = Callable[["Neighbour", Path], object]
 
@@ -221,16 +222,10 @@ class _AuditRuns:
     def _run_in_process(self, pair: Pair | None, at: Path, *, loop: bool) -> RunFindings:
         """Make one run in a separate process, and return the differences and counts that it found."""
         answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
-        process = _process_context().Process(target=_run_and_store, args=(self, pair, at, loop, answer))
-        with (
-            warnings.catch_warnings()
-        ):  # newer Pythons warn of forks in processes with threads; no run has started a thread yet
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-        process.join()
+        status = _status_of_process(functools.partial(_run_and_store, self, pair, at, loop, answer))
         if not answer.exists():
             return RunFindings(
-                error=f"the process of the run died with status {process.exitcode}",
+                error=f"the process of the run died with status {status}",
                 differences=_ended_process_difference(pair),
             )
         seen: RunFindings = pickle.loads(answer.read_bytes())
@@ -252,11 +247,20 @@ def _ended_process_difference(pair: Pair | None) -> list[Difference]:
     return [] if pair is None else [Difference(value="the run", words="its process ended in the second run only")]
 
 
-def _process_context() -> Any:
-    """Return the multiprocessing context of runs: fork, or spawn if this process uses a GPU."""
+def _status_of_process(call: Callable[[], None]) -> int | None:
+    """Call a function in a new process and return its exit status: a fork, or a new interpreter if a GPU is in use."""
     torch = sys.modules.get("torch")
-    on_gpu = torch is not None and torch.cuda.is_initialized()
-    return multiprocessing.get_context("spawn" if on_gpu else "fork")
+    if torch is not None and torch.cuda.is_initialized():
+        spawned = multiprocessing.get_context("spawn").Process(target=call)
+        spawned.start()
+        spawned.join()
+        return spawned.exitcode
+    process = Fork(call)
+    try:
+        return process.wait()
+    except BaseException:  # Ctrl-C
+        process.kill()
+        raise
 
 
 def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:

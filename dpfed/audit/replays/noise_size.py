@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfed import replayed
+from dpfed.audit.replays.values import as_array
+from dpfed.forks import Fork
 
 Floats = NDArray[np.float64]
 _VALUES, _CALLS = 1 << 19, 1 << 16
 """Number of noise values that a test draws, and the largest number of calls for them."""
+_FEWEST_VALUES, _PART = 1 << 12, 0.5
+"""Number of values after which slow calls end at this part of the time limit."""
+_SECONDS = 600.0
+"""Time limit of a test."""
 _ERRORS = 6.0
 """Standard errors beyond which a test fails: a probability of 1e-9 on correct noise."""
 _ALPHA = 1e-9
@@ -41,37 +48,45 @@ class NoiseSize:
         stated one (8 standard errors are 0.8% of the deviation for vectors of at least 8 coordinates), if coordinates
         stay without noise, or if consecutive calls are correlated.
         """
-        here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
-        process = multiprocessing.get_context("fork").Process(target=self._send_result, args=(there,))
-        process.start()
+        here, there = Pipe(duplex=False)
+
+        def send_result() -> None:
+            here.close()
+            there.send(self._result_or_error())
+
+        process = Fork(send_result)
         there.close()
         try:
-            return str(here.recv())
+            if here.poll(_SECONDS):
+                return str(here.recv())
+            return f"noise cannot be tested: its calls take more than {_SECONDS:.0f} s"
         except EOFError:
             return "noise cannot be tested: repeated calls end the process"
         finally:
-            process.join()
+            here.close()
+            process.kill()
+            process.wait()
 
-    def _send_result(self, there: Any) -> None:
+    def _result_or_error(self) -> str:
         replayed.enter_replay(None)
         try:
-            there.send(self._result())
+            return self._result()
         except Exception as error:  # the function under audit may raise anything
-            there.send(f"noise cannot be tested: a repeated call raises {type(error).__name__}: {error}")
-        there.close()
+            return f"noise cannot be tested: a repeated call raises {type(error).__name__}: {error}"
 
     def _result(self) -> str:
-        from dpfed.audit.replays.replay_run import as_array
-
         entered = as_array(self.given).astype(np.float64).reshape(-1)
         squares, fourths, products, calls = np.zeros(len(entered)), 0.0, 0.0, 0
         before: Floats | None = None
+        late = time.monotonic() + _PART * _SECONDS
         for _ in range(min(_CALLS, max(8, _VALUES // max(1, len(entered))))):
             noise = as_array(self.f()).astype(np.float64).reshape(-1) - entered
             squares += noise**2
             fourths += float((noise**4).sum())
             products += 0.0 if before is None else float(noise @ before)
             before, calls = noise, calls + 1
+            if calls >= 8 and calls * len(entered) >= _FEWEST_VALUES and time.monotonic() > late:
+                break
         silent = int(((squares == 0) & (entered != 0)).sum())
         squares = squares[(squares > 0) | (entered != 0)]  # others may be outside a public mask
         count = max(calls * len(squares), 1)

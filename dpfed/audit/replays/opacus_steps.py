@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
-from dpfed.audit.replays.replay_run import ROUNDING, Floats, ReplayRun, as_array
+from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
+from dpfed.audit.replays.values import Floats, as_array
 
 
 def _watch_optimizers(world: ReplayRun, module: Any) -> None:

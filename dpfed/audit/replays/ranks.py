@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import os
 import socket
 from collections.abc import Callable
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from dpfed import replayed
 from dpfed.aggregation.ranks import Ranks, ranks_from_environment
 from dpfed.audit.replays.replay_run import ReplayRun
+from dpfed.forks import Fork, ended
 
 RankFunction = Callable[[Ranks], None]
 """Function that one rank runs: rank 0 leads the run, all other ranks follow."""
@@ -27,13 +29,11 @@ def run_ranks(count: int, part: RankFunction) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
-    fork = multiprocessing.get_context("fork")
     world.ranks = count
     others = []
     for rank in range(1, count):
-        here, there = fork.Pipe(duplex=False)
-        process = fork.Process(target=_run_following_rank, args=(world, rank, address, part, there))
-        process.start()
+        here, there = Pipe(duplex=False)
+        process = Fork(functools.partial(_run_following_rank, world, rank, address, part, there))
         there.close()
         others.append((process, here))
     try:
@@ -44,9 +44,7 @@ def run_ranks(count: int, part: RankFunction) -> None:
                 world.gather_seen(*here.recv())
             except EOFError:  # rank 0 raises a more informative error
                 world.ranks_lost += 1
-            process.join(timeout=30)
-            if process.is_alive():
-                process.kill()
+            ended(process, seconds=30)
 
 
 def _run_as_rank(rank: int, address: dict[str, str], part: RankFunction) -> None:

@@ -20,9 +20,9 @@ from dpfed.audit.replays.call_site import call_site, next_step
 from dpfed.audit.replays.draws import Draws, Reading
 from dpfed.audit.replays.noise_size import NoiseSize, unchanged_coordinates
 from dpfed.audit.replays.pairs import REMOVED, SAME, SIZES, Pair
+from dpfed.audit.replays.values import Floats, as_array, digest, in_form_of, norm_of
 from dpfed.replayed import Adjacency, Ids, Norm, Part
 
-Floats = NDArray[np.float64]
 Key = tuple[int, str, int | tuple[int, int] | None, int]
 """Key of a value: (round from 0, or -1 outside rounds; name; client or (client, record); number of earlier uses)."""
 
@@ -541,57 +541,3 @@ def seed_global_generators(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-
-
-def as_array(value: Any) -> NDArray[Any]:
-    """Return a number, an array or a tensor as an array; a sequence of these is concatenated."""
-    if isinstance(value, list | tuple):
-        parts = [as_array(one).reshape(-1) for one in value]
-        return np.concatenate(parts) if parts else np.zeros(0)
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.atleast_1d(np.array(value))
-
-
-def in_form_of(array: NDArray[Any], value: Any) -> Any:
-    """Return the entries of `array` as an object of the type, shape and dtype of `value`."""
-    if isinstance(value, list | tuple):
-        made, start = [], 0
-        for one in value:
-            size = as_array(one).size
-            made.append(in_form_of(array[start : start + size], one))
-            start += size
-        return type(value)(made)
-    if hasattr(value, "detach"):
-        import torch
-
-        return torch.from_numpy(array.reshape(tuple(value.shape))).to(value)
-    if isinstance(value, np.ndarray):
-        return array.reshape(value.shape).astype(value.dtype)
-    return type(value)(array.reshape(-1)[0])
-
-
-def digest(value: object) -> str:
-    """Return a digest of the value; arrays are compared by their bits.
-
-    Digests of different values are equal with probability 2^-128. SHA-256 is used since processors have instructions
-    for it: rows of millions of numbers are hashed after every stage.
-    """
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        found = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
-        whole = np.ascontiguousarray(value).reshape(-1)
-        found.update(whole.tobytes() if value.dtype == object else whole.view(np.uint8).data)
-        return "#" + found.hexdigest()[:32]
-    if isinstance(value, list | tuple) and any(hasattr(one, "dtype") for one in value):
-        return "#" + hashlib.sha256("".join(map(digest, value)).encode()).hexdigest()[:32]
-    return repr(value)
-
-
-def norm_of(moved: Floats, norm: Norm) -> float:
-    """Return the norm of a difference; NaN if the difference has a NaN."""
-    with np.errstate(all="ignore"):
-        flat = moved.reshape(-1)
-        order: float = {"l1": 1, "l2": 2, "linf": math.inf}[norm]
-        return float(np.linalg.norm(flat, order)) if flat.size else 0.0

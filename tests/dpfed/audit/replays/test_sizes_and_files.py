@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import dpfed
 from dpfed.audit import Pair, mechanism, outside, replay
+from dpfed.audit.replays import noise_size
 from dpfed.audit.replays.noise_size import unchanged_coordinates
 from dpfed.errors import DpfedError
 
@@ -249,6 +251,22 @@ def test_noise_anticorrelated_between_calls_is_found():
 
     found = replay(called(lambda own: mechanism(Alternating(), sensitivity=1.0, std=1.0)(sum(rows_of(own)))), [LAST[0]])
     assert "consecutive calls" in found.as_text()
+
+
+def test_a_slow_mechanism_ends_at_the_time_limit(monkeypatch):
+    """A loop without end is killed; calls that are only slow are tested with fewer values."""
+    monkeypatch.setattr(noise_size, "_SECONDS", 0.3)
+    hung = noise_size.NoiseSize(f=lambda: time.sleep(600), given=np.zeros(3), std=1.0)
+    assert "more than 0 s" in hung.tested()
+    monkeypatch.setattr(noise_size, "_SECONDS", 60.0)
+    monkeypatch.setattr(noise_size, "_PART", 0.0)
+
+    def slow():
+        time.sleep(0.002)
+        return np.random.normal(size=600)  # noqa: NPY002
+
+    assert noise_size.NoiseSize(f=slow, given=np.zeros(600), std=1.0).tested() == ""
+    assert "short" in noise_size.NoiseSize(f=slow, given=np.zeros(600), std=1.2).tested()
 
 
 def test_a_size_may_be_a_function_of_the_call():
