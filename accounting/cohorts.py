@@ -29,6 +29,7 @@ from accounting.mechanisms import (
     MinSeparation,
     PoissonSampling,
     Sampling,
+    Shuffled,
 )
 
 BLOCK = 1 << 17
@@ -378,6 +379,35 @@ class CyclicCohorts:
         if self.ids is not None:
             return np.flatnonzero(self.ids.lanes(self.period) == number % self.period)
         return np.arange(number % self.period, self.clients, self.period)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledCohorts:
+    """Shuffled epochs: batches of exactly `cohort` of a random order of all clients, drawn anew for each epoch.
+
+    Claim: cohorts have the distribution of `accounting.mechanisms.Shuffled`. Adjacency: zero-out or replace-one.
+
+    >>> ShuffledCohorts(clients=600, cohort=256, stream="").law.period
+    2
+    """
+
+    clients: int
+    cohort: int
+    stream: str
+
+    @cached_property
+    def law(self) -> Shuffled:
+        return Shuffled(cohort=self.cohort, clients=self.clients, stream=self.stream)
+
+    @cached_property
+    def expected(self) -> float:
+        return float(self.cohort)
+
+    def sample(self, randomness: Draws, number: int) -> Ints:
+        epoch, place = divmod(number, self.law.period)
+        drawn = [values for _, values in uniforms_by_id(self.clients, randomness, "participation.order", epoch)]
+        order = np.argsort(np.concatenate(drawn), kind="stable")
+        return np.sort(order[place * self.cohort : (place + 1) * self.cohort])
 
 
 TurnSchedule = BallsAndBinsCohorts | CyclicCohorts

@@ -17,12 +17,21 @@ from accounting.budget.answers import (
 )
 from accounting.budget.coin_clip import clip_norm, largest_clip
 from accounting.budget.coins import BernoulliSums, BernoulliUploads
-from accounting.budget.comparison import compare
+from accounting.budget.comparison import beside_shuffled, compare
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise, NoiseSchedule
 from accounting.budget.integers import DiscreteGaussianNoise, Placement, SkellamNoise
 from accounting.budget.plan import MECHANISMS, SAMPLINGS, Plan
-from accounting.budget.samplings import Allocation, BallsAndBins, Cyclic, Everyone, FixedSize, MinSeparation, Poisson
+from accounting.budget.samplings import (
+    Allocation,
+    BallsAndBins,
+    Cyclic,
+    Everyone,
+    FixedSize,
+    MinSeparation,
+    Poisson,
+    Shuffled,
+)
 
 __all__ = [
     "MECHANISMS",
@@ -45,7 +54,9 @@ __all__ = [
     "Placement",
     "Plan",
     "Poisson",
+    "Shuffled",
     "SkellamNoise",
+    "beside_shuffled",
     "clip_norm",
     "compare",
     "epsilon",

@@ -115,7 +115,8 @@ class Budget:
                 record["lanes"] = plan.sampler.lanes
                 if plan.sampler.secret_lanes:
                     record["secret_lanes"] = True
-            record["participations"] = plan.sampler.most_participations(self.rounds)
+            steps = plan.sampling.steps if isinstance(plan.sampling, RecordBatches) else 1
+            record["participations"] = plan.sampler.most_participations(self.rounds * steps)
             record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:
             record["second_opinion"] = self.second_opinion.epsilon

@@ -9,12 +9,21 @@ from accounting.budget.answers import Budget, solve
 from accounting.budget.correlated import CorrelatedNoise
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import BallsAndBins, Cyclic, Everyone, FixedSize, PlannedSampling, Poisson
+from accounting.budget.samplings import (
+    BallsAndBins,
+    Cyclic,
+    Everyone,
+    FixedSize,
+    PlannedSampling,
+    Poisson,
+    RecordBatches,
+)
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms import FixedSizeSampling
+from accounting.mechanisms import FixedSizeSampling, Shuffled
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import upwards
 
 
 def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]:
@@ -70,6 +79,37 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
                 for row in _accountant_rows(other, remaining_noise, rounds)
             ]
     return rows + [row for row in scheduled if row.plan.sampling.name != plan.sampling.name]
+
+
+def beside_shuffled(answer: Budget) -> Budget:
+    """Return a budget under shuffled epochs with notes: epsilon of Poisson sampling, which does not hold, and of
+    balls-and-bins, which can run instead. Other budgets are returned unchanged.
+
+    Claim: the epsilon of balls-and-bins holds under zero-out, for runs that draw it.
+    Source: `solve`.
+    Adjacency: that of each note.
+    Direction of error: upper bound.
+    """
+    plan = answer.plan
+    if plan.sampling.name != "shuffled":
+        return answer
+    law = plan.sampler
+    assert isinstance(law, Shuffled)
+    rounds = answer.rounds * (plan.sampling.steps if isinstance(plan.sampling, RecordBatches) else 1)
+    others: tuple[tuple[str, PlannedSampling, Adjacency], ...] = (
+        ("not valid here: Poisson sampling of as many rounds, which is often stated, would have", Poisson(
+            cohort=law.cohort), plan.adjacency),
+        ("use balls-and-bins instead, almost the same schedule:", BallsAndBins(cohort=law.cohort), Adjacency.ZERO_OUT),
+    )  # fmt: skip
+    notes = []
+    for words, sampling, adjacency in others:
+        other = Plan(
+            clients=law.clients, sampling=sampling, mechanism=plan.mechanism, delta=plan.delta, adjacency=adjacency,
+            before=plan.before,
+        )  # fmt: skip
+        found = solve(other, noise_multiplier=answer.noise_multiplier, rounds=rounds, with_lower_bound=False)
+        notes.append(f"{words} epsilon {upwards(found.epsilon)} ({adjacency})")
+    return replace(answer, notes=(*answer.notes, *notes))
 
 
 def _with_server_noise(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> Plan:

@@ -20,6 +20,8 @@ from accounting.budget.samplings import (
     PlannedSampling,
     Poisson,
     RecordBatches,
+    Shuffled,
+    ShuffledRecords,
 )
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -63,8 +65,9 @@ _SELECTORS = {
         default="poisson",
         help="Sampling of a cohort: each client independently, a fixed number without replacement, all; or a schedule "
         "over rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in "
-        "a fixed number of all rounds (allocation), at random with a rest afterwards (min-separation), or in a public "
-        "order (cyclic). docs/participation.md compares them.",
+        "a fixed number of all rounds (allocation), at random with a rest afterwards (min-separation), in a public "
+        "order (cyclic), or once in every shuffled epoch (shuffled, only for planning). docs/participation.md compares "
+        "them.",
     ),
     "noise": Option(
         hint=Literal[NOISES],
@@ -118,7 +121,8 @@ class Plan:
     rounds: int | None = option("Training rounds, T.", None)
     delta: float = option("Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.", None)
     adjacency: Adjacency = option(
-        "Default: add-remove for poisson and all, replace-one for fixed, zero-out for cyclic. Decides the sensitivity.",
+        "Default: add-remove for poisson and all, replace-one for fixed, zero-out for cyclic and shuffled. Decides the "
+        "sensitivity.",
         None,
     )
     before: Composed | None = None
@@ -154,10 +158,10 @@ class Plan:
                     "secret_lanes without lanes: without lanes no lane is drawn. Give lanes, or noise='banded'."
                 )
             in_lanes &= not sampling_object.secret_lanes  # a drawn lane does not depend on the other clients
-        in_turns = in_lanes or isinstance(sampling_object, Cyclic)
+        in_turns = in_lanes or isinstance(sampling_object, Cyclic | Shuffled | ShuffledRecords)
         default = Adjacency.ZERO_OUT if in_turns else chosen.default_adjacency(sampling_object.name)
         self._set_fields(adjacency=Adjacency.of(adjacency or default))
-        if self.unit == "record" and self.adjacency is not Adjacency.ADD_REMOVE:
+        if type(sampling_object) is RecordBatches and self.adjacency is not Adjacency.ADD_REMOVE:
             raise InvalidParameter(
                 f"adjacency={str(self.adjacency)!r} with unit='record': batches are Poisson samples of records, which "
                 "are accounted under 'add-remove'. Remove adjacency."
@@ -354,12 +358,12 @@ def sampling_and_mechanism(
         if not (word in allowed if isinstance(word, str) else isinstance(word, kind)):
             raise InvalidParameter(f"{written(name, word)}: must be one of {', '.join(allowed)}.")
     if unit == "record" and isinstance(sampling, str):
-        if sampling != "poisson":
+        if sampling not in ("poisson", "shuffled"):
             raise InvalidParameter(
-                f"{written('sampling', sampling)} with {written('unit', unit)}: sampling is for unit 'client'. Remove "
-                "it."
+                f"{written('sampling', sampling)} with {written('unit', unit)}: batches of records are Poisson samples "
+                "or shuffled. Remove it."
             )
-        sampling = RecordBatches
+        sampling = RecordBatches if sampling == "poisson" else ShuffledRecords
     if isinstance(sampling, str):
         sampling = SAMPLING_CLASSES[sampling]
     if isinstance(mechanism, str):

@@ -18,6 +18,7 @@ from accounting.cohorts import (
     MinSeparationCohorts,
     NamedClients,
     PoissonCohorts,
+    ShuffledCohorts,
 )
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed, Sampling
@@ -36,6 +37,8 @@ class _CohortSampling:
     """Keys of [federation] for this sampling alone, in a table of its own."""
     words: ClassVar[str]
     """Short description for forms."""
+    run_instead: ClassVar[str | None] = None
+    """Sampler that runs in place of this one, which has an account only; None if this one runs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
@@ -123,6 +126,7 @@ class Everyone:
 
     name: ClassVar[str] = "all"
     words: ClassVar[str] = "all clients in every round"
+    run_instead: ClassVar[str | None] = None
     is_schedule: ClassVar[bool] = False
     table_keys: ClassVar[tuple[str, ...]] = ()
 
@@ -279,6 +283,33 @@ class Cyclic(_CohortSampling):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shuffled(_CohortSampling):
+    """Shuffled epochs: a random order of all clients, cut into batches of exactly `cohort`; the last, smaller batch is
+    dropped.
+
+    Claim: accounted as `mechanisms.Shuffled`, without amplification. Only for planning.
+    Source: Chua et al. 2024, arXiv 2411.04205.
+    Adjacency: zero-out (the default) or replace-one.
+    Errors: InvalidParameter for a cohort below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Shuffled(cohort=256)).sampler.most_participations(10)
+    5
+    """
+
+    name: ClassVar[str] = "shuffled"
+    words: ClassVar[str] = "shuffled epochs: once in every epoch, in batches of exactly this size"
+    run_instead: ClassVar[str | None] = "balls-and-bins"
+
+    def period(self, clients: int) -> int:
+        """Return the number of rounds of an epoch, without the last, smaller batch."""
+        return clients // self.cohort
+
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> ShuffledCohorts:
+        return ShuffledCohorts(clients=clients, cohort=self.cohort, stream=stream)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordBatches:
     """Poisson-sampled batches of one client's records, for record-level privacy. In each of `local_steps` steps of a
     round every record is drawn independently with probability batch_size / records.
@@ -300,6 +331,7 @@ class RecordBatches:
     local_steps: int | None = option("record: number of batches in a round. Default: one pass over the records.", None)
     name: ClassVar[str] = "poisson"
     words: ClassVar[str] = "Poisson: every record of a client with equal probability, independently"
+    run_instead: ClassVar[str | None] = None
     table_keys: ClassVar[tuple[str, ...]] = ()
     is_schedule: ClassVar[bool] = False
 
@@ -326,12 +358,64 @@ class RecordBatches:
         return PoissonCohorts(clients=self.records, cohort=min(self.batch_size, self.records))
 
 
-PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic | RecordBatches
+@dataclass(frozen=True, kw_only=True)
+class ShuffledRecords(RecordBatches):
+    """Shuffled batches of records: a round is one pass over the records in a random order, in batches of exactly
+    batch_size; the last, smaller batch is dropped.
+
+    Adjacency: zero-out (the default) or replace-one of one record.
+    Errors: InvalidParameter for numbers below 1, a batch larger than the records, or local_steps.
+
+    >>> from accounting import Plan
+    >>> Plan(clients=1, unit="record", records=60_000, batch_size=256, sampling="shuffled").sampling.steps
+    234
+    """
+
+    name: ClassVar[str] = "shuffled"
+    words: ClassVar[str] = "shuffled: every record once in a pass, in batches of exactly this size"
+    run_instead: ClassVar[str | None] = "balls-and-bins"
+    is_schedule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.local_steps is not None:
+            raise InvalidParameter(
+                f"local_steps={self.local_steps} with shuffled batches: a round is one pass over the records. Remove "
+                "local_steps."
+            )
+
+    @property
+    def steps(self) -> int:
+        """Number of batches in a round."""
+        return self.records // self.batch_size
+
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> ShuffledCohorts:
+        return ShuffledCohorts(clients=self.records, cohort=self.batch_size, stream=stream)
+
+
+PlannedSampling = (
+    Poisson
+    | FixedSize
+    | Everyone
+    | BallsAndBins
+    | Allocation
+    | MinSeparation
+    | Cyclic
+    | Shuffled
+    | RecordBatches
+    | ShuffledRecords
+)
 
 SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
-    one.name: one for one in get_args(PlannedSampling) if one is not RecordBatches
+    one.name: one for one in get_args(PlannedSampling) if not issubclass(one, RecordBatches)
 }
 """Class of each sampling of clients, by name."""
+
+
+def without_runs_text(name: str) -> str:
+    """Return the sentence for a sampling that has an account only, else an empty text."""
+    swap = SAMPLING_CLASSES[name].run_instead if name in SAMPLING_CLASSES else None
+    return f" {name} has an account (`dpfed budget`) and no runs: use {swap}." if swap else ""
 
 
 def sampling_of_keys(name: str, keys: Mapping[str, Any]) -> PlannedSampling:

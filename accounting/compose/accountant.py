@@ -29,6 +29,7 @@ from accounting.mechanisms import (
     Mechanism,
     MinSeparation,
     PoissonSampling,
+    Shuffled,
     SingleRelease,
     gaussian_of,
     parts_of,
@@ -248,6 +249,7 @@ def _hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
         isinstance(schedule_of(part), Cyclic) and part.adjacency is Adjacency.ADD_REMOVE
         for part, _ in parts_of(mechanism)
     )
+    shuffled = any(isinstance(schedule_of(part), Shuffled) for part, _ in parts_of(mechanism))
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
@@ -262,6 +264,13 @@ def _hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
             for name in sorted(secret)
         ),
         *(("lanes: holds if a client's lane depends only on its id, not on other clients",) * in_lanes),
+        *(
+            (
+                "shuffled: a client takes part once in an epoch of a random order, which has no known amplification at "
+                "this delta; the epsilon of Poisson sampling does not hold (lower bound: arXiv 2411.04205)",
+            )
+            * shuffled
+        ),
         *(("cyclic: holds if a client's turn depends only on its id, not on other clients",) * in_turns),
     )
 

@@ -48,7 +48,8 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule, Shuffled
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
 """Probabilities for phi, as multiples of p."""
@@ -62,6 +63,7 @@ MASS_ERROR = 1e-14
 """Largest mass that rounding of the transform and wrapped tails can misplace in a group of cells."""
 _GROUP = 1e-9
 """Smallest mass of a group of cells; cells with less mass are merged."""
+_FINE_GROUP = 1e-12
 _CUT = 1e-15
 
 
@@ -69,10 +71,11 @@ def independent_blocks(schedule: Schedule, count: int) -> tuple[tuple[int, int],
     """Return the first `count` rounds as independent blocks: pairs (rounds of a block, number of identically
     distributed blocks).
     """
-    if not isinstance(schedule, BallsAndBins):
+    if not isinstance(schedule, BallsAndBins | Shuffled):
         return ((count, 1),)
-    whole, remaining = divmod(count, schedule.bins)
-    return tuple((rounds, copies) for rounds, copies in ((schedule.bins, whole), (remaining, 1)) if rounds and copies)
+    epoch = schedule.bins if isinstance(schedule, BallsAndBins) else schedule.period
+    whole, remaining = divmod(count, epoch)
+    return tuple((rounds, copies) for rounds, copies in ((epoch, whole), (remaining, 1)) if rounds and copies)
 
 
 @lru_cache(maxsize=64)
@@ -92,6 +95,30 @@ def distributions_of_sum(schedule: Schedule, shift: float, count: int, tilt: flo
     mixed = sum(probabilities[k] * transform_with**k * transform_without ** (count - k) for k in numbers)
     q, p = (np.roll(scipy.fft.irfft(part, length), -(first % length)) for part in (transform_without**count, mixed))
     return _merged_cells(np.maximum(p, 0.0), np.maximum(q, 0.0))
+
+
+@lru_cache(maxsize=64)
+def distributions_of_largest_round(schedule: Shuffled, means: tuple[float, float], count: int) -> tuple[Floats, Floats]:
+    """Return the masses of the cells of the largest of the first `count` rounds of one epoch, for both neighbours.
+
+    Under shuffled epochs all other clients send -C, which is subtracted; so the batch of the differing client reveals
+    itself. means: mean of that batch over the noise, for each neighbour. Its probability to be in these rounds is count
+    * cohort / clients. Error of a mass: at most MASS_ERROR.
+    Source: Chua et al. 2024, arXiv 2411.04205.
+    """
+    takes_part = min(count * schedule.probability, 1.0)
+    x = np.linspace(-_FARTHEST, max(means) + _FARTHEST, 400_001)
+    one_round = scipy.special.log_ndtr(x)
+
+    def masses(mean: float) -> Floats:
+        log_cdf = math.log(takes_part) + scipy.special.log_ndtr(x - mean) + (count - 1) * one_round
+        if takes_part < 1:
+            log_cdf = np.logaddexp(log_cdf, math.log1p(-takes_part) + count * one_round)
+        below, above = np.exp(log_cdf), -np.expm1(log_cdf)
+        inner = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
+        return np.asarray(np.maximum(np.concatenate([below[:1], inner, above[-1:]]), 0.0))
+
+    return _merged_cells(masses(means[0]), masses(means[1]), _FINE_GROUP)
 
 
 def _distributions_of_phi(chance: float, shift: float) -> tuple[LossDistribution, LossDistribution]:
@@ -114,9 +141,9 @@ def _distributions_of_phi(chance: float, shift: float) -> tuple[LossDistribution
     return distributions[0], distributions[1]
 
 
-def _merged_cells(p: Floats, q: Floats) -> tuple[Floats, Floats]:
-    """Merge consecutive cells until their mass is large enough."""
-    group = np.floor(np.cumsum(np.minimum(p, q)) / _GROUP).astype(np.int64)
+def _merged_cells(p: Floats, q: Floats, least: float = _GROUP) -> tuple[Floats, Floats]:
+    """Merge consecutive cells until their mass is about `least`."""
+    group = np.floor(np.cumsum(np.minimum(p, q)) / least).astype(np.int64)
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return np.add.reduceat(p, starts), np.add.reduceat(q, starts)
 
@@ -131,6 +158,9 @@ def counts_distribution(schedule: Schedule, count: int) -> Floats:
         probabilities[-1] = (count % schedule.bins) / schedule.bins
         probabilities[-2] = 1 - probabilities[-1]
         return probabilities
+    if isinstance(schedule, Shuffled):
+        takes_part = count * schedule.probability  # of one epoch
+        return np.array([max(1 - takes_part, 0.0), min(takes_part, 1.0)])
     if isinstance(schedule, Allocation):
         from scipy.stats import hypergeom
 
@@ -208,7 +238,7 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
         if noise is None
         and gaussian_of(part) is not None
         and sampling_of(part).probability > 0
-        and loss_grid.gaussian_in_public_order(part) is None
+        and (loss_grid.gaussian_in_public_order(part) is None or isinstance(schedule_of(part), Shuffled))
     ]
     plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
@@ -224,7 +254,9 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
         return adaptive_bound  # a fixed pair of neighbours gives a smaller bound
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a separate convolution
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
-    tilts = TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
+    tilts: tuple[float | None, ...] = TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
+    if any(isinstance(schedule_of(part), Shuffled) for part, _ in sampled):
+        tilts = (*tilts, None)
     bounds = [
         _composed_epsilon(
             [one for part, count in sampled for one in _attack_losses(part, count, choice, tilt, interval)],
@@ -248,17 +280,22 @@ def in_secret_lanes(part: SingleRelease) -> bool:
 def _public_shift_squared(part: SingleRelease, count: int) -> float:
     """Return mu^2 of the client with the largest shift if the order of participation is public."""
     schedule, noise = schedule_of(part), loss_grid.gaussian_in_public_order(part)
-    return 0.0 if schedule is None or noise is None else squared_sensitivity(schedule, count) * noise.mu**2
+    if schedule is None or noise is None or isinstance(schedule, Shuffled):
+        return 0.0
+    return squared_sensitivity(schedule, count) * noise.mu**2
 
 
 _Quantised = tuple[LossDistribution, float, int, float]
 """Result of `quantised`: loss distribution, offset of its grid in steps, number of rounds, misplaced mass."""
 
 
-def _attack_losses(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
+def _attack_losses(
+    part: SingleRelease, count: int, choice: int, tilt: float | None, interval: float
+) -> list[_Quantised]:
     """Return the losses of a fixed attack in one order of the neighbours.
 
-    The first `count` rounds of a schedule depend on each other and are treated jointly.
+    The first `count` rounds of a schedule depend on each other and are treated jointly. tilt: that of
+    `distributions_of_sum`; None for the largest round of a shuffled epoch.
     """
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
@@ -268,7 +305,11 @@ def _attack_losses(part: SingleRelease, count: int, choice: int, tilt: float, in
         shift *= math.hypot(*schedule.coefficients[:count])
         schedule, count = schedule.lane_schedule, max(count // schedule.lanes, 1)
     for rounds, copies in independent_blocks(schedule, count):
-        masses = distributions_of_sum(schedule, shift, rounds, tilt)
+        if tilt is None and isinstance(schedule, Shuffled):
+            other = 0.0 if part.adjacency is Adjacency.REPLACE_ONE else shift
+            masses = distributions_of_largest_round(schedule, (shift + other, other), rounds)
+        else:
+            masses = distributions_of_sum(schedule, shift, rounds, tilt or 1.0)
         first, second = masses if choice == 0 else masses[::-1]
         kept = first > 2 * MASS_ERROR
         p = np.log(first[kept] - MASS_ERROR)

@@ -18,6 +18,7 @@ from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     Mechanism,
+    Shuffled,
     gaussian_of,
     parts_of,
     sampling_of,
@@ -127,10 +128,12 @@ def _with_participations(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism with rounds in a public order replaced by the participations of one client."""
     parts = parts_of(mechanism)
     orders = [(part, count, sampling_of(part)) for part, count in parts]
-    if not any(isinstance(sampling, Cyclic) for _, _, sampling in orders):
+    if not any(isinstance(sampling, Cyclic | Shuffled) for _, _, sampling in orders):
         return mechanism
     plain: Any = tuple(
-        (unsampled(part), sampling.most_participations(count)) if isinstance(sampling, Cyclic) else (part, count)
+        (unsampled(part), sampling.most_participations(count))
+        if isinstance(sampling, Cyclic | Shuffled)
+        else (part, count)
         for part, count, sampling in orders
     )
     return Composed(parts=plain, order=None)

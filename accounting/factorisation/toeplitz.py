@@ -163,7 +163,7 @@ def squared_sensitivity(schedule: Schedule, count: int) -> float:
         c = column(schedule, count)
         most = schedule.participations
         return sensitivity(c, rounds=count, separation=schedule.separation, participations=most) ** 2
-    if isinstance(schedule, Cyclic):
+    if isinstance(schedule, Cyclic | Shuffled):
         return float(schedule.most_participations(count))
     if isinstance(schedule, BallsAndBins) and not schedule.secret_in_lane:
         return sensitivity(schedule.coefficients, rounds=count, separation=schedule.bins) ** 2

@@ -37,6 +37,7 @@ from accounting.mechanisms.schedules import (
     Cyclic,
     MinSeparation,
     Schedule,
+    Shuffled,
     noise_matrix,
     turns_follow_ids,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "ReleasedRounds",
     "Sampling",
     "Schedule",
+    "Shuffled",
     "SingleRelease",
     "Skellam",
     "StreamRounds",

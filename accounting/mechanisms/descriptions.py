@@ -374,6 +374,11 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
             f"adjacency='replace-one' with sampling={schedule.name!r}: no account of this combination is known. Use "
             "'add-remove' or 'zero-out', or a public order (cyclic)."
         )
+    if schedule.name == "shuffled" and mechanism.adjacency is Adjacency.ADD_REMOVE:
+        raise UnsupportedMechanism(
+            "adjacency='add-remove' with sampling='shuffled': one client added moves other clients to other batches, "
+            "which no account covers. Use 'zero-out' or 'replace-one'."
+        )
     if mechanism.sums and mechanism.kind not in ("gaussian", "discrete-gaussian"):
         raise UnsupportedMechanism(
             f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "

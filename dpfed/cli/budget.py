@@ -99,7 +99,7 @@ def budget(
     """
     given = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     targets = {name: value for name, value in given.items() if value is not None}
-    if ledger is None and options.clients is None:
+    if ledger is None and options.clients is None and options.unit == "client":
         raise ConfigError(
             "--clients is missing: give the number of clients, or --ledger for the remaining budget of a project."
         )
@@ -184,6 +184,7 @@ def budget(
         answer = solve_budget(
             plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets
         )
+    answer = budgets.beside_shuffled(answer)
     plan, rows = answer.plan, [answer]  # the plan now has the number of lanes that a search may have found
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)

@@ -148,7 +148,9 @@ class _CommonFederation(Table):
 if TYPE_CHECKING:
     _PlainSampling = str
 else:  # names of the samplers without keys of their own
-    _PlainSampling = Literal[tuple(name for name, one in SAMPLING_CLASSES.items() if not one.table_keys)]
+    _PlainSampling = Literal[
+        tuple(name for name, one in SAMPLING_CLASSES.items() if not one.table_keys and one.run_instead is None)
+    ]
 
 
 class PlainFederation(_CommonFederation):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from accounting import require
+from accounting.budget.samplings import without_runs_text
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.mechanisms.samplings import default_cap, rarely_exceeded
@@ -330,7 +331,9 @@ def _problem_text(item: Any) -> str:
     if item["type"] == "union_tag_invalid":
         key = f"{table}.{CHOICES[table]}"
         allowed = ", ".join(map(quoted_kind, kinds))
-        return f"{key}={item['ctx']['tag']!r}: must be one of {allowed}. `dpfed config {key}` explains them."
+        tag = item["ctx"]["tag"]
+        only = without_runs_text(tag) if table == "federation" else ""
+        return f"{key}={tag!r}: must be one of {allowed}.{only} `dpfed config {key}` explains them."
     if item["type"] == "value_error" and where == "privacy":
         return f"{item['ctx']['error']}."
     chosen = f"{table}.{CHOICES[table]}={quoted_kind(kind)}" if kind is not None else ""

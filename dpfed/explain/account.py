@@ -9,6 +9,7 @@ from typing import Literal
 
 from accounting import Plan, budget
 from accounting.budget import GaussianNoise
+from accounting.budget.samplings import PlannedSampling, sampling_of_keys
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -23,7 +24,7 @@ class Reading:
     """One reading of the settings, without anything left open.
 
     noise_multiplier: noise standard deviation of the sum over the largest norm of one update (or record)
-    rounds: releases; under shuffling a unit takes part in `passes` of them
+    rounds: releases
     """
 
     unit: Unit
@@ -32,23 +33,20 @@ class Reading:
     population: int
     cohort: int
     rounds: int
-    passes: int
     adjacency: Adjacency
     delta: float
 
     def bounds(self) -> tuple[float, float]:
         """Return (lower bound, epsilon).
 
-        Claim: epsilon is an upper bound, the first number a lower bound on every account of this reading. Under
-        shuffling the upper bound is that of one participation a pass, and the lower bound is 0. Amplification is used
-        for Poisson sampling, and for a fixed size, only.
+        Claim: epsilon is an upper bound, the first number a lower bound on every account of this reading. Amplification
+        is used for Poisson sampling, and for a fixed size, only.
         Source: accounting.budget.
         Adjacency: that of the reading.
         Direction of error: outwards.
         """
         if not self.noise_multiplier > 0:
             return math.inf, math.inf
-        count = self.passes if self.sampling == "shuffled" else self.rounds
         try:
             plan = Plan(
                 clients=self.population,
@@ -57,15 +55,13 @@ class Reading:
                 adjacency=self.adjacency,
                 delta=self.delta,
             )
-            found = budget.solve(plan, noise_multiplier=self.noise_multiplier, rounds=count)
+            found = budget.solve(plan, noise_multiplier=self.noise_multiplier, rounds=self.rounds)
         except AccountingError:
             return 0.0, math.inf
-        return 0.0 if self.sampling == "shuffled" else found.lower_bound or 0.0, found.epsilon
+        return found.lower_bound or 0.0, found.epsilon
 
-    def _planned_sampling(self) -> budget.Everyone | budget.Poisson | budget.FixedSize:
-        if self.sampling == "poisson":
-            return budget.Poisson(cohort=self.cohort)
-        return budget.FixedSize(cohort=self.cohort) if self.sampling == "fixed" else budget.Everyone()
+    def _planned_sampling(self) -> PlannedSampling:
+        return sampling_of_keys(self.sampling, {"cohort": self.cohort})
 
 
 @dataclass(frozen=True, kw_only=True)

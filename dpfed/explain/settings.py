@@ -164,7 +164,6 @@ class _Read:
         population: int | None,
         cohort: int | None,
         rounds: int | None,
-        passes: int | None = None,
         dpfed: str,
     ) -> Explanation:
         if rounds is None:
@@ -177,7 +176,6 @@ class _Read:
             population=units,
             cohort=min(cohort or units, units),
             rounds=rounds or 1,
-            passes=passes or rounds or 1,
             adjacency=Adjacency.REPLACE_ONE,
             delta=self.delta or ASSUMED_DELTA,
         )
@@ -310,27 +308,36 @@ def _opacus(settings: Settings) -> Explanation:
     elif rate is not None and records and batch and not math.isclose(rate, batch / records, rel_tol=0.05):
         read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
     steps = _count(settings, "steps", "num_steps", "num_updates")
+    dropped = steps  # number of batches if the last, smaller one of an epoch is dropped
     if steps is None and epochs and records and batch:
-        steps = epochs * (records // batch)
+        dropped = epochs * max(records // batch, 1)
+        steps = dropped if settings.get("drop_last") is True else epochs * -(-records // batch)
     for name, value in (("records", records), ("batch_size", batch), ("epochs or steps", steps)):
         if value is None:
             read.missing.append(name)
     poisson = settings.get("poisson_sampling")
-    passes = epochs or (math.ceil(steps * batch / records) if steps and batch and records else None)
     sampling = "all"
-    if poisson is False:
-        sampling = "shuffled" if passes else "all"
+    if poisson is False and dropped and records and batch:
+        sampling, steps = "shuffled", dropped
+    elif poisson is False and steps is None:
+        steps = epochs  # a record takes part once in an epoch
     elif poisson is True and records and batch:
         sampling = "poisson"
-    elif records and batch and passes:
+    elif records and batch and steps:
+        loader: tuple[tuple[str, dict[str, object]], ...] = (
+            ("the same batches hold a record in every step", {"sampling": "all"}),
+            (
+                "batches of a shuffled pass: each record once in an epoch",
+                {"sampling": "shuffled", "rounds": dropped},
+            ),
+            ("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),
+        )
+        if steps != dropped:
+            loader += (("Poisson batches, in the number of those with the last one dropped", {**loader[-1][1], "rounds": dropped}),)
         read.openings.append(
             Opening(
                 name="loader: the arguments do not say which one ran",
-                changes=(
-                    ("the same batches hold a record in every step", {"sampling": "all"}),
-                    ("batches of a shuffled pass: each record once in an epoch", {"sampling": "shuffled"}),
-                    ("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),
-                ),
+                changes=loader,
             )
         )
     bins = ""
@@ -343,7 +350,6 @@ def _opacus(settings: Settings) -> Explanation:
         population=records,
         cohort=batch,
         rounds=steps,
-        passes=passes,
         dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {upwards(read.noise or 1)}"
         + (f"; {neighbours}: {bins}" if sampling != "poisson" and bins else ""),
     )

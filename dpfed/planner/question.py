@@ -82,9 +82,10 @@ class Question(_Options):  # type: ignore[misc]
 
         ConfigError or AccountingError if the options describe no plan.
         """
-        if self.clients is None:
+        if self.clients is None and self.unit == "client":
             raise ConfigError("--clients is missing: give the number of clients.")
-        options = {**self.given_options, **{name: value for name, value in more.items() if value is not None}}
+        given = {"clients": 1, **self.given_options} if self.unit == "record" else self.given_options
+        options = {**given, **{name: value for name, value in more.items() if value is not None}}
         if before := more.get("before"):
             options.setdefault("adjacency", before.adjacency)
         if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
 from accounting.budget.certificates import Certificate
-from accounting.budget.samplings import RecordBatches
+from accounting.budget.samplings import RecordBatches, ShuffledRecords
 from accounting.compose.readings import Readings
 from accounting.mechanisms import (
     Allocation,
@@ -18,6 +18,7 @@ from accounting.mechanisms import (
     FullParticipation,
     MinSeparation,
     PoissonSampling,
+    Shuffled,
 )
 from accounting.rounding import downwards, upwards
 
@@ -159,6 +160,9 @@ def sampler_name(name: object) -> str:
 def sampler_text(plan: Plan) -> str:
     """Return a text on how the cohorts of a plan are drawn."""
     each = f"each of {plan.clients} clients"
+    if isinstance(plan.sampling, ShuffledRecords):
+        of, steps = plan.sampling, plan.sampling.steps
+        return f"passes over {of.records} shuffled records, each in {steps} batches of exactly {of.batch_size}"
     if isinstance(plan.sampling, RecordBatches):
         of, steps = plan.sampling, plan.sampling.steps
         rate = min(of.batch_size / of.records, 1.0)
@@ -188,6 +192,8 @@ def sampler_text(plan: Plan) -> str:
             return f"allocation, {each} in {times} secret rounds of {rounds}"
         case MinSeparation(separation=separation, probability=rate):
             return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
+        case Shuffled(period=rounds):
+            return f"shuffled epochs, {each} once in {rounds} batches of exactly {plan.cohort}, the last one dropped"
         case _:
             return f"a public order, {each} in every {plan.period}th round"
 

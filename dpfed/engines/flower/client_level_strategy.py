@@ -20,6 +20,7 @@ from torch import Tensor
 
 from accounting import Guarantee
 from accounting.budget.plan import SAMPLINGS
+from accounting.budget.samplings import without_runs_text
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
 from dpfed.engines.flower.directory import NodePopulation
@@ -270,7 +271,8 @@ def _empty_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRec
 
 def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:
     if sampling not in get_args(Sampling):
-        raise ConfigError(f"sampling={sampling!r}: must be one of {', '.join(get_args(Sampling))}.")
+        allowed = ", ".join(get_args(Sampling))
+        raise ConfigError(f"sampling={sampling!r}: must be one of {allowed}.{without_runs_text(sampling)}")
     if sampling not in SAMPLINGS and randomness == "secure":
         raise ConfigError(
             f"sampling={sampling!r} with randomness='secure': a strategy does not store the key of its schedule. "

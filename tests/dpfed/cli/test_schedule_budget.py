@@ -108,3 +108,25 @@ def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_p
     assert "epsilon 1.5 at delta 0.001, certified by 50,000 samples" in text
     assert status([*plan, "--certificate", "sampled", "--accountant", "pld"]) == 2
     assert "the search for noise uses --accountant best" in " ".join(capsys.readouterr().err.split())
+
+
+SHUFFLED = ("budget", "--sampling", "shuffled", "--noise-multiplier", "1", "--delta", "1e-5", "--json")
+IN_CLIENTS = ("--clients", "60000", "--cohort", "256", "--rounds", "2340")
+IN_RECORDS = ("--unit", "record", "--records", "60000", "--batch-size", "256", "--rounds", "10")
+
+
+@pytest.mark.parametrize("population", [IN_CLIENTS, IN_RECORDS], ids=["clients", "records"])
+def test_shuffled_epochs_name_the_schedule_to_run(population, capsys):
+    assert status([*SHUFFLED, *population]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] == pytest.approx(17.8566, abs=1e-4)
+    assert found["adjacency"] == "zero-out"
+    notes = " ".join(found["notes"])
+    assert "not valid here" in notes
+    assert "epsilon 1.0990" in notes
+    assert "balls-and-bins instead, almost the same schedule: epsilon 1.0475" in notes
+
+
+def test_shuffled_epochs_do_not_run(capsys):
+    assert status(["run", "dp-fedavg-digits", "--set", "federation.sampling=shuffled"]) != 0
+    assert "no runs: use balls-and-bins" in " ".join(capsys.readouterr().err.split())
