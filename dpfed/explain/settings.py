@@ -333,7 +333,12 @@ def _opacus(settings: Settings) -> Explanation:
             ("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),
         )
         if steps != dropped:
-            loader += (("Poisson batches, in the number of those with the last one dropped", {**loader[-1][1], "rounds": dropped}),)
+            loader += (
+                (
+                    "Poisson batches, in the number of those with the last one dropped",
+                    {**loader[-1][1], "rounds": dropped},
+                ),
+            )
         read.openings.append(
             Opening(
                 name="loader: the arguments do not say which one ran",
