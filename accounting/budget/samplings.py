@@ -354,7 +354,7 @@ class RecordBatches:
         """Return the length of the schedule in rounds: None, it is unbounded."""
         return None
 
-    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts:
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts | ShuffledCohorts:
         return PoissonCohorts(clients=self.records, cohort=min(self.batch_size, self.records))
 
 

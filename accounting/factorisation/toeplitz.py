@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.schedules import BallsAndBins, CorrelatedRounds, Cyclic, Schedule
+from accounting.mechanisms.schedules import BallsAndBins, CorrelatedRounds, Cyclic, Schedule, Shuffled
 
 MOST_ROUNDS = 10_000_000
 """Largest number of rounds of one stream."""

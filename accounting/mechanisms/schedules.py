@@ -376,7 +376,7 @@ class Shuffled:
 
     Claim: T rounds compose as ceil(T / period) unsampled releases: given the orders, a client takes part at most once
     an epoch, and the orders do not depend on its data. No smaller bound is known for usual deltas.
-    Source: Chua et al. 2024, arXiv 2411.04205 (lower bound: `compose.shown_schedules`).
+    Source: Chua et al. 2024, arXiv 2411.04205 (lower bound: `compose.lower_bound`).
     Adjacency: zero-out or replace-one. One client added would move others to other batches.
     Errors: InvalidParameter for a cohort larger than the population.
 

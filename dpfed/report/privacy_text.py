@@ -161,8 +161,8 @@ def sampler_text(plan: Plan) -> str:
     """Return a text on how the cohorts of a plan are drawn."""
     each = f"each of {plan.clients} clients"
     if isinstance(plan.sampling, ShuffledRecords):
-        of, steps = plan.sampling, plan.sampling.steps
-        return f"passes over {of.records} shuffled records, each in {steps} batches of exactly {of.batch_size}"
+        batches = f"{plan.sampling.steps} batches of exactly {plan.sampling.batch_size}"
+        return f"passes over {plan.sampling.records} shuffled records, each in {batches}"
     if isinstance(plan.sampling, RecordBatches):
         of, steps = plan.sampling, plan.sampling.steps
         rate = min(of.batch_size / of.records, 1.0)

@@ -23,7 +23,7 @@ from scipy.special import gammaln, ndtri
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
+from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, Cyclic, MinSeparation, Schedule
 from dpfed.audit.evidence.cohort_distribution import (
     cohorts_by_round,
     convolution,
@@ -247,6 +247,7 @@ def cohorts_follow_schedule(
             return _allocation_finding(law, cohorts, clients)
         case MinSeparation() | CorrelatedRounds():
             return _separation_finding(law, cohorts, clients)
+    assert isinstance(law, Cyclic)  # shuffled epochs have an account and no runs
     turns = public_turns(law, clients, ids)
     wrong = [
         number
