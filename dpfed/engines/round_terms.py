@@ -6,7 +6,7 @@ Apps of other frameworks (Flower, NVFlare) use these terms when they become priv
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +18,14 @@ from torch import Tensor
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
-from dpfed.errors import ConfigError, WireError
-from dpfed.runs.client_level.plan import PlanParts
+from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
-from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 from dpfed.stages.maps import MapChoice, SendAll
-from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import RandomSharedMask
 from dpfed.stages.stage import Round
-
-_OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,26 +91,6 @@ class RoundTerms:
         projection = self.map_choice.for_round(nowhere, self.round, Seeds(root=self.seed))
         task = Task(state=state, cohort=ids, participants=ids)
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
-
-
-def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
-    """Return the options of a scheme as JSON.
-
-    Raises ConfigError for an unknown scheme, and for one that does not compress updates.
-    """
-    if scheme in _OF_MODELS:
-        raise ConfigError(
-            f"compress={scheme!r}: its clients train masks or pruned models, not updates. Use one of "
-            f"{', '.join(name for name in compress.names() if name not in _OF_MODELS)}."
-        )
-    compress.get(scheme, **(options or {}))
-    return json.dumps(dict(options or {}))
-
-
-def masked_chain(kept: int) -> Callable[[PlanParts], Stages]:
-    """Return a function that makes the server's Fed-SMP chain: the round's k coordinates times d/k, clipped, noised and
-    summed."""
-    return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
 def checked_terms(given: Mapping[str, Any]) -> RoundTerms:

@@ -24,9 +24,10 @@ from accounting.budget.samplings import without_runs_text
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
 from dpfed.engines.flower.directory import NodePopulation
-from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
+from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
+from dpfed.runs.client_level.plan import json_of_options
 from dpfed.runs.client_level.private_loop import Sampling
 from dpfed.stages.shared_mask import kept_coordinates
 
@@ -222,8 +223,7 @@ class ClientLevelStrategy(Strategy):
     def _begin_loop(self, arrays: ArrayRecord) -> ClientLevel:
         size = model_size(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
-        stages = None if self._kept == size else masked_chain(self._kept)
-        self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
+        self._private = ClientLevel(**self._plan, dimension=size, keep=self._keep)
         self._steps = self._private.rounds()
         return self._private
 

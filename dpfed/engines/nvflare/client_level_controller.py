@@ -16,9 +16,10 @@ from torch import Tensor
 from accounting import Guarantee, require
 from dpfed.engines.nvflare.model_vectors import Arrays, add_to_arrays, model_size, numpy_arrays_of
 from dpfed.engines.nvflare.update_filters import META, update_in_result
-from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
+from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
+from dpfed.runs.client_level.plan import json_of_options
 from dpfed.stages.shared_mask import kept_coordinates
 
 
@@ -104,7 +105,7 @@ class ClientLevelFedAvg(ModelController):
         names = self._wait_for_clients()
         size = model_size(model.params)
         terms = self._round_terms(size)
-        private = self._private = self._make_loop(names, size, terms.kept)
+        private = self._private = self._make_loop(names, size)
         for step in private.rounds():
             self.info(f"dpfed: round {step.round}")
             self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.round, private=True, sticky=False)
@@ -117,7 +118,7 @@ class ClientLevelFedAvg(ModelController):
             self.save_model(model)
         self.info(f"dpfed: {self.guarantee()}")
 
-    def _make_loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
+    def _make_loop(self, names: list[str], size: int) -> ClientLevel:
         return ClientLevel(
             clients=names,
             cohort=self.cohort,
@@ -132,7 +133,7 @@ class ClientLevelFedAvg(ModelController):
             randomness=self.randomness,
             seed=self.seed,
             dimension=size,
-            stages=None if kept == size else masked_chain(kept),
+            keep=self.keep,
         )
 
     def _round_terms(self, size: int) -> RoundTerms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from torch import Tensor
 from accounting.budget.plan import SAMPLINGS
 from accounting.cohorts import Sampler
 from accounting.mechanisms import Schedule, sampling_of, subsample, unsampled
+from dpfed import compress
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
@@ -34,10 +36,12 @@ from dpfed.runs.resuming import with_solved_noise
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 from dpfed.stages.maps import SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Stage, stage_attribute
+from dpfed.stages.shared_mask import RandomSharedMask, kept_coordinates
+from dpfed.stages.stage import Round, Stage, stage_attribute
 from dpfed.stages.wires import Words
 
 Noise = Literal["gaussian", "discrete-gaussian", "skellam"]
@@ -112,6 +116,59 @@ StagesOf = Callable[[PlanParts], Stages]
 def whole_update(s: PlanParts) -> Stages:
     """Return the default chain, which sends all coordinates."""
     return Stages(Project(choice=SendAll(size=s.size)), *s.private(s.size))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClippedUpload(Stage):
+    """Upload of a node: rows are clipped, encoded and decoded; the loop's own clip and noise follow."""
+
+    encode: Encode
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return self.encode.read(self.encode.messages(Clip().client(rows, ids, now), ids, now), ids, now)
+
+
+def upload_stages(
+    size: int | None, *, keep: float | None, scheme: str, options: Mapping[str, object] | None
+) -> StagesOf | None:
+    """Return the chain of uploads on a shared random part of the coordinates, compressed; None for whole updates.
+
+    The rows are clipped, encoded and decoded as a node of `ClientLevelStrategy` does it, then clipped again.
+    size: dimension of an update. Raises ConfigError without it, and for a scheme that does not compress updates.
+    """
+    json_of_options(scheme, options)
+    if keep is None and scheme == "dense":
+        return None
+    if size is None:
+        raise ConfigError("keep or compress without dimension: give dimension=, the number of numbers in an update.")
+    kept = size if keep is None else kept_coordinates(size, keep=keep, k=None)
+    if kept == size and scheme == "dense":
+        return None
+
+    def chain(s: PlanParts) -> Stages:
+        choice = SendAll(size=size) if kept == size else RandomSharedMask(size=size, kept=kept)
+        encode = Encode(scheme=compress.get(scheme, **(options or {})), seeds=s.seeds, sizes_secret=True)
+        sent = () if scheme == "dense" else (ClippedUpload(encode=encode),)
+        return Stages(Project(choice=choice), *sent, *s.private(kept))
+
+    return chain
+
+
+_OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
+
+
+def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
+    """Return the options of a scheme as JSON.
+
+    Raises ConfigError for an unknown scheme, and for one that does not compress updates.
+    """
+    if scheme in _OF_MODELS:
+        raise ConfigError(
+            f"compress={scheme!r}: its clients train masks or pruned models, not updates. Use one of "
+            f"{', '.join(name for name in compress.names() if name not in _OF_MODELS)}."
+        )
+    compress.get(scheme, **(options or {}))
+    return json.dumps(dict(options or {}))
 
 
 def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:

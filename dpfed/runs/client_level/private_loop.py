@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,15 @@ from dpfed.participation.sampling import draw_cohort
 from dpfed.records.round import RoundRecord
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
-from dpfed.runs.client_level.plan import LoopMethod, Noise, StagesOf, loop_method_of, plan_parts_of, planned_method
+from dpfed.runs.client_level.plan import (
+    LoopMethod,
+    Noise,
+    StagesOf,
+    loop_method_of,
+    plan_parts_of,
+    planned_method,
+    upload_stages,
+)
 from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, updates_in_groups
 from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import configuration_differences
@@ -79,6 +87,8 @@ class ClientLevel:
     randomness: "secure": from the operating system; "simulated": cohorts and noise from `seed`, never for release
     seed: seed of public rotations, and of all randomness if simulated; default 0
     dimension: d, the number of numbers in an update; required if a cohort may be empty before the first release
+    keep: fraction of coordinates that a round sends and noises, by Fed-SMP's shared random mask. compress: name of a
+        scheme of `dpfed.compress` for uploads, `options` its options. Both require dimension
     stages: function that makes a custom chain from `PlanParts` (its argument `s`), which has the loop's sampler and
         noise: `lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=99)), *s.private(99))`
 
@@ -118,6 +128,9 @@ class ClientLevel:
         randomness: Literal["secure", "simulated"] = "secure",
         seed: int | None = None,
         dimension: int | None = None,
+        keep: float | None = None,
+        compress: str = "dense",
+        options: Mapping[str, object] | None = None,
         stages: StagesOf | None = None,
     ) -> None:
         replayed.require_apart(*(() if ledger is None else (ledger,)))
@@ -149,6 +162,10 @@ class ClientLevel:
         self._names = names
         ids = None if self._names is None else ClientIds.of(self._names)
         size = None if dimension is None else require.count(dimension=dimension)
+        uploads = upload_stages(size, keep=keep, scheme=compress, options=options)
+        if stages is not None and (keep is not None or compress != "dense"):
+            raise ConfigError("stages with keep or compress: a custom chain has its own. Remove one of them.")
+        stages = stages or uploads
         self._parts, self._stages_of = plan_parts_of(plan, size, ids, ledger), stages
         rounds, clip_norm = self._parts.config.federation.rounds, float(plan["privacy"]["clip_norm"])
         delta = plan["privacy"].get("delta")
