@@ -164,6 +164,9 @@ def _hardly_trains(found: RunEvidence) -> Cause | None:
     )
 
 
+_UNCOVERED = "This factor was computed from private updates, and no epsilon covers a choice by it."
+
+
 def _clip_too_large(found: RunEvidence) -> Cause | None:
     if found.typical is None or found.noise is None or found.typical >= SHORT_UPDATE:
         return None
@@ -174,8 +177,8 @@ def _clip_too_large(found: RunEvidence) -> Cause | None:
         words=f"A typical update is {significant_text(found.typical)} of the clip norm, to which noise is scaled. In a "
         f"round, noise is {significant_text(found.noise / found.typical)} times as long as a mean of equal updates.",
         key="privacy.clip_norm",
-        advice=f"Multiply it by {significant_text(found.typical, 2)}; epsilon stays the same. Choose it on public "
-        "data, or by [privacy.adaptive], because this number was computed from private updates.",
+        advice=f"Multiply it by {significant_text(found.typical, 2)}; epsilon stays the same. {_UNCOVERED} "
+        "Choose it on public data, or by [privacy.adaptive].",
         operator_only=True,
     )
 
@@ -183,15 +186,20 @@ def _clip_too_large(found: RunEvidence) -> Cause | None:
 def _clip_too_small(found: RunEvidence) -> Cause | None:
     if found.reach is None or found.reach >= SHORT_REACH:
         return None
-    typical = (
-        "" if found.typical is None else f" Updates are typically {significant_text(found.typical)} clip norms long."
-    )
+    typical, factor = "", SHORT_REACH / found.reach if found.reach > 0 else 10.0
+    advice = f"Multiply it, or server.learning_rate, by {significant_text(factor, 2)}; epsilon stays the same."
+    if found.typical is not None and found.typical > 1:
+        typical = f" Updates are typically {significant_text(found.typical)} clip norms long."
+        advice = (
+            f"Multiply it by {significant_text(found.typical, 2)}; epsilon stays the same. {_UNCOVERED} "
+            "Choose it on public data, or by [privacy.adaptive]."
+        )
     return Cause(
         cause="clip norm too small",
         words="If all clipped updates agreed in all rounds, they would move the model by only "
         f"{significant_text(found.reach)} of the model's norm.{typical}",
         key="privacy.clip_norm",
-        advice="Multiply it by 10, or multiply server.learning_rate by 10; epsilon stays the same.",
+        advice=advice,
         operator_only=found.typical is not None,
     )
 

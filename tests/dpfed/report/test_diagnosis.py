@@ -10,7 +10,7 @@ from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
 from dpfed.report.diagnosis import Cause, likely_causes
-from dpfed.report.evidence import evidence_of
+from dpfed.report.evidence import RunEvidence, evidence_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -179,3 +179,16 @@ def test_command_run_page_and_experiment_page_say_that_nothing_was_learned(tmp_p
     assert "Nothing was learned" in (folder / "report.html").read_text()
     assert status(["report", str(folder), "--out", str(tmp_path / "page")]) == 0
     assert "Nothing was learned in 1 of 1 runs: fedavg (1)." in (tmp_path / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("typical", "factor"), [(304.0, "by 304"), (None, "by 50;")])
+def test_the_factor_of_a_clip_norm_is_the_one_that_is_needed(typical, factor):
+    """Updates 304 clip norms long, which is private; without their length, the reach of 0.01 to the half that is
+    asked for."""
+    nothing = dict.fromkeys(("planned", "nothing_learned", "epsilon", "budget", "noise", "move", "rounding", "clipped",
+                             "broken"))  # fmt: skip
+    found = RunEvidence(rounds=10, accuracies=(0.1, 0.1), losses=(), reach=0.01, typical=typical, **nothing)
+    (cause,) = likely_causes(found)
+    assert cause.cause == "clip norm too small"
+    assert factor in cause.advice
+    assert ("no epsilon covers a choice by it" in cause.advice) is cause.operator_only is (typical is not None)

@@ -1,12 +1,15 @@
 """`dpfed.ClientLevel` with a chain of stages of one's own: charged for what it does, or refused."""
 
+import json
 from functools import partial
 
 import pytest
+import torch
 from private_loops import D, level, releases, rows
 
 from accounting import Adjacency, Ledger
 from dpfed.compress.levels import Dense
+from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import sampler
@@ -101,3 +104,30 @@ def test_uploads_that_are_releases_are_charged_before_they_are_read(tmp_path):
             assert len(Ledger.read(private.ledger).releases) == 2
         step.release(rows(step))
     assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("scheme", "options"), [("dense", {}), ("topk", {"keep": 0.5}), ("qsgd", {"levels": 7})])
+def test_keep_and_compress_do_what_nodes_of_flower_do(scheme, options):
+    """The bytes that `client_mod` of a node would send, decoded, are released as by keep= alone."""
+    kept = 10
+
+    def sent(step):
+        found = rows(step)
+        for place, client in enumerate(step.cohort.tolist()):
+            terms = RoundTerms(
+                round=step.round, client=client, clip_norm=1.0, dimension=D, kept=kept, seed=3, scheme=scheme,
+                options=json.dumps(options),
+            )  # fmt: skip
+            found[place] = terms.decode(terms.encode(found[place]))
+        return found
+
+    alike = {"seed": 3, "keep": 0.25, "dimension": D}
+    whole = releases(level(compress=scheme, options=options, **alike))
+    by_nodes = releases(level(**alike), sent)
+    for one, other in zip(whole, by_nodes, strict=True):
+        assert int((one != 0).sum()) == kept
+        assert torch.allclose(one, other, atol=1e-5)
+    with pytest.raises(ConfigError, match="give dimension="):
+        level(keep=0.25)
+    with pytest.raises(ConfigError, match="stages with keep"):
+        level(stages=partial(masked, 3), **alike)
