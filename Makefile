@@ -3,7 +3,7 @@
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
-# make test-adapters  the tests of examples/adapters and of others' data sets and networks, in .venv-adapters (transformers, peft, datasets)
+# make test-adapters  the tests of examples/adapters and of others' data sets and networks, in .venv-adapters (transformers, peft, datasets, timm)
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
 # make golden       store anew what the golden net's settings give, and print what differs (tests/golden); with
 #                   BESIDE=COMMIT compare them with that commit's, bit by bit, and store nothing
@@ -78,6 +78,7 @@ $(ADAPTERS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[adapters,dev]"
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check datasets flwr-datasets # they hold fsspec below constraints.txt
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0 timm==1.0.31 # of torch 2.13
 	touch $(ADAPTERS)/.ready
 
 $(NVFLARE)/.ready: pyproject.toml constraints.txt

@@ -216,8 +216,9 @@ class _Trial:
         except ConfigError:
             raise
         except Exception as error:  # a user's network may raise any exception
+            advice = " Set inplace=False in its layers." if "inplace" in str(error) else ""
             raise _NoGradients(
-                f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
+                f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}.{advice}"
             ) from error
 
     def _run_batch(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Outputs:

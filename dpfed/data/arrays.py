@@ -310,9 +310,15 @@ def array_of(values: object, where: str) -> Numbers:
     """Return an array of numbers; tensors on any device are converted. Raise DataError for other values."""
     refuse_gaps(values, where)
     try:
-        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        held: Any = values.detach().cpu() if hasattr(values, "detach") else values
+        if str(getattr(held, "dtype", "")) == "torch.bfloat16":
+            held = held.float()  # numpy has no such type
+        made = np.asarray(held)
     except (TypeError, ValueError) as error:  # its message may contain a value
         raise DataError(f"{where}: is not an array of numbers ({type(error).__name__}). Convert it.") from None
+    if made.ndim == 0 and made.dtype == object:
+        raise DataError(f"{where}: {type(values).__name__} is not an array of numbers. Convert it, as by .toarray().")
+    return made
 
 
 def _client_names(clients: Sequence[object], name: str) -> Numbers:

@@ -125,6 +125,8 @@ def pair_of(given: ClientData, where: str, *, twice: bool = True) -> tuple[Input
         given = tensors
     if isinstance(given, Mapping):
         given = parts_of_batch(given, where)
+    if isinstance(given, list) and given and all(map(_is_sample, given)):
+        return rows_of(given, where)
     if isinstance(given, tuple | list) and not (given and isinstance(given[-1], Mapping)):
         if len(given) > 2 and all(hasattr(part, "shape") for part in given):
             raise DataError(several_inputs(where, len(given) - 1))
@@ -135,11 +137,26 @@ def pair_of(given: ClientData, where: str, *, twice: bool = True) -> tuple[Input
         return pair[0], array_of(pair[1], where)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
         rows: Any = given
-        return rows_of(items_of(rows) if twice else [rows[i] for i in range(len(rows))], where)
+        try:
+            items = items_of(rows) if twice else [rows[i] for i in range(len(rows))]
+        except Exception as error:  # a user's data set may raise anything
+            raise DataError(
+                f"{where}: {type(given).__name__} raises {type(error).__name__} when its items are read by "
+                "range(len(it)); an iterable data set has no such items. Read them in a loop first, or mend it."
+            ) from error
+        return rows_of(items, where)
     raise DataError(
         f"{where}: is {type(given).__name__}; must be a pair (inputs, labels), a data set of torch.utils.data whose "
         "items are such pairs, or a DataLoader of one; for a table, name its columns by inputs= and label=."
     )
+
+
+def _is_sample(item: object) -> bool:
+    """Return True for a tuple of an array and a single label, which is no half of a pair (inputs, labels)."""
+    try:
+        return type(item) is tuple and len(item) == 2 and np.ndim(item[0]) > 0 and np.ndim(item[1]) == 0
+    except ValueError:  # a ragged list
+        return False
 
 
 def _join_inputs(several: Sequence[Inputs], where: str) -> Inputs:

@@ -88,7 +88,9 @@ def table_of(given: object, columns: Columns, where: str, *, with_client: bool) 
     try:
         made = _arrow_of(given)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"{where}: {type(given).__name__} cannot be read as a table ({error}).") from None
+        named = [one for one in map(str, error.args) if one.startswith(("Conversion failed for column", "Sparse"))]
+        words = ": ".join([type(error).__name__, *named[-1:]])  # other parts may contain a value
+        raise DataError(f"{where}: {type(given).__name__} cannot be read as a table ({words}).") from None
     wanted = [*columns.inputs, columns.label, *([columns.client] if with_client and columns.client else [])]
     try:
         _check_columns(made.schema.names, wanted)

@@ -67,9 +67,10 @@ def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[
         if not isinstance(part, _BatchNorm) or name in but:
             continue
         if type(part) not in _KINDS or part.momentum is None or not part.track_running_stats:
+            kept = f"momentum={part.momentum}, track_running_stats={part.track_running_stats}"
             raise ConfigError(
-                f"model: layer {name!r} is {part}; BatchNorm must be nn.BatchNorm1d, 2d or 3d with "
-                "track_running_stats=True and a number as momentum. Change it, or use GroupNorm or LayerNorm."
+                f"model: layer {name!r} is {type(part).__name__}({kept}); BatchNorm must be nn.BatchNorm1d, 2d or 3d "
+                "with track_running_stats=True and a number as momentum. Change it, or use GroupNorm or LayerNorm."
             )
         yield name, part
 

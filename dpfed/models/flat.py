@@ -62,6 +62,7 @@ class FlatModel:
         """Names of saved buffers outside BatchNorm, which are constants: no forward pass may change them."""
         self.layout: tuple[Block, ...] = _vector_layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
+        _refuse_not_finite(module, self.layout)
         self.fixed: Mapping[str, Tensor] = _fixed_tensors(module, self.layout)
         """Tensors of the network that are neither trained nor sent, by name."""
         self.constants: Mapping[str, Tensor] = _unsaved_buffers(module)
@@ -220,6 +221,16 @@ def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
         module = _make_with_seed(factory, seed)  # once more: the first call may have created the generator of a GPU
     return module.to("cpu")
+
+
+def _refuse_not_finite(module: nn.Module, layout: tuple[Block, ...]) -> None:
+    state = dict([*module.named_parameters(), *module.named_buffers()])
+    for block in layout:
+        if not bool(state[block.name].isfinite().all()):
+            raise ConfigError(
+                f"model: parameter {block.name!r} has NaN or infinity before round 1. Give it finite values, as by its "
+                "layer's reset_parameters()."
+            )
 
 
 def _make_with_seed(factory: Callable[[], nn.Module], seed: int) -> nn.Module:

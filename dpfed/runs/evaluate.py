@@ -265,9 +265,22 @@ def objective_of(
     named: dict[str, Metric] = {name: metric_named(name) for name in names}
     if of_logits:
         named = {name: partial(_of_probabilities, metric) for name, metric in named.items()}
-    return Objective(
+    objective = Objective(
         loss=chosen, classes=classes, metrics=named | dict(metrics), binary=binary, ignored=dataset.ignored
     )
+    if metrics:
+        _try_metrics(objective, model, dataset)
+    return objective
+
+
+def _try_metrics(objective: Objective, model: FlatModel, dataset: Dataset) -> None:
+    """Raise ConfigError if a custom metric fails for a network with first weights on the test half."""
+    half = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
+    try:
+        with errors_of_user_code("metrics: evaluation of the test half fails before round 1"):
+            evaluate(model, model.initial(0), *half, objective=objective)
+    except TrainingFailed as error:
+        raise ConfigError(str(error)) from error
 
 
 def _of_probabilities(metric: Metric, logits: Tensor, targets: Tensor) -> Tensor | float:

@@ -73,12 +73,24 @@ def model_maker(model: nn.Module | Callable[..., nn.Module]) -> Maker:
     (input_shape, classes), makes a network whose initial weights follow from run.seed.
     """
     if isinstance(model, nn.Module):
-        return lambda input_shape, classes: copy.deepcopy(model)
+        return lambda input_shape, classes: _copied(model)
     if not callable(model):
         raise ConfigError(f"model: {type(model).__name__}; must be a torch.nn.Module or a function that makes one.")
     if _takes_no_arguments(model):
         return lambda input_shape, classes: model()
     return model
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        if "graph leaves" not in str(error):
+            raise
+        raise ConfigError(
+            f"model: {type(model).__name__} has weights that are computed from others, as by "
+            "torch.nn.utils.weight_norm or prune, and cannot be copied. Use torch.nn.utils.parametrizations, or prune.remove."
+        ) from error
 
 
 def model_name(model: nn.Module | Callable[..., nn.Module]) -> str:

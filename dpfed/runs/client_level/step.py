@@ -202,6 +202,8 @@ def _update_vector(update: Any, form: UpdateForm) -> Tensor:
 
 
 def _float_tensor(value: object, what: str) -> Tensor:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ConfigError(f"{what}: is a masked array, whose mask an upload does not have. Give .filled(0).")
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
     if not isinstance(value, Tensor) or not value.is_floating_point():

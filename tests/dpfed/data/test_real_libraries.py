@@ -6,7 +6,6 @@ import torch
 
 import dpfed
 from dpfed.data import from_clients
-from dpfed.errors import ConfigError
 
 SETTINGS = {"federation.rounds": 2, "federation.cohort": 2, "local.batch_size": 4, "local.epochs": 1}
 DRAW = np.random.default_rng(0)
@@ -112,35 +111,21 @@ def test_a_network_of_transformers_on_tokenised_texts(kind, tmp_path):
     assert done.summary["test_accuracy"] == pytest.approx(right)
 
 
-@pytest.fixture
-def models():
-    return pytest.importorskip(
-        "torchvision.models", reason="torchvision is not installed for this torch", exc_type=(ImportError, RuntimeError)
-    )
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("library", ["torchvision", "timm", "transformers"])
+def test_networks_of_others_go_in_or_are_refused_as_the_guide_says(library, monkeypatch):
+    """Each of thirty is trained in one private round or refused before it; the guide's table names its outcome."""
+    import networks_of_others as others
 
-
-def pictures():
-    def some(count):
-        return torch.randn(count, 3, 32, 32), torch.arange(count) % 10
-
-    return from_clients([some(4) for _ in range(4)], some(6), classes=10)
-
-
-def test_a_network_of_torchvision_with_batch_norm_says_what_to_exchange(models, tmp_path):
-    with pytest.raises(ConfigError, match=r"BatchNorm.*GroupNorm"):
-        dpfed.run(
-            "dp-fedavg-digits", SETTINGS, data=pictures(), model=models.resnet18(num_classes=10), out=tmp_path / "a"
-        )
-
-
-def test_a_network_of_torchvision_as_it_is_and_with_the_exchange(models, tmp_path):
-    def group_norm(channels):
-        return torch.nn.GroupNorm(8, channels)
-
-    settings = SETTINGS | {"federation.rounds": 1}
-    for name, made in (
-        ("resnet", models.resnet18(num_classes=10, norm_layer=group_norm)),
-        ("squeezenet", models.squeezenet1_1(num_classes=10)),
-    ):
-        done = dpfed.run("dp-fedavg-digits", settings, data=pictures(), model=made, out=tmp_path / name)
-        assert done.guarantee.epsilon > 0
+    pytest.importorskip(library, reason="is not installed: make test-adapters", exc_type=(ImportError, RuntimeError))
+    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.05)
+    monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
+    text = others.PAGE.read_text()
+    rows = text[text.index(others.BEGIN) : text.index(others.END)].splitlines()
+    listed = dict(others.LIBRARIES[library]())
+    for name, make in listed.items():
+        said = others.outcome_of_network(library, name, make)
+        assert said.startswith(("taken", "refused: ")), (name, said)
+        (row,) = [one for one in rows if one.startswith(f"| {said} |")]
+        assert others.shown(name) in row, (name, row)
+    assert len(listed) >= 8

@@ -231,7 +231,7 @@ def failing(line):
 
 def fails_later(outputs, targets, calls=[]):  # noqa: B006
     calls.append(1)
-    return calls[3]
+    return {1: 0.0}[len(calls)]  # the first call is that of the trial before round 1
 
 
 def trace_of(error):
@@ -277,7 +277,7 @@ def test_an_error_of_a_metric_has_the_users_traceback(run):
     with pytest.raises(TrainingFailed, match="metric 'later': fails for outputs") as raised:
         run(metrics={"later": fails_later})
     assert "in fails_later" in trace_of(raised.value)
-    assert "return calls[3]" in trace_of(raised.value)
+    assert "return {1: 0.0}[len(calls)]" in trace_of(raised.value)
     assert not processes()
 
 
