@@ -89,7 +89,8 @@ def _copied(model: nn.Module) -> nn.Module:
             raise
         raise ConfigError(
             f"model: {type(model).__name__} has weights that are computed from others, as by "
-            "torch.nn.utils.weight_norm or prune, and cannot be copied. Use torch.nn.utils.parametrizations, or prune.remove."
+            "torch.nn.utils.weight_norm or prune, and cannot be copied. Use torch.nn.utils.parametrizations, or "
+            "prune.remove."
         ) from error
 
 
