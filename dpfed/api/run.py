@@ -23,6 +23,7 @@ from dpfed import replayed
 from dpfed.api.progress import chosen_progress
 from dpfed.api.track import viewers_of_run
 from dpfed.clients.losses import OfSamples
+from dpfed.clients.masks import MaskTraining
 from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
@@ -255,6 +256,9 @@ def run_and_report(
         on_round(record)
 
     configure_log()
+    training = experiment.method.clients
+    if isinstance(training.course, MaskTraining) and (words := training.course.standstill(training.period)):
+        LOG.warning("%s", words)
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
     outcome = train(
         experiment, folder, resume=resume, on_round=log_and_forward, project=project, stop=stop, viewers=viewers

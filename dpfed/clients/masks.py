@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, learning_rate_of_round
+from dpfed.clients.optimisers import (
+    Moments,
+    Schedule,
+    check_rate,
+    constant,
+    learning_rate_of_round,
+    longest_way,
+)
 from dpfed.clients.task import ClientUniforms, RoundStart, Walk
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
@@ -62,6 +70,22 @@ class MaskTraining:
 
     def begin(self, start: RoundStart) -> MaskWalk:
         return MaskWalk(self, start)
+
+    def standstill(self, steps: int) -> str | None:
+        """Return a warning if, in a round of at most `steps` steps, no client can flip an entry on which the last
+        cohort agreed; else None, as for SGD, whose steps have no bound.
+
+        Such an entry starts at the score logit(edge); Adam moves it by at most learning_rate * `longest_way(steps)`.
+        """
+        way, distance = self.learning_rate * longest_way(min(steps, 10_000)), -math.log(self.edge / (1 - self.edge))
+        if self.forward != "threshold" or self.optimizer != "adam" or way >= distance:
+            return None
+        return (
+            f"local.learning_rate={self.learning_rate} and at most {steps} steps a round move a mask's score by at "
+            f"most {way:.2g}, and an entry on which all clients of a round agreed starts {distance:.2g} from 0 "
+            f"(mask.edge={self.edge}): it can never change again. Take more steps (a smaller local.batch_size, more "
+            "local.epochs), a larger rate or a larger mask.edge."
+        )
 
 
 class MaskWalk(Walk):

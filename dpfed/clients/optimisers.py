@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,6 +144,19 @@ class Moments:
         second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
         scale = (second / (1 - b2 ** (step + 1))).sqrt_().add_(_EPSILON)
         return (first / (1 - b1 ** (step + 1))).div_(scale)
+
+
+def longest_way(steps: int) -> float:
+    """Return an upper bound on |sum of Adam's first `steps` directions| of one entry, for any gradients.
+
+    By Cauchy and Schwarz |direction of step t| <= sqrt(sum w_i^2 / u_i), w and u the weights of the two moments.
+    """
+    (b1, b2), way = _BETAS, 0.0
+    for step in range(1, steps + 1):
+        ages = np.arange(step)
+        first, second = (1 - b1) * b1**ages / (1 - b1**step), (1 - b2) * b2**ages / (1 - b2**step)
+        way += math.sqrt(float(np.sum(first**2 / second)))
+    return way
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import longest_way
 from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
@@ -185,3 +186,34 @@ def test_initial_probabilities_are_the_sigmoid_of_normals() -> None:
 def test_values_that_cannot_work_are_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         MaskTraining(**({"network": network(), "learning_rate": 0.1} | changes))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 12])
+def test_no_gradients_carry_adam_further_than_its_bound(steps: int) -> None:
+    """By torch's own Adam; increasing gradients, the worst for each step, come close."""
+    draw = torch.Generator().manual_seed(3)
+    slopes = torch.cat([torch.randn(200, steps, generator=draw).exp(), 1.11 ** torch.arange(steps).expand(1, -1)])
+    entry = torch.zeros(len(slopes), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([entry], lr=1.0)
+    for slope in slopes.double().T:
+        entry.grad = slope
+        optimiser.step()
+    furthest = float(entry.detach().abs().max())
+    assert furthest <= longest_way(steps) <= 1.05 * furthest
+
+
+@pytest.mark.parametrize(
+    ("edge", "steps", "stands"), [(0.2, 3, True), (0.2, 12, True), (0.2, 15, False), (0.4, 3, True), (0.4, 5, False)]
+)
+def test_masks_that_cannot_move_are_named(edge: float, steps: int, stands: bool) -> None:
+    course = MaskTraining(network=network(), learning_rate=0.1, optimizer="adam", forward="threshold", edge=edge)
+    words = course.standstill(steps)
+    assert (words is not None) == stands
+    entry = torch.logit(torch.tensor([1 - edge])).double().requires_grad_()
+    optimiser = torch.optim.Adam([entry], lr=0.1)
+    for step in range(steps):
+        entry.grad = torch.full((1,), 1.11**step, dtype=torch.float64)
+        optimiser.step()
+    assert not (stands and entry < 0)
+    assert replace(course, forward="coins").standstill(1) is None
+    assert replace(course, optimizer="sgd").standstill(1) is None
