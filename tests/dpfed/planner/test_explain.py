@@ -62,6 +62,7 @@ def file_of(folder: Path, settings: dict[str, object]) -> str:
     return str(path)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_reading_by_the_closed_form(name: str, tmp_path: Path) -> None:
     settings, mu = WORST[name]

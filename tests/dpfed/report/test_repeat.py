@@ -76,6 +76,16 @@ def test_the_page_of_a_run_with_a_users_network_repeats_it(network, tmp_path, mo
     assert status(shlex.split(line, comments=True)[1:]) == 0
     assert same(out, out / "again")
     (audit,) = lines_of(out / "report.html", "dpfed audit .")
+    assert audit.endswith(f"--load {network}")
+
+
+@pytest.mark.slow
+def test_the_audit_of_the_page_replays_a_users_network(network, tmp_path, monkeypatch):
+    words = ["--load", str(network), "--set", "model.name=one-layer", "--set", "model.hidden=", *SMALL]
+    out = str(tmp_path / "run")
+    assert status(["run", "dp-fedavg-digits", *words, "--set", "privacy.epsilon=20", "--out", out]) == 0
+    monkeypatch.chdir(out)
+    (audit,) = lines_of(Path("report.html"), "dpfed audit .")
     assert status(shlex.split(audit, comments=True)[1:]) == 0
 
 

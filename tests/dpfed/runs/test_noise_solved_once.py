@@ -79,8 +79,9 @@ def mechanisms(path):
     return {one.mechanism for one in Ledger.read(path).entries if isinstance(one, Release)}
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize("noise", ["gaussian", pytest.param("discrete-gaussian", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
 def test_a_loop_continues_on_another_processor(tmp_path, another_processor, name, noise):
     if noise != "gaussian" and "lanes" in name:
         pytest.skip("bands are Gaussian")
@@ -107,6 +108,7 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
     assert len(Ledger.read(path).releases) == 4
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -159,6 +161,7 @@ def interrupted_after(rounds):
 PLANNED = {"epsilon": 8.0, "noise_multiplier": 4.0}
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", [name for name in SAMPLINGS if name != "all"])
 def test_a_longer_loop_has_an_epsilon_or_is_refused_at_opening(tmp_path, name):
     path = tmp_path / "l.jsonl"

@@ -65,7 +65,7 @@ def test_the_start_is_plain_training_on_the_public_samples_in_order(tmp_path: Pa
     torch.testing.assert_close(first_broadcast(tmp_path / "run"), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("preset", ["dp-fedavg-digits", "fedpm-private-digits"])
+@pytest.mark.parametrize("preset", ["dp-fedavg-digits", pytest.param("fedpm-private-digits", marks=pytest.mark.slow)])
 def test_epsilon_and_cohorts_are_those_of_a_cold_run(tmp_path: Path, preset: str) -> None:
     cold = run(made(preset, *SMALL, "data.public=60"), tmp_path / "cold")
     warm = run(made(preset, *PUBLIC), tmp_path / "warm")

@@ -41,6 +41,7 @@ def called(train, clients=CLIENTS):
 # ---- sizes and removal
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(
     ("train", "change"),
     [
@@ -170,6 +171,7 @@ def test_a_ledger_of_add_remove_is_not_passed_with_a_public_number():
 # ---- files
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "name", ["losses.csv", "losses.txt", "monkey.csv", "a.checkpoint.bin", "x.head", "summary.json"]
 )
@@ -215,6 +217,7 @@ def test_the_operators_files_of_a_run_folder_are_listed():
 # ---- sizes of noise
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("f", "words"),
     [
@@ -339,9 +342,9 @@ def test_the_folder_exists_when_the_call_begins():
 # ---- sound code
 
 
-@pytest.mark.parametrize("seed", [pytest.param(i, marks=[] if i < 60 else pytest.mark.slow) for i in range(200)])
+@pytest.mark.parametrize("seed", [pytest.param(i, marks=[] if i < 15 else pytest.mark.slow) for i in range(200)])
 def test_sound_loops_drawn_by_a_seed_raise_no_alarm(seed):
-    """Loops with any sampler, generator, clip and log: quick pairs for 60 seeds, with removal and sizes."""
+    """Loops with any sampler, generator, clip and log: quick pairs, with removal and sizes."""
     loop = StrangersLoop(seed)
     last = loop.clients - 1
     quick = [Pair((), "same data"), Pair((0, last), "far"), Pair((last,), "very many"), Pair((last,), "removed")]
