@@ -11,6 +11,7 @@ import gc
 import hashlib
 import random
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ Reading = tuple[dict[str, Any], frozenset[str]]
 """(state of each named generator, digests of the states of all generators) at one moment of a run."""
 _MOST = 64
 """Largest number of named generators; others are compared, but not coupled."""
-_SECURE = "draws from the operating system"
+_SECURE, _TRAILS = "draws from the operating system", "ranges of draws"
 _KINDS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
@@ -43,11 +44,13 @@ class Draws:
     seed: seed of the draws that replace the operating system's
     existing: generators that existed before the runs
     permuted: sizes of the collections that the code has permuted, or drawn from without replacement
+    trails: digest of the ranges of all draws of each global generator, of which equal states can follow by chance
     """
 
     seed: int = 0
     existing: list[Any] = field(default_factory=list)
     permuted: Counter[int] = field(default_factory=Counter)
+    trails: dict[str, int] = field(default_factory=dict)
     _named: dict[str, Any] = field(default_factory=dict)
     _secure: int = 0
 
@@ -71,15 +74,22 @@ class Draws:
         for module, name in ((np.random, "permutation"), (np.random, "shuffle"), (random, "shuffle")):
             self._count_calls(module, name)
         self._count_calls(random, "sample")
-        choice = np.random.choice
+        random.Random._randbelow = _trailing_randbelow(random.Random._randbelow)  # type: ignore[attr-defined]
+        choice, randint = np.random.choice, np.random.randint
+
+        @wraps(randint)
+        def drawing(low: Any, high: Any = None, *given: Any, **named: Any) -> Any:
+            self._follow("numpy.random", low, high)
+            return randint(low, high, *given, **named)
 
         @wraps(choice)
         def choosing(a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
             if not replace:
                 self.permuted[_length(a)] += 1
+            self._follow("numpy.random", _length(a))
             return choice(a, size, replace, p)
 
-        np.random.choice = choosing
+        np.random.choice, np.random.randint = choosing, drawing
 
     def watch_torch(self, torch: Any) -> None:
         """Observe torch's permutations, and the generators that are passed to its functions."""
@@ -91,6 +101,7 @@ class Draws:
         def observed(*given: Any, **named: Any) -> Any:
             if counts and given:
                 self.permuted[int(given[0])] += 1
+            self._follow("torch", *(one for one in given if isinstance(one, int)))
             if named.get("generator") is not None:
                 self._name(named["generator"])
             return function(*given, **named)
@@ -103,9 +114,13 @@ class Draws:
         @wraps(function)
         def counted(x: Any, *given: Any, **named: Any) -> Any:
             self.permuted[_length(x)] += 1
+            self._follow(module.__name__, _length(x))
             return function(x, *given, **named)
 
         setattr(module, name, counted)
+
+    def _follow(self, generator: str, *bounds: object) -> None:
+        self.trails[generator] = _longer(self.trails.get(generator, 0), *bounds)
 
     def _name(self, made: Any) -> None:
         """Name a generator by its first state: generators of equal clients have equal names in both runs."""
@@ -123,14 +138,14 @@ class Draws:
     def read(self) -> Reading:
         """Return the states of the generators of this process."""
         named = {name: _state(one) for name, one in self._named.items()} | dict(_global_states())
-        named[_SECURE] = self._secure
+        named |= {_SECURE: self._secure, _TRAILS: tuple(sorted(self.trails.items()))}
         others = (_state(one) for one in gc.get_objects() if _has_state(one))
         return named, frozenset(map(_digest, (*named.values(), *others)))
 
     def couple(self, recorded: Reading) -> bool:
         """Set the generators to their states in the first run; return False if a generator was in another state.
 
-        A generator that exists in this run only, or has drawn other amounts, counts as another state.
+        A generator that exists in this run only, has drawn other amounts or from other ranges, counts as another state.
         """
         states = self.read()[1]
         for name, state in recorded[0].items():
@@ -138,7 +153,7 @@ class Draws:
                 _set_state(self._named[name], state)
             elif name in _SETTERS:
                 _SETTERS[name](state)
-        self._secure = recorded[0][_SECURE]
+        self._secure, self.trails = recorded[0][_SECURE], dict(recorded[0][_TRAILS])
         return states <= recorded[1]
 
 
@@ -149,29 +164,54 @@ def _watched_generator(draws: Draws, made: np.random.Generator) -> np.random.Gen
 
 
 class _Watched(np.random.Generator):
-    """numpy's generator, which counts permutations."""
+    """numpy's generator, which counts permutations and follows the ranges of its draws."""
 
     draws: Draws
+    trail = 0
+
+    def _permutes(self, x: Any) -> None:
+        self.draws.permuted[_length(x)] += 1
+        self.trail = _longer(self.trail, _length(x))
 
     def permutation(self, x: Any, *given: Any, **named: Any) -> Any:
-        self.draws.permuted[_length(x)] += 1
+        self._permutes(x)
         return super().permutation(x, *given, **named)
 
     def permuted(self, x: Any, *given: Any, **named: Any) -> Any:
-        self.draws.permuted[_length(x)] += 1
+        self._permutes(x)
         return super().permuted(x, *given, **named)
 
     def shuffle(self, x: Any, *given: Any, **named: Any) -> None:
-        self.draws.permuted[_length(x)] += 1
+        self._permutes(x)
         super().shuffle(x, *given, **named)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, *given: Any, **named: Any) -> Any:
         if not replace:
-            self.draws.permuted[_length(a)] += 1
+            self._permutes(a)
+        self.trail = _longer(self.trail, _length(a))
         return super().choice(a, size, replace, *given, **named)
+
+    def integers(self, low: Any, high: Any = None, *given: Any, **named: Any) -> Any:
+        self.trail = _longer(self.trail, low, high)
+        return super().integers(low, high, *given, **named)
 
     def __reduce__(self) -> Any:
         return np.random.Generator, (self.bit_generator,)
+
+
+def _longer(trail: int, *bounds: object) -> int:
+    return zlib.crc32(repr(bounds).encode(), trail)
+
+
+def _trailing_randbelow(drawn: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+    """Return the method of `random.Random` behind all its draws from ranges, which follows these ranges."""
+
+    @wraps(drawn)
+    def below(self: Any, n: int) -> int:
+        self.trail = _longer(getattr(self, "trail", 0), n)
+        return drawn(self, n)
+
+    return below
 
 
 def _length(x: Any) -> int:
@@ -179,7 +219,7 @@ def _length(x: Any) -> int:
 
 
 def _global_states() -> Iterator[tuple[str, Any]]:
-    yield "random", random.getstate()
+    yield "random", _state(random._inst)  # type: ignore[attr-defined]
     yield "numpy.random", np.random.get_state(legacy=False)  # noqa: NPY002
     if "torch" in sys.modules:
         yield "torch", sys.modules["torch"].get_rng_state().numpy().copy()
@@ -192,7 +232,7 @@ def _set_global_torch(state: Any) -> None:
 
 
 _SETTERS: dict[str, Callable[[Any], None]] = {
-    "random": random.setstate,
+    "random": lambda state: _set_state(random._inst, state),  # type: ignore[attr-defined]
     "numpy.random": np.random.set_state,
     "torch": _set_global_torch,
 }
@@ -201,19 +241,23 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 
 def _state(one: Any) -> Any:
     if isinstance(one, np.random.Generator):
-        return one.bit_generator.state
+        return one.bit_generator.state | {"trail": getattr(one, "trail", 0)}
     if isinstance(one, np.random.RandomState):
         return one.get_state(legacy=False)
-    return one.getstate() if isinstance(one, random.Random) else one.get_state().numpy().copy()
+    if isinstance(one, random.Random):
+        return {"state": one.getstate(), "trail": getattr(one, "trail", 0)}
+    return one.get_state().numpy().copy()
 
 
 def _set_state(one: Any, state: Any) -> None:
     if isinstance(one, np.random.Generator):
-        one.bit_generator.state = state
+        one.bit_generator.state = {name: part for name, part in state.items() if name != "trail"}
     elif isinstance(one, random.Random):
-        one.setstate(state)
+        one.setstate(state["state"])
     else:
         one.set_state(state if isinstance(one, np.random.RandomState) else sys.modules["torch"].from_numpy(state))
+    if isinstance(one, _Watched | random.Random):
+        one.trail = state["trail"]  # type: ignore[union-attr]
 
 
 def _digest(state: Any) -> str:

@@ -354,6 +354,31 @@ def test_sound_loops_drawn_by_a_seed_raise_no_alarm(seed):
         assert found.verdict == "pass", f"{loop.name}: {found.as_text()}"
 
 
+def test_a_draw_from_another_range_is_uncoupled_at_an_equal_state():
+    """Loop 142: a permutation of 12 places here uses as many random words as one of 13."""
+    found = replay(StrangersLoop(142), [Pair((12,), "removed")])
+    assert found.verdict == "inconclusive"
+    assert "could not tell" in found.as_text()
+
+
+@pytest.mark.parametrize("draw", ["Generator", "numpy", "random", "torch"])
+def test_the_ranges_of_draws_are_followed(draw):
+    """One draw from 16 and one from 15 places leave equal states: the trail alone tells them apart."""
+
+    def train(own):
+        rng, n = np.random.default_rng(0), len(own)
+        at = {
+            "Generator": lambda: rng.integers(n),
+            "numpy": lambda: np.random.randint(n),  # noqa: NPY002
+            "random": lambda: random.randrange(n),
+            "torch": lambda: torch.randint(n, (1,)).item(),
+        }[draw]()
+        return noised()(sum(rows_of(own)) if at % 2 else -sum(rows_of(own)))
+
+    found = [replay(called(train), LAST, seed=seed).verdict for seed in range(4)]
+    assert "fail" not in found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, 200, 5))
 def test_all_default_pairs_of_sound_loops_raise_no_alarm(seed):
