@@ -219,7 +219,7 @@ def _length(x: Any) -> int:
 
 
 def _global_states() -> Iterator[tuple[str, Any]]:
-    yield "random", _state(random._inst)  # type: ignore[attr-defined]
+    yield "random", _state(random._inst)
     yield "numpy.random", np.random.get_state(legacy=False)  # noqa: NPY002
     if "torch" in sys.modules:
         yield "torch", sys.modules["torch"].get_rng_state().numpy().copy()
@@ -232,7 +232,7 @@ def _set_global_torch(state: Any) -> None:
 
 
 _SETTERS: dict[str, Callable[[Any], None]] = {
-    "random": lambda state: _set_state(random._inst, state),  # type: ignore[attr-defined]
+    "random": lambda state: _set_state(random._inst, state),
     "numpy.random": np.random.set_state,
     "torch": _set_global_torch,
 }
@@ -241,7 +241,7 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 
 def _state(one: Any) -> Any:
     if isinstance(one, np.random.Generator):
-        return one.bit_generator.state | {"trail": getattr(one, "trail", 0)}
+        return {**one.bit_generator.state, "trail": getattr(one, "trail", 0)}
     if isinstance(one, np.random.RandomState):
         return one.get_state(legacy=False)
     if isinstance(one, random.Random):
@@ -257,7 +257,7 @@ def _set_state(one: Any, state: Any) -> None:
     else:
         one.set_state(state if isinstance(one, np.random.RandomState) else sys.modules["torch"].from_numpy(state))
     if isinstance(one, _Watched | random.Random):
-        one.trail = state["trail"]  # type: ignore[union-attr]
+        setattr(one, "trail", state["trail"])  # noqa: B010
 
 
 def _digest(state: Any) -> str:
