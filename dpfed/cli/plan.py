@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.progress import Progress
 
 from dpfed.cli.output import console, write_file
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import option_flag
+from dpfed.planner.plan_options import option_flag, solve_budget
 from dpfed.planner.question import Question, read_question
 from dpfed.planner.whole_numbers import WholeNumber
 from dpfed.report.loopback import page_address
@@ -27,6 +28,9 @@ def plan(
     port: WholeNumber = 0,
     browser: bool = True,
     static: Path | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
 ) -> None:
     """Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.
 
@@ -44,8 +48,16 @@ def plan(
         Open a browser, if there is a display.
     static
         Write one page with a grid of answers to this file, for sending or publishing, and serve nothing.
+    advantage
+        A target in place of --epsilon: the largest advantage of any membership test. The page starts from its noise.
+    tpr
+        A target in place of --epsilon, with --fpr: the largest true positive rate of any membership test.
+    fpr
+        The false positive rate at which --tpr holds.
     """
-    question = _starting_question(file, options)
+    given = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
+    targets = {name: value for name, value in given.items() if value is not None}
+    question = _starting_question(file, _options_of_targets(options, targets) if targets else options)
     if static is not None:
         _write_static(question, static)
         return
@@ -57,6 +69,14 @@ def plan(
         webbrowser.open(page_address(server))
     with server.answer_process, server:
         server.serve_forever()
+
+
+def _options_of_targets(options: Question, targets: Mapping[str, float]) -> Question:
+    """Return the options with the number that keeps the targets: noise multiplier, or rounds."""
+    found = solve_budget(
+        options.plan(), options.rounds, options.noise_multiplier, options.epsilon, "best", "improved", targets=targets
+    )
+    return options.with_options(noise_multiplier=found.noise_multiplier, rounds=found.rounds)
 
 
 def _write_static(question: Question, file: Path) -> None:

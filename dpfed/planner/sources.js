@@ -26,20 +26,21 @@ class Gridded {
   async answer(options) {
     const table = this.table(options), target = Number(options.epsilon);
     if (!table) return { error: "This page has no answers for that. Choose a cohort and who takes part." };
-    let column = lastIndex(table.noise, (z) => z <= Number(options.noise_multiplier));
+    const silent = table.noise[0] === null; // Bernoulli samples
+    let column = silent ? 0 : lastIndex(table.noise, (z) => z <= Number(options.noise_multiplier));
     let row = table.rounds.findIndex((count) => count >= Number(options.rounds));
-    const wanted = ["epsilon", "noise_multiplier", "rounds"].find((name) => !options[name]);
+    const wanted = ["epsilon", "noise_multiplier", "rounds"].find((name) => !options[name] && !(silent && name === "noise_multiplier"));
     if (wanted === "noise_multiplier" && row >= 0) column = table.noise.findIndex((_, c) => this.epsilon(table, c, row) <= target);
     if (wanted === "rounds" && column >= 0) row = lastIndex(table.rounds, (_, r) => this.epsilon(table, column, r) <= target);
     if (!(column >= 0 && row >= 0)) return { error: this.beyond(table, wanted) };
     const z = table.noise[column], count = table.rounds[row], shown = table.cells[row][column];
-    const exact = [options.noise_multiplier ?? z, options.rounds ?? count].every((one, k) => Number(one) === [z, count][k]);
+    const exact = [silent ? z : options.noise_multiplier ?? z, options.rounds ?? count].every((one, k) => Number(one) === Number([z, count][k]));
     const text = (words) => words.replaceAll("{rounds}", count).replaceAll("{noise}", z);
     return {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
       shown: { epsilon: shown, noise_multiplier: table.noise_shown[column], rounds: count.toLocaleString("en"), delta: this.grid.delta },
       words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
-      notes: [...(exact ? [] : [`for noise multiplier ${table.noise_shown[column]} and ${count.toLocaleString("en")} rounds, the nearest grid point of this page with at least this epsilon`]), ...table.notes],
+      notes: [...(exact ? [] : [`for ${silent ? "" : `noise multiplier ${table.noise_shown[column]} and `}${count.toLocaleString("en")} rounds, the nearest grid point of this page with at least this epsilon`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
     };
   }
@@ -51,7 +52,7 @@ class Gridded {
   beyond(table, wanted) {
     const count = table.rounds.map((one) => one.toLocaleString("en"));
     if (wanted !== "epsilon") return "No grid point of this page reaches the target. dpfed plan answers for all numbers.";
-    return `This page has noise multipliers from ${table.noise_shown[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
+    return `This page has ${table.noise[0] === null ? "" : `noise multipliers from ${table.noise_shown[0]} and `}rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
   }
   async curve(options) {
     const found = await this.answer(options);

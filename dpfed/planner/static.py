@@ -1,33 +1,37 @@
 """The planner as one file: a page with a grid of answers, which shows the epsilon of the next grid point above.
 
-More noise never increases epsilon: larger Gaussian noise is smaller noise plus independent noise, a post-processing.
-Fewer rounds never increase epsilon: a shorter run is a prefix of a longer one. So the epsilon of a grid point with at
-most the noise and at least the rounds of a plan is an upper bound. Cohorts are not interpolated.
+More noise never increases epsilon: larger Gaussian or Skellam noise is smaller noise plus independent noise, and the
+account of discrete Gaussian noise decreases in the multiplier. Fewer rounds never increase epsilon: a shorter run is a
+prefix of a longer one. So the epsilon of a grid point with at most the noise and at least the rounds of a plan is an
+upper bound. Cohorts are not interpolated. Noise correlated over rounds is planned for one number of rounds, so its
+grid has this number only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from accounting import budget
+from accounting.budget import Budget, Plan
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.errors import DpfedError
 from dpfed.planner.answers import (
     ACCOUNTS,
     axis_values,
     brief_epsilon,
     plan_conditions,
-    planner_answer,
     quick_accountant,
 )
 from dpfed.planner.page import NUMBERS, SAMPLERS, InputBox, planner_page
 from dpfed.planner.question import Question
 
 _NOISE_COUNT, _ROUND_COUNT = 15, 13
+_FEW_NOISES, _FEW_ROUNDS = 9, 7
+"""Grid of plans other than those of clients with independent Gaussian noise, whose account takes longer."""
 _OTHER_SAMPLINGS = ("poisson", "fixed", "all", "cyclic")
 _COHORT_FACTORS = (0.5, 1.0, 2.0)
 
@@ -35,27 +39,25 @@ _COHORT_FACTORS = (0.5, 1.0, 2.0)
 def static_page(
     question: Question,
     *,
-    noises: int = _NOISE_COUNT,
-    rounds: int = _ROUND_COUNT,
+    noises: int | None = None,
+    rounds: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> str:
     """Return the page with a grid of `noises` noise multipliers times `rounds` numbers of rounds around the plan.
 
-    ConfigError unless the noise is Gaussian and independent over rounds. `progress`: called with (done, total) tables.
+    Bernoulli samples have no noise multiplier, and correlated noise has one number of rounds. `progress`: called with
+    (done, total) tables.
     """
-    plan = question.plan()
-    kind = plan.mechanism
-    if kind.name not in ("gaussian", "distributed-gaussian") or kind.noise != "independent":
-        raise ConfigError(
-            f"--static with --mechanism {kind.name}, --noise {kind.noise}: the static page requires Gaussian noise "
-            "that is independent over rounds. Remove --static: the served page answers for all mechanisms."
-        )
-    if plan.unit == "record":
-        raise ConfigError("--static with --unit record: the static page is for clients. Remove --static.")
-    found = planner_answer(question, account=quick_accountant(plan) if question.solved_number == "epsilon" else "best")
-    noise = float(found["noise_multiplier"])
-    across = axis_values(noise, noises, whole=False, most=math.inf)
-    up = [int(one) for one in axis_values(found["rounds"], rounds, whole=True, most=plan.most_rounds or math.inf)]
+    found = _solved(question)
+    plan, noise = found.plan, found.noise_multiplier
+    question = _with_all_options(question, plan)
+    if not _is_plain(plan):
+        noises, rounds = noises or _FEW_NOISES, rounds or _FEW_ROUNDS
+    across = [None] if noise is None else axis_values(noise, noises or _NOISE_COUNT, whole=False, most=math.inf)
+    up = [found.rounds]
+    if _has_independent_noise(plan):
+        most = plan.most_rounds or math.inf
+        up = [int(one) for one in axis_values(found.rounds, rounds or _ROUND_COUNT, whole=True, most=most)]
     tables, asked = [], _grid_plans(question)
     for k, one in enumerate(asked):
         tables.append(_epsilon_table(one, across, up))
@@ -63,17 +65,20 @@ def static_page(
     cohorts = sorted({table["cohort"] for table in tables if table["sampling"] != "all"})
     samplers = list(dict.fromkeys(table["sampling"] for table in tables))
     of_rounds, of_noise, of_epsilon = NUMBERS
+    nearest = None if noise is None else min(filter(None, across), key=lambda z: abs(z - noise))
     return planner_page(
-        question.at_point(rounds=found["rounds"], noise_multiplier=min(across, key=lambda z: abs(z - noise))),
+        question.at_point(rounds=found.rounds, noise_multiplier=nearest),
         numbers=(
-            replace(of_rounds, slider=(up[0], up[-1])),
-            replace(of_noise, slider=(across[0], across[-1]), shown_if={}),
+            replace(of_rounds, slider=(up[0], up[-1]) if len(up) > 1 else None),
+            replace(of_noise, slider=(across[0], across[-1]), shown_if={})
+            if across[0] is not None and across[-1] is not None
+            else replace(of_noise, slider=None, shown_if={"sampling": []}),
             of_epsilon,
         ),
         people=(
             InputBox(
                 name="cohort", label="Cohort: clients a round", choices=[(str(one), f"{one:,}") for one in cohorts],
-                shown_if={"sampling": [name for name in samplers if name != "all"]},
+                shown_if={"sampling": [name for name in samplers if name != "all" and plan.unit == "client"]},
             ),
             InputBox(name="sampling", label="Who takes part", choices=[(name, SAMPLERS[name]) for name in samplers]),
         ),
@@ -81,16 +86,52 @@ def static_page(
         grid={
             "tables": tables,
             "delta": upwards(plan.delta),
-            "fixed": question.at_point().option_texts,
+            "fixed": question.at_point(rounds=None if len(up) > 1 else up[0]).option_texts,
             "words": f"For {plan.clients:,} clients and delta {upwards(plan.delta)}, from a grid of answers in this "
             "page: between grid points the answer is for less noise and more rounds, so it is an upper bound.",
         },
     )  # fmt: skip
 
 
+def _solved(question: Question) -> Budget:
+    """Return the budget of the plan, with lanes and bands if they are searched for."""
+    account = quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
+    return budget.solve(
+        question.plan(),
+        epsilon=question.epsilon,
+        noise_multiplier=question.noise_multiplier,
+        rounds=question.rounds,
+        accountant=account,
+        with_lower_bound=False,
+    )
+
+
+def _with_all_options(question: Question, plan: Plan) -> Question:
+    """Return the question with the cohort, lanes and bands that the plan derives from other options."""
+    if plan.unit == "client" and question.cohort is None and plan.sampling.name != "all":
+        question = question.with_options(cohort=plan.cohort)
+        if plan.sampling.name == "balls-and-bins":
+            question = question.with_options(participations=None)
+    if question.plan().needs_lanes:
+        question = question.with_options(lanes=plan.options["lanes"], bands=plan.options["bands"])
+    return question
+
+
+def _has_independent_noise(plan: Plan) -> bool:
+    return getattr(plan.mechanism, "noise", "independent") == "independent"
+
+
+def _is_plain(plan: Plan) -> bool:
+    """Return True for clients with Gaussian noise that is independent over rounds."""
+    gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
+    return gaussian and _has_independent_noise(plan) and plan.unit == "client"
+
+
 def _grid_plans(question: Question) -> list[Question]:
     """Return the plan and plans with samplings whose account is quick, each with half, equal and double cohort."""
     plan = question.plan()
+    if not _is_plain(plan):
+        return [question.at_point()]
     cohorts = sorted({min(max(round(share * plan.cohort), 1), plan.clients) for share in _COHORT_FACTORS})
     found = []
     for name in dict.fromkeys((plan.sampling.name, *_OTHER_SAMPLINGS)):
@@ -107,7 +148,7 @@ def _grid_plans(question: Question) -> list[Question]:
     return found
 
 
-def _epsilon_table(question: Question, across: list[float], up: list[int]) -> dict[str, Any]:
+def _epsilon_table(question: Question, across: Sequence[float | None], up: list[int]) -> dict[str, Any]:
     """Return epsilon at every grid point, a row for each number of rounds, with the conditions under which it holds."""
     plan = question.plan()
     account = quick_accountant(plan)
@@ -120,18 +161,20 @@ def _epsilon_table(question: Question, across: list[float], up: list[int]) -> di
     ]
     notes = [found.notes for row in rows for found in row]
     chosen = "" if account == "best" else f" --accountant {account}"
+    has_noise = plan.has_noise_multiplier
+    noise_option = " --noise-multiplier {noise}" if has_noise else ""
+    noise_argument = "noise_multiplier={noise}, " if has_noise else ""
     more = "" if account == "best" else f', accountant="{account}"'
     return {
         **plan_conditions(rows[0][0]),
         "sampling": plan.sampling.name,
         "account": ACCOUNTS[account],
         "noise": across,
-        "noise_shown": [upwards(z) for z in across],
+        "noise_shown": ["" if z is None else upwards(z) for z in across],
         "rounds": up,
         "cells": [[upwards(found.epsilon) for found in row] for row in rows],
         "brief": [[brief_epsilon(found.epsilon) for found in row] for row in rows],
         "notes": [note for note in notes[0] if all(note in others for others in notes)],
-        "command": f"{question.command_line} --rounds {{rounds}} --noise-multiplier {{noise}}{chosen}",
-        "python": f"{question.plan_code}\n"
-        f"print(budget.epsilon(plan, noise_multiplier={{noise}}, rounds={{rounds}}{more}))",
+        "command": f"{question.command_line} --rounds {{rounds}}{noise_option}{chosen}",
+        "python": f"{question.plan_code}\nprint(budget.epsilon(plan, {noise_argument}rounds={{rounds}}{more}))",
     }

@@ -189,7 +189,7 @@ def test_what_describes_no_plan_is_one_message(options, words):
         (["--clients", "50", "--cohort", "60"], "at most the number of clients"),
         (["--rounds", "5", "--noise-multiplier", "1", "--epsilon", "1"], "give exactly two"),
         (["--port", "99999"], "--port 99999"),
-        (["--mechanism", "skellam", "--dimension", "10", "--static", "{out}"], "Gaussian noise"),
+        (["--mechanism", "skellam", "--static", "{out}"], "dimension is missing"),
         (["#clients=x"], "--clients 'x'"),
     ],
 )
