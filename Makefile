@@ -10,7 +10,7 @@
 # make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
-# make check        what must be clean before a commit: format, lint, types, layers
+# make check        what must be clean before a commit: format, lint, types, layers, claims of the docs (docs/claims.yaml)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -59,6 +59,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/claims.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 import count  # noqa: E402
 
 REGISTER = HERE / "claims.yaml"
-STATUSES = ("proved", "tested", "measured", "limitation", "cited")
+STATUSES = ("proved", "tested", "measured", "limitation", "cited", "definition")
 NUMBER = re.compile(r"(?<![\w.,-])\d(?:[\d,]*\d)?(?:\.\d+)?(?:e-?\d+)?(?![\w-]|\.\d)|(?<![\w.])\.\d+\b")
 VERB = re.compile(r"\b(finds?|found|refuses?|refused|offers?|offered|accepts?|accepted|proves?|proved|never|at most)\b")
 REFERENCES = re.compile(
@@ -169,11 +170,12 @@ def _names(expression: str) -> set[str]:
     return {node.id for node in nodes} - {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
 
 
+@cache
 def _evidence_names() -> set[str]:
     body = ast.parse((HERE / "claims_evidence.py").read_text()).body
     made = {one.name for one in body if isinstance(one, ast.FunctionDef)}
     made |= {target.id for one in body if isinstance(one, ast.Assign) for target in one.targets}  # type: ignore[attr-defined]
-    return made | {"sorted", "len", "round", "max", "min", "sum", "range", "zip", "abs"}
+    return made | {"sorted", "len", "round", "int", "float", "abs"}
 
 
 def updated(entries: list[Entry]) -> list[Entry]:

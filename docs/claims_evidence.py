@@ -205,11 +205,11 @@ def demo() -> list[str]:
     """Return the table with which the demo's run ends, row by row, without its report's path."""
     found, text = printed("run fed-smp-randk-digits")
     assert found == 0, text
-    plain = " ".join(text.split("In one sentence")[1].split())
+    plain = " ".join(text.split("In one sentence")[1].replace("│", " ").split())
     first = (
         "In one sentence " + plain[: plain.index(" noise multiplier")] + plain[plain.index(" noise multiplier") :][:24]
     )
-    return [first, plain[plain.index("Epsilon, at most") : plain.index(" Report")]]
+    return [first, plain[plain.index("Epsilon, at most") : plain.index(" Time ")]]
 
 
 # ---- code

@@ -16,6 +16,9 @@ from sphinx.util.typing import stringify_annotation
 
 from accounting.arrays import Floats
 
+sys.path.insert(0, str(Path(__file__).parent))
+import claims
+
 project, copyright, author = "dpfed", "The dpfed authors", "The dpfed authors"
 release = version = version_of("dpfed")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
@@ -109,6 +112,8 @@ def from_the_repository(app, name, source):
 
     source[0] = re.sub(r"(!?)\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)", link, source[0])
     source[0] = re.sub(r"^% public: ([\w.]+)$", public_names, source[0], flags=re.MULTILINE)
+    if name == "claimed":
+        source[0] = source[0].replace("% claims", claims.page_text())
     if name == "examples":
         files = sorted((ROOT / "examples").glob("*.py"))
         source[0] += "".join(f"\n## {one.name}\n\n```{{literalinclude}} ../examples/{one.name}\n```\n" for one in files)
