@@ -14,15 +14,6 @@ import claims  # noqa: E402
 
 ENTRIES = [one for one in claims.read_register() if one.get("returns")]
 QUICK = ("README-5", "budget-9", "bias-correction-2", "nvflare-3", "participation-41", "quickstart-1", "deploy-7")
-    "README-5",
-    "README-10",
-    "audit-10",
-    "bias-correction-2",
-    "nvflare-3",
-    "participation-41",
-    "quickstart-1",
-    "deploy-7",
-)
 """Entries whose evidence takes less than a tenth of a second."""
 
 
