@@ -73,7 +73,7 @@ def _subject(one: Audited, found: Verdict, folder: Path) -> str:
     if not isinstance(one, RunAudit):
         return f"audit {found.audited}, epsilon {found.claimed_epsilon}"
     own = one.files.path.resolve() == folder.resolve()
-    return f"audit run {one.files.ledger_name if own else one.files.path.resolve() / one.files.ledger_name}"
+    return f"audit {one.files.ledger_name if own else one.files.path.resolve() / one.files.ledger_name}"
 
 
 def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:

@@ -109,15 +109,13 @@ class Pair:
 
     @classmethod
     def read(cls, path: Path) -> Pair:
-        """Return the pair of a file that `dpfed audit replay` has written. Raises ConfigError for any other file."""
+        """Return the pair of a file that `dpfed audit` has written. Raises ConfigError for any other file."""
         try:
             kept = json.loads(path.read_text())
             found = kept["pair"] if "pair" in kept else kept["reproduce"]["pair"]
             return cls(clients=tuple(found["clients"]), change=found["change"], record=found["record"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path}: must be a file with a pair that `dpfed audit replay` has written ({error})."
-            ) from None
+            raise ConfigError(f"{path}: must be a file with a pair that `dpfed audit` has written ({error}).") from None
 
     def changed(self, data: Any) -> Any:
         """Return the data of the second run: a sequence or mapping of clients, with the arrays of the pair's clients

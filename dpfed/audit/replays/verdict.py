@@ -278,7 +278,7 @@ class ReplayAudit:
             raise AssertionError(self.as_text())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document of `dpfed audit replay --json`."""
+        """Return the JSON document of `dpfed audit X --json`."""
         return {
             "audit": "replay",
             "name": self.name,
