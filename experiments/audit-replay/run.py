@@ -5,6 +5,7 @@ python experiments/audit-replay/run.py faults          the faults of experiments
 python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py strangers       plants in a plain loop that is not dpfed's
+python experiments/audit-replay/run.py opacus          plants in DP-SGD with Opacus
 python experiments/audit-replay/run.py patterns        thirteen patterns after arXiv 2602.17454
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
@@ -43,6 +44,7 @@ from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
+from tests.dpfed.audit.replays.opacus_plants import OPACUS, SOUND_STEPS
 from tests.dpfed.audit.replays.patterns import PATTERNS, SOUND_LOOP, STRANGERS
 from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
 from tests.dpfed.audit.replays.sound_pieces import SoundPiece
@@ -63,6 +65,11 @@ def of_plants() -> Iterator[Named]:
 
 def of_strangers() -> Iterator[Named]:
     for one in (*STRANGERS, SOUND_LOOP):
+        yield one.name, one
+
+
+def of_opacus() -> Iterator[Named]:
+    for one in (*OPACUS, SOUND_STEPS):
         yield one.name, one
 
 
@@ -278,6 +285,7 @@ def page() -> str:
         ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
         ("strangers", "Plants in a plain loop, sizes and draws included"),
+        ("opacus", "Plants in DP-SGD with Opacus, unit record"),
         ("patterns", "Thirteen patterns after arXiv 2602.17454, reduced to a plain loop (not the libraries' code)"),
     ):
         rows = [one for one in found if one["part"] == part]
@@ -287,6 +295,7 @@ def page() -> str:
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
         layers |= {fault.name: f"`dpfed audit FOLDER`: {fault.check}" for fault in RUN_FAULTS}
+        layers |= {one.name: "trials of the step (`dpfed audit FILE.py`)" for one in OPACUS}
         if part == "strangers":
             layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
         layers["budget spent twice (MOSTLY AI)"] = "the ledger: every release is a line"
@@ -304,6 +313,7 @@ def page() -> str:
         ("faults", "twins of the faults of rounds", _is_sound),
         ("field", "twins of the bugs of the field", _is_sound),
         ("strangers", "twin of the plain loop", _is_sound),
+        ("opacus", "twin of Opacus' steps", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
         ("ranks", "private settings of two processes", lambda one: True),
         ("flower", "private settings in Flower's simulation, nodes in one process", lambda one: True),
@@ -311,12 +321,15 @@ def page() -> str:
     ):
         rows = [one for one in found if one["part"] == part and chosen(one) and one["verdict"] != "refused"]
         alarms = sum(one["verdict"] == "fail" for one in rows)
-        lines.append(f"| {words} | {len(rows)} | {sum(one['pairs'] for one in rows):,} | {alarms} |")
+        if rows:
+            lines.append(f"| {words} | {len(rows)} | {sum(one['pairs'] for one in rows):,} | {alarms} |")
     return "\n".join([*lines, ""])
 
 
 def _is_sound(one: dict[str, Any]) -> bool:
-    return one["name"].startswith("twin of ") or one["name"] in {sound.name for sound in SOUND}
+    return one["name"].startswith("twin of ") or one["name"] in {
+        sound.name for sound in (*SOUND, SOUND_STEPS, SOUND_LOOP)
+    }
 
 
 def main() -> None:
@@ -329,6 +342,7 @@ def main() -> None:
             "runs",
             "field",
             "strangers",
+            "opacus",
             "patterns",
             "settings",
             "ranks",
@@ -350,6 +364,7 @@ def main() -> None:
         "runs": of_runs,
         "field": of_field,
         "strangers": of_strangers,
+        "opacus": of_opacus,
         "patterns": of_patterns,
         "settings": of_settings,
         "ranks": of_ranks,
