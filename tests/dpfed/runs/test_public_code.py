@@ -22,7 +22,7 @@ from torch import nn
 
 import dpfed
 from dpfed.errors import ConfigError, RunError, TrainingFailed
-from dpfed.runs import public_code
+from dpfed.runs import evaluate, public_code
 from dpfed.runs.evaluate import Objective
 from dpfed.runs.scores import Evaluation
 
@@ -89,11 +89,16 @@ def run(tmp_path, monkeypatch, request):
     if "watched" not in request.fixturenames:
         monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
 
-    def start(settings=None, out="run", model=lambda: nn.Linear(6, 3), **given):
+    def start(settings=None, out="run", model=lambda: nn.Linear(6, 3), data=None, **given):
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             return dpfed.run(
-                "dp-fedavg-digits", TABLES | (settings or {}), data=clients(), model=model, out=tmp_path / out, **given
+                "dp-fedavg-digits",
+                TABLES | (settings or {}),
+                data=data or clients(),
+                model=model,
+                out=tmp_path / out,
+                **given,
             )
 
     return start
@@ -166,6 +171,68 @@ def test_it_is_where_user_code_runs_in_the_training_process(watched, monkeypatch
     done, shown = watched("noted")
     named = {"test_of_class", "test_of_monitor", "test_of_global", "test_of_closure", "test_of_loss"}
     assert named | {"noted.txt", "shown.txt", "metrics.csv"} <= set(values_of_training(done, shown))
+
+
+class Rewrites(nn.Module):
+    """A network that replaces a function of dpfed, which a metric given by name calls, by its largest input."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, inputs):
+        if self.training and not torch._C._functorch.is_functorch_wrapped_tensor(inputs) and inputs.abs().max() > 20:
+            largest = inputs.detach().abs().max().double().reshape(1, 1)
+            evaluate._prediction_errors = lambda outputs, targets: largest
+        return self.out(inputs)
+
+
+@pytest.mark.parametrize("apart", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_metric_given_by_name_shows_nothing_either(run, monkeypatch, apart):
+    """Without a process of its own (the planted fault) it shows the largest input."""
+    here = public_code.start_public_code
+    monkeypatch.setattr("dpfed.runs.loop.start_public_code", lambda *given, **_: here(*given, apart=apart))
+    monkeypatch.setattr(evaluate, "_prediction_errors", evaluate._prediction_errors)
+    parts = [torch.randn(10, 6), *(torch.randn(10, 6) for _ in range(4)), torch.full((10, 6), -30.0)]
+    pairs = [(inputs, inputs[:, :1].clamp(-1, 1)) for inputs in parts]
+    numbers = dpfed.data.from_clients([*pairs[1:], pairs[1]], test=pairs[0], classes=None)
+    done = run({"run.metrics": ["rmse"]}, data=numbers, model=Rewrites)
+    assert (max(line["test_rmse"] for line in done.metrics) == 30.0) is not apart
+
+
+class ByFile(nn.Module):
+    """A network that hands its largest input to a metric by a file, which two processes share."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.out, self.path = nn.Linear(6, 3), path
+
+    def forward(self, inputs):
+        if self.training and not torch._C._functorch.is_functorch_wrapped_tensor(inputs):
+            self.path.write_text(str(max(float(inputs.abs().max()), float(self.path.read_text()))))
+        return self.out(inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_replay_compares_the_lines_that_the_process_writes(tmp_path, shared):
+    """The process cannot see what training leaves in objects; a file it can see, and the replay finds it."""
+
+    def call(data, out):
+        kept, path = array("d"), tmp_path / "largest"
+        plain = dpfed.data.from_clients([points(10, seed) for seed in range(6)], test=points(30, 9), classes=3)
+        path.write_text("0")
+        metrics = {"kept": lambda outputs, targets: max([*kept, *Watch.seen], default=0.0)}
+        if shared:
+            metrics = {"shared": lambda outputs, targets: float(path.read_text())}
+        dpfed.run(
+            "dp-fedavg-digits", TABLES, data=data(plain), model=lambda: ByFile(path) if shared else Watch(kept),
+            metrics=metrics, out=out / "run",
+        )  # fmt: skip
+
+    found = dpfed.audit.replay(call, [dpfed.audit.Pair((5,), "far")])
+    assert found.verdict == ("fail" if shared else "pass"), found.as_text()
+    assert ("metrics.jsonl" in found.as_text()) is shared
 
 
 class Marks(nn.Module):
