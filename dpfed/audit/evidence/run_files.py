@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from accounting import require
 from accounting.cohorts import Sampler
@@ -17,7 +18,7 @@ from accounting.errors import AccountingError, EditedLedger, InvalidParameter, L
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
-from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
+from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, has_enough_noise, promise_of
 from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
@@ -83,9 +84,10 @@ class RunFiles:
     def experiment(self) -> Experiment:
         """Experiment rebuilt from the configuration on the CPU. Raises Unavailable without the run's data or code."""
         try:
-            return build(
-                parse_written_config(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
-            )
+            tables = override(self.tables, ["run.device=cpu"])
+            config = parse_written_config(tables, source=str(self.path / "config.toml"))
+            solved = self._solved if config.privacy is not None else None
+            return build(config if solved is None else config.with_solved_noise(solved))
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be rebuilt here ({error}).") from None
 
@@ -215,10 +217,24 @@ class RunFiles:
         return promise_of(self.config, int(length))
 
     @cached_property
+    def _solved(self) -> Mapping[str, Any] | None:
+        """Calibrated values of the ledger's header, which the run has read; None if they are less noise than needed."""
+        with suppress(Unavailable):
+            header = self.trusted_ledger.header
+            began = header.plan is not None and header.plan.rounds == self.config.federation.rounds
+            if began and header.solved and has_enough_noise(header.solved, self.promised_today.privacy_target):
+                return header.solved
+        return None
+
+    @cached_property
     def promise(self) -> Promise:
-        """Promise of the configuration, with the run's stated noise if it is more than this version calibrates."""
+        """Promise of the configuration, with the run's own noise unless it is less than this version calibrates."""
         today, (noise, clip) = self.promised_today, self._stated_noise_and_clip
-        more = config_with_stated_noise(self.config, today.privacy_target, noise=noise, clip=clip)
+        more = (
+            config_with_stated_noise(self.config, today.privacy_target, noise=noise, clip=clip)
+            if self._solved is None
+            else self.config.with_solved_noise(self._solved)
+        )
         try:
             promise = today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run can have had the stated values

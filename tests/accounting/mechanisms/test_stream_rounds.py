@@ -198,7 +198,7 @@ def test_small_multisets_of_secret_rounds_by_quadrature():
 
 @pytest.mark.slow
 def test_many_small_multisets_of_secret_rounds_by_quadrature():
-    for schedule, numbers, z, delta in small_settings(300, seed=2):
+    for schedule, numbers, z, delta in small_settings(150, seed=2):
         assert not exceeds(schedule, numbers, z, delta, rounds_of(numbers, one_round(schedule, z)).composition())
 
 
@@ -240,7 +240,7 @@ def test_longer_multisets_are_above_a_sampled_lower_bound():
 
 @pytest.mark.slow
 def test_many_longer_multisets_are_above_a_sampled_lower_bound():
-    assert longer_multisets(120, seed=4, samples=200_000) >= 10
+    assert longer_multisets(40, seed=4, samples=50_000) >= 3
 
 
 def test_repeats_are_of_the_same_participants():

@@ -12,6 +12,9 @@ from accounting import Ledger, budget
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.errors import AccountingError
 from accounting.ledger import Release
+from dpfed.audit.evidence.promise import has_enough_noise
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 
 from ...private_loops import rows
@@ -142,6 +145,22 @@ def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, sett
     summary = run(resume=True).summary
     assert summary["rounds"] == 4
     assert len(mechanisms(out / "ledger.jsonl")) == 1
+    files = RunFiles(out)
+    assert files.promise.privacy_target.solved == Ledger.header_of(out / "ledger.jsonl").solved
+    assert files.promised_today.privacy_target.solved != files.promise.privacy_target.solved
+    assert audit_run(out).verdict == "pass"
+
+
+@pytest.mark.parametrize("factor", [0.99, 1 - 1e-6, 1 + 1e-12, 1.01])
+def test_an_audit_reads_the_noise_of_the_header_unless_it_is_too_little(tmp_path, factor):
+    given = {"federation.rounds": 2, "federation.cohort": 5, "privacy.noise_multiplier": None, "privacy.epsilon": 8.0}
+    config = dpfed.run(
+        "dp-fedavg-digits", given, data=DATA, model=model, out=tmp_path / "run", progress=False
+    ).experiment.privacy_target
+    solved = {"noise_multiplier": config.solved["noise_multiplier"] * factor}
+    assert has_enough_noise(solved, config) is (factor > 1 - 1e-9)
+    assert not has_enough_noise({}, config)
+    assert not has_enough_noise(solved | {"matrix": {"coefficients": [1.0]}}, config)
 
 
 def model():
