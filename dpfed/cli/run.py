@@ -64,7 +64,8 @@ def run(
         The units are spent when the run begins.
     release
         Train a model for release: noise, cohorts and dropouts from the operating system, exact integer noise. If
-        a method or setting does not allow that, the command prints all reasons and stops.
+        a method or setting does not allow that, the command prints all reasons and stops. If the run may be
+        interrupted, set run.spare_rounds to a few: repeated rounds are charged again.
     engine
         Engine that trains the clients: this process, or Flower's simulation in separate processes.
     load

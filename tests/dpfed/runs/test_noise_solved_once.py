@@ -82,9 +82,8 @@ def mechanisms(path):
     return {one.mechanism for one in Ledger.read(path).entries if isinstance(one, Release)}
 
 
-@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
+@pytest.mark.parametrize("noise", ["gaussian", pytest.param("discrete-gaussian", marks=pytest.mark.slow)])
 def test_a_loop_continues_on_another_processor(tmp_path, another_processor, name, noise):
     if noise != "gaussian" and "lanes" in name:
         pytest.skip("bands are Gaussian")
@@ -111,7 +110,6 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
     assert len(Ledger.read(path).releases) == 4
 
 
-@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -122,6 +120,18 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
         ({"federation.sampling": "cyclic", "privacy.bands": 2}, "matrix"),
         ({"federation.sampling": "cyclic", "privacy.buffers": 2}, "matrix"),
         ({"privacy.noise": "discrete-gaussian"}, "noise_multiplier"),
+        *(
+            pytest.param(more, "noise_multiplier", marks=pytest.mark.slow)
+            for more in (
+                {"federation.sampling": "poisson"},
+                {"federation.sampling": "poisson", "federation.cohort_cap": 9},
+                {"federation.sampling": "fixed"},
+                {"federation.sampling": "all", "federation.cohort": 20},
+                {"federation.sampling": "cyclic"},
+                {"privacy.release": "uploads"},
+                {"aggregation.kind": "masked", "privacy.noise": "skellam"},
+            )
+        ),
     ],
 )
 def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, settings, key):
@@ -180,7 +190,6 @@ def interrupted_after(rounds):
 PLANNED = {"epsilon": 8.0, "noise_multiplier": 4.0}
 
 
-@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", [name for name in SAMPLINGS if name != "all"])
 def test_a_longer_loop_has_an_epsilon_or_is_refused_at_opening(tmp_path, name):
     path = tmp_path / "l.jsonl"
