@@ -55,6 +55,21 @@ def delta_note(delta: float, *, units: int | None, unit: str = "client") -> tupl
     )
 
 
+def few_clients_note(*, clients: int, cohort: int, noise_multiplier: float | None) -> tuple[str, ...]:
+    """Return the note on client-level noise that hides the mean of a few clients: above a tenth of the clip norm on
+    every coordinate, for fewer than 100 clients.
+
+    In d = 100 coordinates such noise is as long as the clip norm itself.
+    """
+    if noise_multiplier is None or clients >= 100 or noise_multiplier <= 0.1 * cohort:
+        return ()
+    ratio = f"{noise_multiplier / cohort:.2g}"
+    return (
+        f"few clients: on each coordinate of the mean of {cohort} the noise is {ratio} clip norms, and few models learn"
+        " under it. With records as the unit of privacy the noise is far smaller; or find more clients",
+    )
+
+
 def _epsilon_note(epsilon: float, delta: float) -> tuple[str, ...]:
     if math.isinf(epsilon):
         return ("epsilon is infinite: nothing is guaranteed",)

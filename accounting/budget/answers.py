@@ -12,7 +12,7 @@ from accounting.budget.advice import with_lanes
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import RecordBatches
 from accounting.budget.targets import Target, target_of
-from accounting.caveats import no_round_fits_message
+from accounting.caveats import few_clients_note, no_round_fits_message
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
@@ -144,6 +144,7 @@ class _Solver:
             with_lower_bound=with_lower_bound,
             precise=self.precise,
         )
+        few = few_clients_note(clients=plan.clients, cohort=plan.cohort, noise_multiplier=noise_multiplier)
         return Budget(
             plan=plan,
             noise_multiplier=noise_multiplier,
@@ -154,7 +155,7 @@ class _Solver:
             order=stated.order,
             lower_bound=stated.lower_bound,
             valid=stated.valid,
-            notes=stated.notes + plan.notes(noise_multiplier, rounds),
+            notes=stated.notes + plan.notes(noise_multiplier, rounds) + (few if plan.unit == "client" else ()),
         )
 
     def epsilon(self, run: Composed, delta: float) -> float:

@@ -119,7 +119,9 @@ class Plan:
     sampling: PlannedSampling
     mechanism: PlannedMechanism
     rounds: int | None = option("Training rounds, T.", None)
-    delta: float = option("Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.", None)
+    delta: float = option(
+        "Default: the smaller of clients^-1.1 and 1e-4, or of records^-1.1 and 1e-5; or the ledger's.", None
+    )
     adjacency: Adjacency = option(
         "Default: add-remove for poisson and all, replace-one for fixed, zero-out for cyclic and shuffled. Decides the "
         "sensitivity.",
@@ -383,8 +385,9 @@ def sampling_and_mechanism(
         )
     is_correlated = mechanism.noise != "independent"
     word = written("noise", mechanism.noise) if is_correlated else written("mechanism", mechanism.name)
+    drawn = written("unit", unit) if unit == "record" else written("sampling", sampling.name)
     parts = (
-        object_from_options(sampling, written("sampling", sampling.name), remaining, written=written),
+        object_from_options(sampling, drawn, remaining, written=written),
         object_from_options(mechanism, word, remaining, written=written),
     )
     for name, value in remaining.items():

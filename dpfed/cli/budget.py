@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from accounting import budget as budgets
 from accounting.budget import Budget, Plan, advice, certificates, certified_noise
@@ -13,37 +13,41 @@ from dpfed.cli.budget_tables import epsilon_delta_pairs, show_budget, show_group
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import refuse_options, solve_budget
-from dpfed.planner.question import OPTIONS, Question
+from dpfed.planner.question import OPTIONS, Question, group_of
 from dpfed.planner.whole_numbers import WholeNumber
 
 _PAPERS = "fed-smp"
 """Prefix of accountants that follow a paper's formulas; some of them guarantee nothing."""
 
 _NO_OPTIONS = Question()
+_ACCOUNT = Parameter(group=Group("Account", sort_key=50), negative="")
+_TARGET = Parameter(group=Group("Targets in place of --epsilon", sort_key=51))
+_OUTPUT = Parameter(group=Group("Output", sort_key=52), negative="")
 
 
 def budget(
     *,
     options: Question = _NO_OPTIONS,
     noise_schedule: Annotated[
-        tuple[float, ...] | None, Parameter(consume_multiple=True, help=OPTIONS["noise_schedule"].help)
+        tuple[float, ...] | None,
+        Parameter(consume_multiple=True, help=OPTIONS["noise_schedule"].help, group=group_of("noise_schedule")),
     ] = None,
-    accountant: Accountant = "best",
-    conversion: Conversion = "improved",
-    compare: Annotated[bool, Parameter(negative="")] = False,
-    papers: Annotated[bool, Parameter(negative="")] = False,
-    plot: Path | None = None,
-    over: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    ledger: Path | None = None,
-    second_opinion: Annotated[bool, Parameter(negative="")] = False,
-    precision: Annotated[bool, Parameter(negative="")] = False,
-    certificate: Literal["none", "sampled"] = "none",
-    group: WholeNumber = 1,
-    advantage: float | None = None,
-    tpr: float | None = None,
-    fpr: float | None = None,
-    table: Annotated[bool, Parameter(negative="")] = False,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    accountant: Annotated[Accountant, _ACCOUNT] = "best",
+    conversion: Annotated[Conversion, _ACCOUNT] = "improved",
+    compare: Annotated[bool, _OUTPUT] = False,
+    papers: Annotated[bool, _OUTPUT] = False,
+    plot: Annotated[Path | None, _OUTPUT] = None,
+    over: Annotated[tuple[str, ...], _OUTPUT] = (),
+    ledger: Annotated[Path | None, _ACCOUNT] = None,
+    second_opinion: Annotated[bool, _OUTPUT] = False,
+    precision: Annotated[bool, _ACCOUNT] = False,
+    certificate: Annotated[Literal["none", "sampled"], _ACCOUNT] = "none",
+    group: Annotated[WholeNumber, _OUTPUT] = 1,
+    advantage: Annotated[float | None, _TARGET] = None,
+    tpr: Annotated[float | None, _TARGET] = None,
+    fpr: Annotated[float | None, _TARGET] = None,
+    table: Annotated[bool, _OUTPUT] = False,
+    json: Annotated[bool, _OUTPUT] = False,
 ) -> None:
     """Epsilon, noise multiplier or rounds: give two of the three, get the third.
 

@@ -7,7 +7,9 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Group, Parameter
 from rich.progress import Progress
 
 from dpfed.cli.output import console, write_file
@@ -18,19 +20,20 @@ from dpfed.planner.whole_numbers import WholeNumber
 from dpfed.report.loopback import page_address
 
 _NO_OPTIONS = Question()
-_DEFAULT_PLAN = Question(clients=6000, cohort=100)
+_PAGE = Parameter(group=Group("Page", sort_key=50))
+_TARGET = Parameter(group=Group("Targets in place of --epsilon", sort_key=51))
 
 
 def plan(
-    file: str | None = None,
+    file: Annotated[str | None, _PAGE] = None,
     *,
     options: Question = _NO_OPTIONS,
-    port: WholeNumber = 0,
-    browser: bool = True,
-    static: Path | None = None,
-    advantage: float | None = None,
-    tpr: float | None = None,
-    fpr: float | None = None,
+    port: Annotated[WholeNumber, _PAGE] = 0,
+    browser: Annotated[bool, _PAGE] = True,
+    static: Annotated[Path | None, _PAGE] = None,
+    advantage: Annotated[float | None, _TARGET] = None,
+    tpr: Annotated[float | None, _TARGET] = None,
+    fpr: Annotated[float | None, _TARGET] = None,
 ) -> None:
     """Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.
 
@@ -90,34 +93,16 @@ def _write_static(question: Question, file: Path) -> None:
 
 
 def _starting_question(file: str | None, options: Question) -> Question:
-    """Return the plan that the page shows first; by default 6,000 clients, 180 rounds, noise multiplier 1.4."""
+    """Return the plan that the page shows first; missing numbers are those of an example."""
     if file is not None:
         if options != _NO_OPTIONS:
             named = ", ".join(option_flag(name) for name in options.given_options)
             raise ConfigError(f"{named} beside {file}: the file or link describes the whole plan. Remove one.")
         question = read_question(file)
-    elif options == _NO_OPTIONS:
-        question = _DEFAULT_PLAN.with_options(rounds=180, noise_multiplier=1.4)
     else:
-        question = _completed_options(options)
+        question = options.with_example
     question.solved_number  # noqa: B018  the property raises ConfigError for an invalid plan
     return question
-
-
-def _completed_options(options: Question) -> Question:
-    """Return the options with defaults for clients, cohort, rounds and noise multiplier if they are missing."""
-    clients = options.clients or (None if options.unit == "record" else _DEFAULT_PLAN.clients)
-    needs = options.cohort is None and options.sampling != "all" and options.participations is None
-    needs = needs and options.unit != "record"
-    cohort = min(_DEFAULT_PLAN.cohort or 1, clients or 1) if needs else options.cohort
-    whole = options.with_options(clients=clients, cohort=cohort)
-    if not whole.plan().has_noise_multiplier:
-        return whole if whole.epsilon is not None else whole.with_options(rounds=whole.rounds or 180)
-    if whole.rounds is None and (whole.epsilon is None or whole.noise_multiplier is None):
-        whole = whole.with_options(rounds=180)
-    if whole.noise_multiplier is None and whole.epsilon is None:
-        whole = whole.with_options(noise_multiplier=1.4)
-    return whole
 
 
 def _has_display() -> bool:

@@ -17,8 +17,7 @@ from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
-from dpfed.methods.catalogue import all_methods
-from dpfed.methods.expected import expected_results
+from dpfed.methods.expected import ExpectedResults, expected_results
 from dpfed.planner.whole_numbers import MaybeWholeNumber
 
 Engine = Literal["in-process", "flower"]
@@ -142,41 +141,45 @@ def run(
 
 
 def _show_presets(names: list[str]) -> None:
-    """Print tables of methods and data sets on a terminal; in a pipe, print one preset name per line."""
+    """Print a table method x data set on a terminal, and one of the data sets; in a pipe, one preset name per line."""
+    sets = sorted(presets.data_sets(), key=lambda name: not name.startswith("digits"))
     if not sys.stdout.isatty():
-        print("\n".join(names))
+        print("\n".join(sorted(names, key=lambda name: not name.endswith("-digits"))))
         return
     out = console()
-    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
-    methods = Table("METHOD", "what a client sends")
+    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits. Every method has a preset on every data set.")
+    out.print(
+        "Measured in one run: test accuracy, bits a parameter, seconds on two cores, epsilon at the preset's delta."
+    )
+    out.print("What a method sends: dpfed methods.")
+    measured = expected_results()
+    shown = [name for name in sets if f"dp-fedavg-{name}" in measured]
+    methods = Table()
+    methods.add_column("METHOD", no_wrap=True)
+    for name in shown:
+        methods.add_column(name, no_wrap=True)
     for name in presets.tables_of_methods():
-        methods.add_row(name, all_methods()[str(presets.preset_tables(f"{name}-digits")["method"]["name"])].what)
-    sets = Table()
-    sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
-    for heading in ("runs here", "network", "clients", "a round", "rounds", "epsilon where private"):
-        sets.add_column(heading, overflow="fold")
-    for name in sorted(presets.data_sets(), key=lambda name: not name.startswith("digits")):
+        methods.add_row(name, *(_measured_text(measured.get(f"{name}-{data}")) for data in shown))
+    described = Table()
+    described.add_column("DATASET", no_wrap=True, min_width=max(map(len, sets)))
+    for heading in ("network", "clients", "rounds", "epsilon"):
+        described.add_column(heading, overflow="fold")
+    for name in sets:
         tables = presets.preset_tables(f"dp-fedavg-{name}")
         who = tables["federation"]
-        numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
-        here = "yes" if name.startswith("digits") else "with its files"
-        sets.add_row(name, here, tables["model"]["name"], *map(str, numbers))
+        clients = f"{who['clients']}, {who['cohort']} a round"
+        described.add_row(name, tables["model"]["name"], clients, str(who["rounds"]), str(tables["privacy"]["epsilon"]))
     out.print(methods)
-    out.print(sets)
-    out.print(_measured_presets(names))
+    out.print("digits runs as it is; the other data sets need their files (docs/data.md).")
+    out.print(described)
 
 
-def _measured_presets(names: list[str]) -> Table:
-    """Return a table of accuracy, epsilon, bits and run time of the presets with a recorded run."""
-    table = Table(title="one run of each on two cores")
-    shown = {name: one for name, one in expected_results().items() if name in names}
-    table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
-    for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
-        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
-    for name, one in shown.items():
-        epsilon = "–" if one.epsilon is None else upwards(one.epsilon)
-        table.add_row(name, f"{one.accuracy:.1%}", epsilon, f"{one.bits_per_parameter:g}", f"{one.seconds:.0f}")
-    return table
+def _measured_text(one: ExpectedResults | None) -> str:
+    """Return accuracy, seconds and epsilon of a measured run, in few characters; a dot if none was measured."""
+    if one is None:
+        return "·"
+    private = "" if one.epsilon is None else f"\nepsilon {upwards(one.epsilon)}"
+    return f"{one.accuracy:.1%}, {one.bits_per_parameter:g} bits, {one.seconds:.0f} s{private}"
 
 
 def _resume_command(

@@ -15,12 +15,13 @@ import numpy as np
 
 from accounting import budget
 from accounting.budget import Budget, Plan
-from accounting.budget.samplings import SAMPLING_CLASSES
+from accounting.budget.samplings import SAMPLING_CLASSES, RecordBatches
 from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
+from dpfed.planner.page import with_labels
 from dpfed.planner.question import Question, question_of
 from dpfed.report.privacy_text import readings_text, sampler_text
 
@@ -79,14 +80,32 @@ def planner_answer(question: Question, *, account: Accountant = "best") -> dict[
 
 
 def plan_conditions(found: Budget) -> dict[str, object]:
-    """Return the conditions under which an epsilon holds: cohort, adjacency, sensitivity, and sampling as text."""
+    """Return the conditions under which an epsilon holds: population, round, adjacency, sensitivity, and sampling."""
     record, words = found.to_dict(), sampler_text(found.plan)
     return {
         "cohort": record["cohort"],
+        "population": _population_text(found.plan),
+        "each_round": _round_text(found.plan),
         "adjacency": record["adjacency"],
         "sensitivity": f"{record['sensitivity_in_clips']:g} C",
         "words": f"{words[0].upper()}{words[1:]}.",
     }
+
+
+def _population_text(plan: Plan) -> str:
+    """Return the number of clients, and of records where these are the unit."""
+    clients = f"{plan.clients:,} client{'s' if plan.clients > 1 else ''}"
+    if not isinstance(plan.sampling, RecordBatches):
+        return f"{clients}; all data of a client are protected as a whole."
+    return f"{clients} of {plan.sampling.records:,} records each, {plan.units:,} in all; each record is protected."
+
+
+def _round_text(plan: Plan) -> str:
+    """Return the participants of a round: clients, or steps and records where these are the unit."""
+    if not isinstance(plan.sampling, RecordBatches):
+        return f"{plan.cohort:,} clients each"
+    batch = min(plan.sampling.batch_size, plan.sampling.records)
+    return f"{plan.sampling.steps} steps each, on about {batch:,} of {plan.sampling.records:,} records"
 
 
 def plans_with_other_samplings(question: Question, plan: Plan) -> list[dict[str, Any]]:
@@ -224,8 +243,8 @@ def answer_job(job: Mapping[str, Any]) -> dict[str, Any]:
             case _:
                 return planner_answer(question, account=account)
     except (CalibrationError, UnsupportedMechanism) as error:
-        return {"error": str(error)} if account == "best" else {"unknown": True}
+        return {"error": with_labels(str(error))} if account == "best" else {"unknown": True}
     except (AccountingError, DpfedError) as error:
-        return {"error": str(error)}
+        return {"error": with_labels(str(error))}
     except (ArithmeticError, MemoryError) as error:
         return {"error": f"no account works for these numbers ({type(error).__name__}). Change one of them."}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,7 +14,7 @@ from markupsafe import Markup
 from accounting.budget.plan import MECHANISMS
 from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.planner.question import Question
+from dpfed.planner.question import EXAMPLES, Question
 from dpfed.report.page import render_page
 
 Choices = Sequence[tuple[str, str]]
@@ -42,7 +43,8 @@ assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 class InputBox:
     """Input of the page: a number, or one of several choices.
 
-    shown_if: {option: values} under which the box is shown. slider: its smallest and largest value."""
+    shown_if: {option: values} under which the box is shown. slider: its smallest and largest value.
+    record_hint: hint where records are the unit, if it differs."""
 
     name: str
     label: str
@@ -50,6 +52,7 @@ class InputBox:
     slider: tuple[float, float] | None = None
     integer_only: bool = False
     hint: str = ""
+    record_hint: str = ""
     shown_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ NUMBERS = (
 """Boxes of rounds, noise multiplier and epsilon: two are given, the third is the answer."""
 
 PEOPLE = (
-    InputBox(name="clients", label="Clients", slider=(10, 100_000_000), integer_only=True),
+    InputBox(name="clients", label="Clients, such as people or hospitals", slider=(10, 100_000_000), integer_only=True),
     InputBox(
         name="unit", label="Protected",
         choices=(("client", "a client, all of its data"), ("record", "a record of a client")),
@@ -98,8 +101,13 @@ PEOPLE = (
         name="separation", label="Least rounds from one participation to the next", integer_only=True,
         shown_if={"sampling": ["min-separation"]},
     ),
-    InputBox(name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items())),
-    InputBox(name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4"),
+    InputBox(
+        name="adjacency", label="Neighbours", choices=tuple(NEIGHBOURS.items()), shown_if={"unit": ["client"]}
+    ),
+    InputBox(
+        name="delta", label="Delta", hint="empty: the smaller of clients^-1.1 and 1e-4",
+        record_hint="empty: the smaller of 1e-5 and (all records)^-1.1",
+    ),
 )  # fmt: skip
 
 _INTEGERS_ONLY = {"mechanism": list(_INTEGER_MECHANISMS)}
@@ -180,6 +188,15 @@ DETAILS = (
 )  # fmt: skip
 
 
+def with_labels(message: str) -> str:
+    """Return an error message in which the page's labels replace the names of options."""
+    labels = {box.name: f"“{box.label}”" for box in (*NUMBERS, *PEOPLE, *DETAILS)}
+    flags = re.sub(r"--([a-z0-9-]+)", lambda found: labels.get(found[1].replace("-", "_"), found[0]), message)
+    return re.sub(
+        r"\b([a-z0-9_]+)=(?=[^\s=])", lambda found: f"{labels[found[1]]} " if found[1] in labels else found[0], flags
+    )
+
+
 def planner_page(
     question: Question,
     *,
@@ -195,6 +212,7 @@ def planner_page(
         "solved": question.solved_number,
         "samplers": SAMPLERS,
         "neighbours": NEIGHBOURS,
+        "examples": {unit: {name: str(value) for name, value in one.items()} for unit, one in EXAMPLES.items()},
         "grid": grid,
     }
     return render_page(

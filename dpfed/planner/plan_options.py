@@ -46,7 +46,7 @@ def number_to_solve(
         named = ", ".join(map(option_flag, [*names, *targets]))
         raise ConfigError(
             f"given {named or 'no number'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
-            "third is computed. (--advantage, or --tpr and --fpr, may replace --epsilon.)"
+            "third is computed."
         )
     solved: Solved = lacking[0]
     return solved

@@ -36,6 +36,7 @@ function arrange() {
     at(box.name).disabled = answer;
     if (slider) slider.disabled = answer;
   }
+  for (const hint of document.querySelectorAll("[data-unit]")) hint.hidden = hint.dataset.unit !== unit();
   document.querySelector('input[value="noise_multiplier"][name="solved"]').disabled = !shownHere(boxOf("noise_multiplier"));
 }
 function ends(box) {
@@ -109,8 +110,9 @@ async function figures(turn, fresh, given) {
 // Requests the map by a quick account, without a turn number.
 async function map(turn, fresh, there) {
   at("elsewhere").hidden = there.noise_multiplier === undefined;
+  at("over").hidden = unit() === "record";
   if (there.noise_multiplier === undefined) { emptied(at("map")); return; }
-  const over = document.querySelector('input[name="over"]:checked')?.value ?? "noise-multiplier";
+  const over = (unit() === "client" && document.querySelector('input[name="over"]:checked')?.value) || "noise-multiplier";
   const cells = await source.map(over, there, turn);
   if (fresh() && cells.cells) draw(cells);
 }
@@ -130,11 +132,10 @@ function show(answer, mine) {
   at("answered").hidden = false;
   for (const id of ["numbers", "facts"]) at(id).classList.remove("waiting");
   badge(answer.quick ? "mind" : "good", answer.quick ? "quick upper bound, refining" : "upper bound");
-  const cohort = `${answer.cohort.toLocaleString("en")} clients each`;
   const numbers = [
     ["epsilon", "epsilon, at most", `delta ${answer.shown.delta}`],
     ["noise_multiplier", "noise multiplier", `sensitivity ${answer.sensitivity}`],
-    ["rounds", "rounds", cohort],
+    ["rounds", "rounds", answer.each_round],
   ].filter(([name]) => name !== "noise_multiplier" || answer.noise_multiplier !== null);
   at("numbers").replaceChildren(...numbers.map(([name, words, beside]) => {
     const one = made("div", "", name === answer.solved ? "solved" : "");
@@ -143,13 +144,31 @@ function show(answer, mine) {
     one.append(value, made("div", words), made("div", beside, "faint"));
     return one;
   }));
-  const facts = [["Holds for", answer.words], ["Neighbours", `${known.neighbours[answer.adjacency]}.`], ["Account", `${answer.account}.`], ...(answer.readings ? [["Membership tests", answer.readings]] : []), ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
+  const facts = [["Population", answer.population], ["Holds for", answer.words], ["Neighbours", `${neighbours(answer.adjacency)}.`], ["Account", `${answer.account}.`], ...(answer.readings ? [["Membership tests", answer.readings]] : []), ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
   at("facts").replaceChildren(...facts.flatMap(([name, words]) => [made("dt", name), listed(words)]));
   at("command").textContent = answer.command;
   at("python").textContent = answer.python;
   const box = at(answer.solved);
   box.value = answer.solved === "rounds" ? String(answer.rounds) : answer.shown[answer.solved];
   slide(boxOf(answer.solved));
+}
+// The words of an adjacency, for clients or records.
+function neighbours(adjacency) {
+  const words = known.neighbours[adjacency];
+  return unit() === "record" ? words.replaceAll("client", "record") : words;
+}
+function unit() { return (at("unit")?.value ?? known.grid?.fixed.unit) || "client"; }
+// After a change of the unit, boxes that are empty or hold the other unit's example receive the unit's example.
+let before = unit();
+function exemplify() {
+  const now = unit();
+  if (now === before) return;
+  const old = known.examples[before], fresh = known.examples[now];
+  for (const box of known.boxes) {
+    const value = typed(box);
+    if (box.name in fresh && box.name !== solved() && (!value || value === old[box.name])) at(box.name).value = fresh[box.name];
+  }
+  before = now;
 }
 function badge(mood, words) {
   at("account").className = `badge ${mood}`;
@@ -189,8 +208,10 @@ function listed(words) {
 }
 async function rows(answer, turn, fresh) {
   const body = at("what-if").tBodies[0];
+  at("otherwise").hidden = !answer.others.length;
+  if (!answer.others.length) return;
   at("what-if-number").textContent = { epsilon: "epsilon", noise_multiplier: "noise multiplier", rounds: "rounds" }[answer.solved];
-  const lines = [{ sampling: at("sampling").value, adjacency: answer.adjacency, own: answer }, ...answer.others];
+  const lines = [{ sampling: at("sampling")?.value ?? "poisson", adjacency: answer.adjacency, own: answer }, ...answer.others];
   const cells = lines.map((line) => {
     const row = made("tr", ""), number = made("td", line.own ? answer.shown[answer.solved] : "…", "n"), last = made("td", line.own ? "this plan" : "");
     if (!line.own) {
@@ -218,6 +239,7 @@ function fill(given, wanted) {
     const here = at(box.name);
     here.value = given[box.name] ?? (here.options ? here.options[0].value : "");
   }
+  before = unit();
   document.querySelector(`input[name="solved"][value="${wanted}"]`).checked = true;
   if (at("details")) at("details").open ||= [...at("details").querySelectorAll("[data-entry]")].some((one) => given[one.dataset.entry]);
   changed();
@@ -244,7 +266,7 @@ function link() {
   return (known.grid ? location.href.split("#")[0] : `${location.origin}/`) + fragment();
 }
 for (const box of known.boxes) {
-  at(box.name).addEventListener(at(box.name).options ? "change" : "input", changed);
+  at(box.name).addEventListener(at(box.name).options ? "change" : "input", box.name === "unit" ? () => { exemplify(); changed(); } : changed);
   at(`${box.name}-slider`)?.addEventListener("input", () => { at(box.name).value = fromSlider(box); changed(); });
 }
 for (const one of document.querySelectorAll('input[name="solved"]')) {

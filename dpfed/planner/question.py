@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from accounting.budget import Plan
 from accounting.budget.options import Option
@@ -26,6 +26,12 @@ from dpfed.planner.whole_numbers import parse_whole
 _FORMAT = "dpfed plan 1"
 LARGEST_FILE = 65536
 
+
+EXAMPLES: dict[str, dict[str, int | float]] = {
+    "client": {"clients": 6000, "cohort": 100, "rounds": 180, "noise_multiplier": 1.4},
+    "record": {"clients": 10, "records": 143, "batch_size": 72, "rounds": 20, "noise_multiplier": 4.0},
+}
+"""Plan that a page begins with, by the unit of privacy."""
 
 _EPSILON = Option(
     hint=float,
@@ -56,11 +62,33 @@ OPTIONS = {
 """Options that describe a plan, from the classes of `Plan`, and epsilon, noise multiplier and rounds."""
 
 
+_GROUPS = {
+    "Plan: two of the last three give the third": ("clients", "cohort", "rounds", "noise_multiplier", "epsilon"),
+    "Conditions": ("unit", "sampling", "adjacency", "delta", "mechanism", "noise"),
+    "With --unit record": ("records", "batch_size", "local_steps"),
+    "Schedules and caps of cohorts": ("participations", "separation", "cohort_cap", "lanes", "secret_lanes"),
+    "Noise that differs between rounds": (
+        "noise_schedule", "bands", "buffers", "factorisation", "factorisation_power", "server_momentum", "server_decay",
+    ),
+    "Integer noise, noise in shares": ("dimension", "scale", "rotate", "placement", "dropout"),
+    "Bernoulli samples": (
+        "edge", "clip_norm", "l2_sensitivity", "linf_clip", "noise_std", "clip_metric", "others",
+    ),
+}  # fmt: skip
+"""Options of each group of a help page, in the order of the page."""
+
+
+def group_of(name: str) -> Group:
+    """Return the group of an option on the help pages of `dpfed budget` and `dpfed plan`."""
+    place, title = next((k, title) for k, (title, names) in enumerate(_GROUPS.items()) if name in names)
+    return Group(title, sort_key=place)
+
+
 def _option_field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
     converter = parse_whole if hint in (int, int | None) else None
-    parameter = Parameter(help=one.help, alias=one.alias, converter=converter)
+    parameter = Parameter(help=one.help, alias=one.alias, converter=converter, group=group_of(name))
     return name, Annotated[hint if one.default is not None else hint | None, parameter], one.default
 
 
@@ -77,21 +105,50 @@ _Options: Any = dataclasses.make_dataclass(
 class Question(_Options):  # type: ignore[misc]
     """A plan (`OPTIONS`), with two of epsilon, noise multiplier and rounds; one of them for Bernoulli samples."""
 
+    @property
+    def completed(self) -> Question:
+        """Question with what follows from its other options; `dpfed budget`, the page, links and files share this rule.
+
+        One client for records, if no number is given; the cohort of participations in rounds; a public order for a
+        separation. ConfigError if the number of clients, or the cohort, is missing.
+        """
+        if self.unit == "record" and self.clients is None:
+            return self.with_options(clients=1)
+        if self.clients is None:
+            raise ConfigError("--clients is missing: give the number of clients.")
+        if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
+            cohort = self.cohort or max(self.clients // self.separation, 1)
+            return self.with_options(sampling="cyclic", cohort=cohort)
+        if self.unit == "client" and self.cohort is None and self.sampling != "all":
+            return self.with_options(cohort=self._cohort_of_participations())
+        return self
+
+    @property
+    def with_example(self) -> Question:
+        """Question with missing numbers from the example of its unit (`EXAMPLES`), for the first page of a plan."""
+        example = dict(EXAMPLES[self.unit])
+        if self.sampling == "all" or self.participations is not None:
+            example.pop("cohort", None)
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            del example["rounds"]
+        if self.epsilon is not None or self.mechanism.startswith("bernoulli"):
+            del example["noise_multiplier"]
+        if self.epsilon is not None and self.mechanism.startswith("bernoulli"):
+            example.pop("rounds", None)
+        whole = self.with_options(**{name: value for name, value in example.items() if getattr(self, name) is None})
+        if self.cohort is None and whole.cohort is not None:
+            whole = whole.with_options(cohort=min(whole.cohort, whole.clients))
+        return whole
+
     def plan(self, **more: Any) -> Plan:
         """Return the plan, without epsilon, noise multiplier and rounds; `more`: options that are not on the page.
 
         ConfigError or AccountingError if the options describe no plan.
         """
-        if self.clients is None and self.unit == "client":
-            raise ConfigError("--clients is missing: give the number of clients.")
-        given = {"clients": 1, **self.given_options} if self.unit == "record" else self.given_options
+        given = self.completed.given_options
         options = {**given, **{name: value for name, value in more.items() if value is not None}}
         if before := more.get("before"):
             options.setdefault("adjacency", before.adjacency)
-        if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
-            options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
-        elif self.unit == "client" and self.cohort is None and self.sampling != "all":
-            options["cohort"] = self._cohort_of_participations()
         return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_option_text)
 
     def with_options(self, **options: Any) -> Question:

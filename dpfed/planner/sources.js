@@ -39,7 +39,7 @@ class Gridded {
     return {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
       shown: { epsilon: shown, noise_multiplier: table.noise_shown[column], rounds: count.toLocaleString("en"), delta: this.grid.delta },
-      words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
+      words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, population: table.population, each_round: table.each_round,
       notes: [...(exact ? [] : [`for ${silent ? "" : `noise multiplier ${table.noise_shown[column]} and `}${count.toLocaleString("en")} rounds, the nearest grid point of this page with at least this epsilon`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
     };

@@ -3,20 +3,26 @@
 import dataclasses
 import io
 import json
+import re
 import shlex
 from contextlib import redirect_stdout
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from accounting import budget
 from accounting.budget import compare
+from accounting.rounding import upwards
 from dpfed.cli import status
 from dpfed.cli.plan import _starting_question
 from dpfed.errors import ConfigError
 from dpfed.planner.answers import answer_job, axis_values, brief_epsilon, epsilon_curve, epsilon_map, planner_answer
 from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE
-from dpfed.planner.question import Question, question_of, read_question
+from dpfed.planner.question import OPTIONS, Question, question_of, read_question
+from dpfed.planner.static import static_page
 
+DOCS = Path(__file__).parents[3] / "docs"
 PAPER = {"clients": "6000", "cohort": "100"}
 FORWARD = {**PAPER, "rounds": "180", "noise_multiplier": "1.4"}
 COINS = {"mechanism": "bernoulli-aggregate", "dimension": "1000", "edge": "0.1", "clip_norm": "1.0"}
@@ -168,11 +174,11 @@ def test_what_no_plan_has_is_refused(options, words):
         ({**FORWARD, "epsilon": "1"}, "give exactly two of"),
         (PAPER, "give exactly two of"),
         ({**FORWARD, "cohort": "7000"}, "at most the number of clients"),
-        ({**FORWARD, "rounds": "0"}, "rounds"),
-        ({**FORWARD, "noise_multiplier": "nan"}, "noise_multiplier"),
-        ({**FORWARD, "sampling": "allocation"}, "participations is missing"),
+        ({**FORWARD, "rounds": "0"}, "“Rounds” 0"),
+        ({**FORWARD, "noise_multiplier": "nan"}, "“Noise multiplier” nan"),
+        ({**FORWARD, "sampling": "allocation"}, "“Rounds a client takes part in” is missing"),
         ({**FORWARD, "edge": "0.1"}, "Remove it"),
-        ({"cohort": "5"}, "--clients is missing"),
+        ({"cohort": "5"}, "hospitals” is missing"),
         ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "Bernoulli samples: it requires Gaussian noise"),
     ],
 )
@@ -215,3 +221,85 @@ def test_what_is_not_said_is_begun_with():
     assert _starting_question(None, Question(epsilon=2.0)).solved_number == "noise_multiplier"
     assert _starting_question(None, Question(epsilon=2.0, noise_multiplier=1.0)).solved_number == "rounds"
     assert _starting_question(None, question_of(COINS)).given_options["rounds"] == 180
+
+
+def test_a_page_of_records_begins_with_hospitals_and_has_their_words():
+    found = planner_answer(_starting_question(None, Question(unit="record")))
+    assert found["population"] == "10 clients of 143 records each, 1,430 in all; each record is protected."
+    assert found["each_round"] == "2 steps each, on about 72 of 143 records"
+    assert found["others"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"unit": "record", "clients": "5"}, "“Records a client holds” is missing: “Protected” record needs it."),
+        ({**FORWARD, "clients": "50"}, "“Cohort: clients a round” 100 of “Clients, such as people or hospitals” 50"),
+        ({**FORWARD, "rounds": ""}, "“Rounds”, “Noise multiplier” and “Epsilon”"),
+    ],
+)
+def test_an_error_names_labels_of_the_page(options, words):
+    message = answer_job({"kind": "answer", "options": options, "account": "best"})["error"]
+    assert words in message
+    assert "--" not in message
+
+
+@pytest.mark.parametrize(
+    ("clients", "cohort", "noise", "few"),
+    [(5, 5, 5.47, True), (99, 10, 1.1, True), (99, 10, 1.0, False), (100, 5, 9, False)],
+)
+def test_few_clients_are_warned_of(clients, cohort, noise, few):
+    plan = Question(clients=clients, cohort=cohort, sampling="all" if clients == cohort else "poisson").plan()
+    notes = budget.solve(plan, noise_multiplier=noise, rounds=3).notes
+    assert any("few clients" in note for note in notes) is few
+
+
+def test_central_data_have_one_client():
+    question = question_of(
+        {"unit": "record", "records": "60000", "batch_size": "256", "rounds": "10", "noise_multiplier": "1"}
+    )
+    assert question.plan().clients == 1
+    assert planner_answer(question)["population"].startswith("1 client of 60,000 records")
+
+
+def budgets_of_the_docs():
+    """Return every `dpfed budget` line of a cell, without options that only the command has."""
+    lines = []
+    for page in sorted(DOCS.rglob("*.md")):
+        for cell in re.findall(r"```\{code-cell\}(.*?)```", page.read_text(), re.DOTALL):
+            lines += [
+                shlex.split(line)[2:]
+                for line in cell.replace("\\\n", " ").splitlines()
+                if line.startswith("dpfed budget ")
+            ]
+    return lines
+
+
+def test_the_page_takes_every_budget_of_the_docs():
+    """The hospitals' plan was refused by the page that its tutorial names."""
+    taken = 0
+    for words in budgets_of_the_docs():
+        options, k = {}, 0
+        while k < len(words):
+            name = words[k].removeprefix("--").replace("-", "_")
+            valued = k + 1 < len(words) and not words[k + 1].startswith("--")
+            options[name] = words[k + 1] if valued else "true"
+            k += 2 if valued else 1
+        known = {name: value for name, value in options.items() if name in OPTIONS}
+        if len(known) == len(options):
+            assert _starting_question(None, question_of(known)).solved_number
+            taken += 1
+    assert taken >= 3
+
+
+@pytest.mark.slow
+def test_the_hospitals_plan_is_a_static_page_of_what_the_command_prints(capsys):
+    words = next(words for words in budgets_of_the_docs() if "record" in words)
+    assert status(["budget", *words, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    page = static_page(_starting_question(None, Question(unit="record", clients=10, records=143, batch_size=72,
+                       local_steps=10, rounds=20, epsilon=4.0, mechanism="discrete-gaussian", dimension=2410)),
+                       noises=3, rounds=3)  # fmt: skip
+    (table,) = json.loads(re.search(r'id="planner">(.*?)</script>', page, re.DOTALL)[1])["grid"]["tables"]
+    row, column = table["rounds"].index(20), table["noise"].index(record["noise_multiplier"])
+    assert table["cells"][row][column] == upwards(record["epsilon"])

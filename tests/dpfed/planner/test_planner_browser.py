@@ -107,7 +107,7 @@ def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
         assert "must be a number" in browser.run("document.getElementById('error').textContent")
         set_to(browser, "epsilon", "2")
         set_to(browser, "cohort", "7,000")
-        browser.until("document.getElementById('error').textContent.includes('cohort=7000')")
+        browser.until("document.getElementById('error').textContent.includes('a round” 7000')")
         browser.until("!document.getElementById('error').hidden")
         assert "at most the number of clients" in browser.run("document.getElementById('error').textContent")
         browser.run("location.hash = '#clients=600&cohort=20&rounds=12&noise_multiplier=1.4'")
@@ -179,6 +179,19 @@ def test_a_page_of_its_own_prints_noise_as_the_served_one(tmp_path):
         words = browser.run("document.getElementById('numbers').innerText + document.getElementById('map').innerText")
         assert not re.search(r"\d\.\d{6}", words)
         fits(browser, 390)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False)])
+def test_records_chosen_by_hand_begin_with_an_example(server, tmp_path, width, dark):
+    with Browser(tmp_path, width=width, dark=dark) as browser:
+        browser.open(page_address(server))
+        browser.until(SETTLED)
+        set_to(browser, "unit", "record")
+        browser.until(f"{SETTLED} && document.getElementById('numbers').innerText.includes('of 143 records')")
+        assert browser.run("document.getElementById('error').hidden")
+        assert "1e-5" in browser.run("document.querySelector('[data-entry=delta]').innerText")
+        fits(browser, width)
 
 
 @pytest.mark.slow
