@@ -16,6 +16,7 @@ from dpfed.api.run import Engine, run_and_report
 from dpfed.api.track import viewers_of_run
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
+from dpfed.clients.record_time import seconds_of_records
 from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
@@ -23,6 +24,7 @@ from dpfed.report.evidence import nothing_learned
 from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_text import privacy_statement
 from dpfed.report.run import run_texts
+from dpfed.report.units import duration_text
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
 from dpfed.runs.resuming import configuration_of_run, with_delta_of_run, with_solved_noise
@@ -67,6 +69,8 @@ def run_with_progress(
     log = console(to_stderr=True)
     config, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
     log.print(_plan_text(experiment))
+    if time_text := _record_time_text(experiment):
+        log.print(time_text)
     viewers = viewers_of_run(track, folder, config.to_dict(), say=log.print)
     with (
         progress_display(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
@@ -101,6 +105,19 @@ def _plan_text(experiment: Experiment) -> str:
     if privacy_target.noise_multiplier is None:
         return words + f"; private by Bernoulli samples, clip norm {downwards(privacy_target.clip_norm)}"
     return words + f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
+
+
+def _record_time_text(experiment: Experiment) -> str:
+    """Return the estimated time of records that are trained one by one; an empty text for other runs."""
+    who, method = experiment.config.federation, experiment.method
+    found = seconds_of_records(method.clients, rounds=who.rounds, share=method.sampler.expected / who.clients)
+    if found is None:
+        return ""
+    seconds, gradients = found
+    return (
+        f"records are trained one by one, {gradients:,} gradients a round: about {duration_text(seconds)} of processor "
+        f"time for {who.rounds:,} rounds"
+    )
 
 
 def show_outcome(outcome: Outcome, *, verbose: bool = False) -> None:

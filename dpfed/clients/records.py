@@ -130,8 +130,11 @@ class RecordLevel:
         """
         size, replay = integers.noise.dimension, replayed.current_replay()
         total = torch.zeros(size, dtype=torch.int64)
-        for rows in torch.split(batch, 1) if len(batch) else ():
-            encoded = integers.encode_rows(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
+        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
+            alone = torch.empty(len(rows), size, device=batch.device)
+            for place, row in enumerate(torch.split(rows, 1)):
+                alone[place] = slopes(row)[0]
+            encoded = integers.encode_rows(clip_rows(alone, self.clip_norm).rows, rows.cpu().numpy(), path)
             if replay is not None:
                 replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
             total += encoded.sum(dim=0)

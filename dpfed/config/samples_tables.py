@@ -34,6 +34,16 @@ class _CommonData(Table):
     client: str | None = None
     """Column that names a sample's client, for data.partition = "natural"."""
 
+    vocabulary: dict[str, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] | None = None
+    """Words of columns of text, by column: { sex = ["f", "m"] }. Each word becomes a column of 0 and 1; a gap or an
+    undeclared word becomes zeros. Like fill and range, they are public and must not come from the samples."""
+
+    fill: dict[str, Annotated[float, Field(strict=False)]] | None = None
+    """Numbers that replace gaps, by column: { pressure = 120 }. A further column of 0 and 1 marks gaps."""
+
+    range: dict[str, Annotated[tuple[float, float], Field(strict=False)]] | None = None
+    """Intervals of columns of numbers: { age = [0, 100] }. Numbers are clipped to it and scaled to 0 to 1."""
+
     classes: Count | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
     """Number of classes of your file, unless its metadata gives it, or the names of the classes if the column of labels
     contains text. Both are public. A file with train_targets instead of train_labels predicts numbers and has no

@@ -14,6 +14,8 @@ from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.data.parts import Inputs, parts_of_batch
 from dpfed.errors import DataError
 
+_NONE: Mapping[str, Any] = {}
+
 ClientData = object
 """Data of a client: (inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader of such pairs, or a
 table.
@@ -31,6 +33,9 @@ def from_clients(
     inputs: Sequence[str] = (),
     label: str | None = None,
     ignored: int | None = None,
+    vocabulary: Mapping[str, Sequence[str]] = _NONE,
+    fill: Mapping[str, float] = _NONE,
+    range: Mapping[str, tuple[float, float]] = _NONE,  # noqa: A002  the key of [data]
 ) -> Dataset:
     """Return a data set from each client's data: given as a list, in one table, or by a partitioner.
 
@@ -49,11 +54,14 @@ def from_clients(
     inputs, label: columns of tables: pandas and polars frames, Arrow tables, a Hugging Face `Dataset`, images included
              (`pip install 'dpfed[tables]'`)
 
+    vocabulary, fill, range: public declarations by column: words of a column of text, the number in place of a gap, the
+             interval of a column of numbers (`dpfed.data.declared`)
+
     Clients are numbered in their order; clients named in a column by their sorted names. With such a data set
     `dpfed.run` sets `data.partition` to "natural". Of a loader its data set is read, in its order. Raises DataError.
     """
     if hasattr(clients, "load_partition") and hasattr(clients, "num_partitions"):
-        clients = [clients.load_partition(i) for i in range(clients.num_partitions)]
+        clients = _partitions(clients)
     if isinstance(clients, Mapping):
         ids = list(clients) if ids is None else ids
         clients = list(clients.values())
@@ -65,14 +73,16 @@ def from_clients(
                 f"dataset {name!r}: tables need inputs=[...], a list of column names, and label=..., one column name. "
                 "Give both."
             )
-        columns = Columns(inputs=tuple(inputs), label=label, client=client)
+        columns = Columns(
+            inputs=tuple(inputs), label=label, client=client, vocabulary=vocabulary, fill=fill, range=range
+        )
         return _add_ids(_table_dataset(clients, test, columns, classes, name, ignored), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
             "a table name its columns: client=, inputs= and label=."
         )
-    called = range(len(clients)) if ids is None or len(ids) != len(clients) else ids
+    called = [i for i, _ in enumerate(clients)] if ids is None or len(ids) != len(clients) else ids
     held = [
         pair_of(one, f"dataset {name!r}, client {i}", twice=one is clients[0])
         for i, one in zip(called, clients, strict=True)
@@ -96,6 +106,10 @@ def from_clients(
     )
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
     return _add_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
+
+
+def _partitions(partitioner: Any) -> list[object]:
+    return [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
 
 
 def _add_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:

@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import from_arrays, join_types
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers, check_classes, names_of, undeclared_label
+from dpfed.data.declared import check_declarations, declared_columns
 from dpfed.data.parts import Inputs
 from dpfed.errors import DataError
 
@@ -57,6 +58,7 @@ def of_tables(
     ignored: int | None = None,
 ) -> Dataset:
     """Return the data set of two tables. classes: number of classes, or their names if the label column holds text."""
+    check_declarations(columns)
     folder = where
     declared = _declared_classes(train_table, columns.label)
     where = f"{folder}, column {columns.label!r}"
@@ -213,14 +215,25 @@ def _declared_classes(table: pa.Table, label: str) -> int | None:
 
 
 def _sample_arrays(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Inputs, Numbers]:
-    arrays = [_column_array(table, name, folder) for name in columns.inputs]
+    arrays = [_input_array(table, name, columns, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
+    elif columns.vocabulary or columns.fill or columns.range:
+        if {one.ndim for one in arrays} > {1, 2}:
+            raise DataError(f"{folder}: declared columns beside lists or images. Use columns of numbers and texts.")
+        flat = [one if one.ndim > 1 else one[:, None] for one in arrays]
+        inputs = np.concatenate(join_types(flat, f"{folder}, columns of inputs"), axis=1)
     elif {one.ndim for one in arrays} <= {1}:
         inputs = np.stack(join_types(arrays, f"{folder}, columns of inputs"), axis=1)
     else:  # parts of a sample, which are arguments of its network by name
         return dict(zip(columns.inputs, arrays, strict=True)), _label_numbers(table, columns.label, folder, names)
     return inputs, _label_numbers(table, columns.label, folder, names)
+
+
+def _input_array(table: pa.Table, name: str, columns: Columns, folder: str) -> Numbers:
+    column = _category_values(table.column(name))
+    declared = declared_columns(column, name, columns, f"{folder}, column {name!r}")
+    return _column_array(table, name, folder) if declared is None else declared
 
 
 def _label_numbers(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
@@ -254,8 +267,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _gaps_error(where: str) -> DataError:
     return DataError(
-        f"{where}: has gaps. Fill them with a number that is declared in advance, and mark them in a column of 0 and "
-        "1; a mean over all clients' samples would be a release. Or remove these samples."
+        f"{where}: has gaps. Declare the number that fills them in advance: data.fill.COLUMN = NUMBER (in Python "
+        "fill={...}), which a further column marks by 1; a mean over all clients' samples would be a release."
     )
 
 
@@ -277,8 +290,8 @@ def _column_array(table: pa.Table, name: str, folder: str) -> Numbers:
     column, where = _category_values(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
-            f"{where}: has text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
-            "it; one that is collected from all clients' samples would be a release."
+            f"{where}: has text, and inputs must be numbers. Declare its words in advance: data.vocabulary.{name} = "
+            "['...', '...'] (in Python vocabulary={...}); words collected from all clients' samples would be a release."
         )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return _image_pixels(column, where)

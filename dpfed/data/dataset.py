@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,17 @@ _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "f
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Columns of a table to read. inputs: one or several, concatenated in this order; label: a class, or a number to
-    predict; client: the sample's client, for data.partition = "natural"."""
+    predict; client: the sample's client, for data.partition = "natural".
+
+    vocabulary, fill, range: public declarations by column (`dpfed.data.declared`): words of a column of text, the
+    number that replaces a gap, and the interval of a column of numbers."""
 
     inputs: tuple[str, ...]
     label: str
     client: str | None = None
+    vocabulary: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fill: Mapping[str, float] = field(default_factory=dict)
+    range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def is_table_name(name: str) -> bool:

@@ -71,11 +71,26 @@ def whole_data(config: Config) -> Dataset:
 
 def _load_dataset(table: DataTable, name: str) -> Dataset:
     classes = table.classes if data.is_own(name) or name == table.name else None
-    columns = None
-    if table.inputs and table.label is not None:
-        columns = data.Columns(inputs=table.inputs, label=table.label, client=table.client)
-    ignored = table.ignored if data.is_own(name) else None
+    ignored, columns = table.ignored if data.is_own(name) else None, columns_of(table)
     return with_features(table, data.load(name, table.root, classes=classes, columns=columns, ignored=ignored))
+
+
+def columns_of(table: DataTable) -> data.Columns | None:
+    """Return the columns that the table [data] names, with their declarations; None if it names none."""
+    if not table.inputs or table.label is None:
+        return None
+    return data.Columns(
+        inputs=table.inputs, label=table.label, client=table.client, vocabulary=table.vocabulary or {},
+        fill=table.fill or {}, range=table.range or {},
+    )  # fmt: skip
+
+
+def declaration_notes(table: DataTable) -> list[str]:
+    """Return the limitation of a guarantee that declarations of columns are public; no text without a declaration."""
+    parts = [f"{name} is one of {', '.join(words)}" for name, words in (table.vocabulary or {}).items()]
+    parts += [f"gaps of {name} are {number:g}" for name, number in (table.fill or {}).items()]
+    parts += [f"{name} is clipped to {low:g} to {high:g}" for name, (low, high) in (table.range or {}).items()]
+    return [f"declarations of columns, which must not come from the samples: {'; '.join(parts)}"] if parts else []
 
 
 def with_features(table: DataTable, dataset: Dataset) -> Dataset:

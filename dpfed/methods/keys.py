@@ -121,7 +121,7 @@ RULES = (
         lambda config, specification: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
     ),
     Requirement(
-        ("data.inputs", "data.label", "data.client"),
+        ("data.inputs", "data.label", "data.client", "data.vocabulary", "data.fill", "data.range"),
         "a folder of tables (data.name ends in '/') or a CSV file",
         lambda config, specification: any(
             name and name.endswith(("/", ".csv")) for name in (config.data.name, config.data.public_from)

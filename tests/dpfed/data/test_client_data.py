@@ -95,8 +95,8 @@ def test_labels_that_are_truth_values_have_two_classes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inputs": ["animal"]}, r"column 'animal': has text.*Declare a vocabulary"),
-        ({"inputs": ["gaps"]}, r"column 'gaps': has gaps.*declared in advance"),
+        ({"inputs": ["animal"]}, r"column 'animal': has text.*Declare its words in advance"),
+        ({"inputs": ["gaps"]}, r"column 'gaps': has gaps.*Declare the number"),
         ({"label": "animal", "classes": 3}, r"column 'animal': has text.*classes by name"),
         ({"label": "animal", "classes": ["cat", "dog"]}, "not among the 2 declared classes"),
         ({"label": "y", "classes": NAMES}, "Declare their number"),
