@@ -19,6 +19,10 @@ READY := $(VENV)/.ready
 FLOWER := .venv-flower
 ADAPTERS := .venv-adapters
 NVFLARE := .venv-nvflare
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+PROGRESS := awk '/^(Collecting|Obtaining)/ { printf "\r%d packages found", ++n; fflush() } \
+	/^Installing collected/ { printf "\rinstalling %d packages ...\n", n; fflush() }'
 
 .PHONY: demo test golden test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs check clean
 
@@ -63,8 +67,9 @@ check: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]"
-	touch $(READY)
+	@echo "Installing torch and others into $(VENV): about a minute"
+	@$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]" | $(PROGRESS)
+	@touch $(READY)
 
 $(VENV)/.docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"

@@ -125,6 +125,8 @@ class Guarantee:
         """Return epsilon with everything that must be stated with it, rounded in the direction that keeps the
         statement true.
         """
+        if self.method == "none":
+            return f"nothing was released about a {self.unit}: epsilon 0"
         return (
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"

@@ -81,7 +81,7 @@ def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup]
     drawing = plot_over_axis(
         points,
         path,
-        xlabel="epsilon (upper bound for what ran)",
+        xlabel="epsilon (upper bound)",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
         bounds=True,
@@ -109,7 +109,7 @@ def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], 
     drawing = plot_over_axis(
         points,
         path,
-        xlabel="sent by all clients, MB",
+        xlabel="uplink of all clients, MB",
         ylabel="test accuracy, last round, %",
         logarithmic=True,
         bounds=False,

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from accounting.ledger.regular_file import LARGEST_LINES, open_input
 from dpfed.version import __version__
@@ -50,6 +50,7 @@ def render_page(
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
+    environment.filters["code"] = code_marked
     return environment.get_template(template).render(
         title=title,
         state=state,
@@ -59,6 +60,16 @@ def render_page(
         policy=_content_security_policy(script, connects),
         version=__version__,
         **content,
+    )
+
+
+def code_marked(text: str) -> Markup:
+    """Return a text as HTML in which `words between backticks` are code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # an odd number of backticks marks nothing
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
     )
 
 

@@ -75,7 +75,7 @@ def plot_curves(
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
         plain_log_ticks(right)
         if any(len(curve.accuracies) > 1 for curve in curves):
-            left.set_title("mean, and range over seeds", fontsize=10)
+            left.set_ylabel("test accuracy, %, mean and range over seeds")
         _draw_legend(left, ax)
     drawn: Figure = left.figure
     return drawn

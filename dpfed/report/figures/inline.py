@@ -102,15 +102,15 @@ def inline_svg(drawing: Figure, *, caption: str = "", files: str = "") -> ChartG
 
 
 def _axes_panel(drawing: Figure, axis: Any) -> FigurePanel:
-    """Return the panel of one pair of axes; its caption is the title, or else the label of the y axis."""
-    title, label = axis.get_title(), axis.get_ylabel()
+    """Return the panel of one pair of axes; its caption is the title, or else "y over x": no two panels share it."""
+    title, label = axis.get_title(), f"{axis.get_ylabel()}, over {axis.get_xlabel().removesuffix(' (log)')}"
     caption = (title or label)[:1].upper() + (title or label)[1:]
     aside = axis.title if title else axis.yaxis.label
     place = axis.get_subplotspec()
     words = {line.get_gid(): line.tooltips for line in axis.lines if line.get_gid()}
     with _hide_artists(aside, *(other for other in drawing.axes if other is not axis)):
         axis.set_subplotspec(drawing.add_gridspec(1, 1)[0])
-        said = f"{caption}, over {axis.get_xlabel()}"
+        said = f"{title}, over {axis.get_xlabel()}" if title else caption
         picture = _svg_markup(drawing, said, words)
         axis.set_subplotspec(place)
     return FigurePanel(caption=caption, picture=picture)

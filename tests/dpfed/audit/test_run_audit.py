@@ -253,7 +253,7 @@ def test_the_failing_check_stands_first_and_the_headline_names_it(tmp_path, caps
     page = (folder / "audit.html").read_text()
     (names,) = re.findall(r'<h1>Audit of run: <span class="fail">fail: (.*?)</span></h1>', page)
     assert re.findall(r"<tr><td>(.*?)<td", page)[: holds.count("NO")] == names.split("; ")
-    assert f"<title>Audit: fail, {names}</title>" in page
+    assert f"<title>Audit of run: fail, {names}</title>" in page
     sound = run_folders.run(tmp_path / "sound", "federation.sampling=all", "federation.rounds=1")
     assert status(["audit", "run", str(sound)]) == 0
     assert '<span class="pass">pass on these files</span></h1>' in (sound / "audit.html").read_text()
