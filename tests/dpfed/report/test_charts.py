@@ -10,6 +10,7 @@ from dpfed.report.figures.experiment import Curve, plot_curves
 from dpfed.report.figures.figure import figure
 from dpfed.report.figures.inline import add_tooltips, inline_svg
 from dpfed.report.figures.run import plot_run
+from dpfed.report.page import code_marked
 from dpfed.report.units import duration_text, percent_text, significant_text, size_text
 
 pytestmark = pytest.mark.drawn
@@ -53,9 +54,9 @@ def test_every_colour_of_a_picture_follows_the_page(tmp_path):
     ]
     group = inline_svg(plot_run("a", lines))
     assert [panel.caption for panel in group.panels] == [
-        "Test accuracy, %",
-        "Test accuracy, %",
-        "Epsilon spent (upper bound)",
+        "Test accuracy, %, over rounds",
+        "Test accuracy, %, over uplink of all clients, MB",
+        "Epsilon spent (upper bound), over rounds",
     ]
     at, scores = np.arange(1, 9), np.arange(8.0)
     curves = [Curve(name=name, rounds=at, megabytes=0.1 * at, accuracies=scores[None] + k) for k, name in NAMES]
@@ -110,3 +111,9 @@ def test_units_at_their_edges():
         "1e+07",
     ]
     assert (percent_text(0.8885), percent_text(None)) == ("88.85%", "–")
+
+
+def test_words_between_backticks_are_code_and_nothing_else_is():
+    assert code_marked("`dpfed audit` <b> finds") == "<code>dpfed audit</code> &lt;b&gt; finds"
+    assert code_marked("a lone ` stays") == "a lone ` stays"
+    assert code_marked("`<x>`") == "<code>&lt;x&gt;</code>"
