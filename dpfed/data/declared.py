@@ -45,7 +45,8 @@ def _word_columns(column: pa.ChunkedArray, words: Sequence[str], where: str) -> 
     except pa.ArrowException:
         raise DataError(f"{where}: is of {column.type}; data.vocabulary is for texts. Remove it there.") from None
     places = pc.fill_null(pc.index_in(texts, pa.array(words, pa.string())), -1).to_numpy()
-    return (np.asarray(places)[:, None] == np.arange(len(words))).astype(np.float64)
+    found: Numbers = (np.asarray(places)[:, None] == np.arange(len(words))).astype(np.float64)
+    return found
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
