@@ -35,8 +35,8 @@ class _CommonData(Table):
     """Column that names a sample's client, for data.partition = "natural"."""
 
     vocabulary: dict[str, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] | None = None
-    """Words of columns of text, by column: { sex = ["f", "m"] }. Each word becomes a column of 0 and 1; a gap or an
-    undeclared word becomes zeros. Like fill and range, they are public and must not come from the samples."""
+    """Values of columns of text, by column: { sex = ["f", "m"] }. Each value becomes a column of 0 and 1; a gap or an
+    undeclared value becomes zeros. Like fill and range, they are public and must not come from the samples."""
 
     fill: dict[str, Annotated[float, Field(strict=False)]] | None = None
     """Numbers that replace gaps, by column: { pressure = 120 }. A further column of 0 and 1 marks gaps."""
