@@ -290,8 +290,8 @@ def _column_array(table: pa.Table, name: str, folder: str) -> Numbers:
     column, where = _category_values(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
-            f"{where}: has text, and inputs must be numbers. Declare its words in advance: data.vocabulary.{name} = "
-            "['...', '...'] (in Python vocabulary={...}); words collected from all clients' samples would be a release."
+            f"{where}: has text, and inputs must be numbers. Declare its values in advance: data.vocabulary.{name} = "
+            "['...', '...'] (in Python vocabulary={...}); values collected from all clients' samples would be a release."
         )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return _image_pixels(column, where)

@@ -16,7 +16,7 @@ from dpfed.errors import ConfigError, DataError
 def declared_columns(column: pa.ChunkedArray, name: str, columns: Columns, where: str) -> Numbers | None:
     """Return [N, k] of a column with a declaration; None if the column has none.
 
-    vocabulary: one column of 0 and 1 for each word; a gap or another word is a row of zeros. fill: a gap has this
+    vocabulary: one column of 0 and 1 for each text; a gap or another text is a row of zeros. fill: a gap has this
     number, and a further column marks it by 1. range: numbers are clipped to it and scaled to [0, 1].
 
     Raises DataError for a column that has no numbers.
@@ -70,7 +70,7 @@ def check_declarations(columns: Columns) -> None:
         if name in columns.fill or name in columns.range:
             raise ConfigError(f"data.vocabulary.{name} with data.fill or data.range: a gap in text is a row of zeros.")
         if isinstance(words, str) or len(set(words)) != len(words) or not words:
-            raise ConfigError(f"data.vocabulary.{name}={words!r}: must be a list of different words.")
+            raise ConfigError(f"data.vocabulary.{name}={words!r}: must be a list of different texts.")
     for name, (low, high) in columns.range.items():
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ConfigError(f"data.range.{name}={[low, high]}: must be two finite numbers, the smaller one first.")

@@ -95,7 +95,7 @@ def test_labels_that_are_truth_values_have_two_classes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inputs": ["animal"]}, r"column 'animal': has text.*Declare its words in advance"),
+        ({"inputs": ["animal"]}, r"column 'animal': has text.*Declare its values in advance"),
         ({"inputs": ["gaps"]}, r"column 'gaps': has gaps.*Declare the number"),
         ({"label": "animal", "classes": 3}, r"column 'animal': has text.*classes by name"),
         ({"label": "animal", "classes": ["cat", "dog"]}, "not among the 2 declared classes"),

@@ -46,7 +46,7 @@ def test_a_row_depends_on_itself_alone():
         ({"range": {"age": (90.0, 20.0)}}, ConfigError, "the smaller one first"),
         ({"range": {"weight": (0.0, 1.0)}}, ConfigError, "Declare one of these columns"),
         ({"fill": {"pressure": float("nan")}}, ConfigError, "must be a finite number"),
-        ({"vocabulary": {"sex": ("m", "m")}}, ConfigError, "different words"),
+        ({"vocabulary": {"sex": ("m", "m")}}, ConfigError, "different texts"),
         ({"fill": {"sex": 1.0, "pressure": 1.0}}, ConfigError, "a row of zeros"),
     ],
 )
