@@ -54,7 +54,7 @@ def from_clients(
     inputs, label: columns of tables: pandas and polars frames, Arrow tables, a Hugging Face `Dataset`, images included
              (`pip install 'dpfed[tables]'`)
 
-    vocabulary, fill, range: public declarations by column: values of a column of text, the number in place of a gap, the
+    vocabulary, fill, range: public declarations by column: values of a column of text, the number for a gap, the
              interval of a column of numbers (`dpfed.data.declared`)
 
     Clients are numbered in their order; clients named in a column by their sorted names. With such a data set

@@ -291,7 +291,7 @@ def _column_array(table: pa.Table, name: str, folder: str) -> Numbers:
     if _is_text(column.type):
         raise DataError(
             f"{where}: has text, and inputs must be numbers. Declare its values in advance: data.vocabulary.{name} = "
-            "['...', '...'] (in Python vocabulary={...}); values collected from all clients' samples would be a release."
+            "['...', '...'] (in Python vocabulary={...}); values collected from the samples would be a release."
         )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return _image_pixels(column, where)
