@@ -115,6 +115,7 @@ class Method:
             more: dict[str, Any] = {"memory": now.memory} if stage_attribute(self.clients, "remembers_clients") else {}
             moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed, **more)
             now.tally.failed += len(failed or ())
+            now.tally.failing += [int(group[place]) for place in sorted({one[0] for one in failed or ()})]
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])
             for start in range(0, len(group), height):
                 yield group[start : start + height], moves[start : start + height]

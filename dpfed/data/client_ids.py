@@ -18,13 +18,15 @@ class ClientIds:
     """Hashes of the clients' ids: the first 64 bits of SHA-256 of the id's text (7 and "7" are one id).
 
     Claim: a client's hash depends on its id alone, not on other clients. A hash is not secret: an observer can test
-    guesses of an id. Errors: DataError if an id occurs twice.
+    guesses of an id. Errors: DataError if an id occurs twice. `names`: the ids as texts, for reports of the operator;
+    None if they were read from a file of hashes.
 
     >>> ClientIds.of(["anna", "bert"]).lanes(4).tolist() == [*ClientIds.of(["anna"]).lanes(4), 2]
     True
     """
 
     hashes: NDArray[np.uint64]
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(np.unique(self.hashes)) < len(self.hashes):
@@ -36,9 +38,9 @@ class ClientIds:
         found = list(names)
         if not all(isinstance(one, str | int | np.integer) and not isinstance(one, bool) for one in found):
             return None
-        texts = [str(one).encode() for one in found]
-        digests = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
-        return cls(hashes=np.frombuffer(digests, dtype="<u8").astype(np.uint64))
+        texts = tuple(str(one) for one in found)
+        digests = b"".join(hashlib.sha256(text.encode()).digest()[:8] for text in texts)
+        return cls(hashes=np.frombuffer(digests, dtype="<u8").astype(np.uint64), names=texts)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -49,7 +51,8 @@ class ClientIds:
 
     def ids_at(self, places: NDArray[np.int64]) -> ClientIds:
         """Return the ids of the clients at these positions."""
-        return ClientIds(hashes=self.hashes[places])
+        names = None if self.names is None else tuple(self.names[place] for place in places.tolist())
+        return ClientIds(hashes=self.hashes[places], names=names)
 
     def to_json(self) -> bytes:
         """Return the content of a file for the operator and audits."""

@@ -186,6 +186,7 @@ class RoundWatch:
             clipped=tally.counted - tally.inside if self.clipping_known else None,
             not_finite=tally.not_finite,
             failed=tally.failed,
+            failing=members.members_text(np.array(tally.failing), self._clients) if tally.failing else None,
             uplink_bytes=tally.uplink_bytes,
             mask_entropy=tally.mask_entropy,
             participants=len(now.task.participants),

@@ -100,7 +100,8 @@ class RoundRecord:
     counted:       number of the cohort's rows; None if only the clients have seen their rows
     clipped:       number of rows that clipping changed; None if only the clients have seen their rows
     not_finite:    number of rows with NaN or infinity, which count as zero
-    failed:        number of clients (of records, if the unit is a record) whose training raised an exception
+    failed:        number of clients (of records, if the unit is a record) whose training raised an exception;
+                   failing: ids of these clients, as members; None if there are none
     largest_norm:  largest norm of a clipped row, divided by the clip norm; None if only the clients have seen rows
     typical_norm:  median norm of the rows before clipping, divided by the clip norm
     aborted:       operator's reason why the round has no result; metrics.jsonl has the public reason
@@ -124,6 +125,7 @@ class RoundRecord:
     clipped: Count | None = None
     not_finite: Count = 0
     failed: Count = 0
+    failing: Text | None = None
     uplink_bytes: Count | None = None
     mask_entropy: Count | None = None
     arrived: Count = 0
@@ -147,7 +149,7 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of a line of diagnostics.jsonl."""
-        left_out = ["canaries", *(key for key in ("mask_entropy", "rounding") if getattr(self, key) is None)]
+        left_out = ["canaries", *(key for key in ("mask_entropy", "rounding", "failing") if getattr(self, key) is None)]
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 

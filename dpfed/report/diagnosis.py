@@ -116,9 +116,12 @@ def _range_text(values: list[str]) -> str:
 def _failing_code(found: RunEvidence) -> Cause | None:
     if not found.failing:
         return None
+    named = ", ".join(f"{name} ({rounds} round{'s' * (rounds > 1)})" for name, rounds in found.failing_clients)
+    most = f" Most often: {named}." if named else ""
     return Cause(
         cause="code of the network or the loss fails",
-        words=f"The training of {found.failing:.1%} of the clients raised an exception; their updates count as zero.",
+        words=f"The training of {found.failing:.1%} of the clients raised an exception; their updates count as zero."
+        f"{most}",
         key="run.on_error",
         advice='Simulate the run with run.on_error = "raise", which shows the exception, and mend the code.',
         operator_only=True,

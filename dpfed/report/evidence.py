@@ -6,9 +6,11 @@ computed from diagnostics.jsonl, which no epsilon covers: do not publish them.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +18,17 @@ from typing import Any
 
 from accounting import Ledger
 from accounting.errors import AccountingError
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES
 from accounting.require import real
 from dpfed.errors import RunError
+from dpfed.participation.members import parse_members
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import RoundRecord
 from dpfed.report.units import percent_text, significant_text
+from dpfed.runs.folder import CLIENT_NAMES
 
-_LONGEST = 300
+_LONGEST, _MOST_NAMED = 300, 5
 NOTHING_SHARE = 0.02
 """A model has learned nothing if it closes at most this share of the gap from a constant to a perfect prediction."""
 
@@ -45,6 +49,8 @@ class RunEvidence:
     rounding:         operator-only: the median over rounds of `RoundRecord.rounding`
     clipped, broken:  operator-only: the shares of updates that were clipped, and that were not finite
     failing:          operator-only: the share of clients whose training raised an exception; not part of `broken`
+    failing_clients:  operator-only: names (numbers without names) of clients whose training failed in most rounds, each
+                      with the number of these rounds
     """
 
     rounds: int
@@ -62,6 +68,7 @@ class RunEvidence:
     clipped: float | None
     broken: float | None
     failing: float | None = None
+    failing_clients: tuple[tuple[str, int], ...] = ()
 
     @property
     def noise_over_run(self) -> float | None:
@@ -136,7 +143,20 @@ def _run_evidence(
         clipped=_pooled_share([(line.clipped, line.counted) for line in seen]),
         broken=_pooled_share([(max(line.not_finite - line.failed, 0), line.cohort) for line in seen]),
         failing=_pooled_share([(line.failed, line.cohort) for line in seen]),
+        failing_clients=_failing_clients(folder, seen, config.get("federation", {}).get("clients", 0)),
     )
+
+
+def _failing_clients(folder: Path, seen: Sequence[RoundRecord], clients: int) -> tuple[tuple[str, int], ...]:
+    """Return the clients whose training failed, by their names if the run recorded them, and in how many rounds."""
+    found = Counter(
+        client for line in seen if line.failing for client in parse_members(line.failing, clients).tolist()
+    ).most_common(_MOST_NAMED)
+    file = folder / CLIENT_NAMES
+    if not found or not file.exists():
+        return tuple((str(client), count) for client, count in found)
+    names = json.loads(text_of_file(file, at_most=LARGEST_LINES))
+    return tuple((str(names[client])[:_LONGEST], count) for client, count in found)
 
 
 def median_rounding(seen: Sequence[RoundRecord]) -> float | None:

@@ -1,6 +1,7 @@
 """The folder of a run: its files, written in an order from which a run can be resumed after a crash.
 
 config.toml        the resolved configuration
+client_names.json  ids of clients that the data name, in their order; for the operator only (`dpfed diagnose`)
 client_ids.json    hashes of the clients' public ids, if lanes or turns are derived from these ids
 own_code.json      paths and hashes of the user's files that the run needs, if there are any
 ledger.jsonl       releases of a private run; a round is on the disk here before any other file contains it
@@ -41,6 +42,7 @@ from accounting.ledger.regular_file import LARGEST_ARRAYS, one_path, require_inp
 from dpfed import replayed
 from dpfed.config.own_code import UserCodeFile, code_hash
 from dpfed.config.tables import parse_written_config
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import Block
 from dpfed.records.metrics import MetricsLine
@@ -61,7 +63,8 @@ from dpfed.runs.resuming import (
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
-_OPERATOR_FILES = ("diagnostics.jsonl", "canaries.jsonl", "checkpoint.safetensors", "schedule.key")
+CLIENT_NAMES = "client_names.json"
+_OPERATOR_FILES = ("diagnostics.jsonl", "canaries.jsonl", "checkpoint.safetensors", "schedule.key", CLIENT_NAMES)
 """Files that no epsilon covers: only the operator may read them."""
 SCHEDULE_KEY = "schedule.key"
 CLIENT_IDS = "client_ids.json"
@@ -179,6 +182,11 @@ class RunFolder:
                 "original data, or start a new run."
             )
 
+    def record_client_names(self, ids: ClientIds | None) -> None:
+        """Record the names of the clients, if the data have some, for the operator's reports."""
+        if ids is not None and ids.names is not None:
+            self._write_file(CLIENT_NAMES, json.dumps(ids.names).encode() + b"\n")
+
     def record_own_code(self, files: Sequence[UserCodeFile], *, resume: bool) -> None:
         """Record the user-defined code that the run needs. Raises RunError if a resumed run has other code."""
         if not resume:
@@ -205,7 +213,7 @@ class RunFolder:
     def discard_new_folder(self) -> None:
         """Unlock the folder, and remove it if this run created it and was refused before it charged or saved
         anything."""
-        keys = ("population.key", SCHEDULE_KEY, CLIENT_IDS, PUBLIC_START)
+        keys = ("population.key", SCHEDULE_KEY, CLIENT_IDS, CLIENT_NAMES, PUBLIC_START)
         names = ("config.toml", self.ledger.name, self._metrics.name, *keys, _LOCK)
         if self._made is not None:
             with suppress(OSError):  # a file that cannot be removed must not hide the reason of the refusal

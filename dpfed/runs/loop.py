@@ -42,7 +42,7 @@ from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_
 from dpfed.runs.book import LedgerBook
 from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
-from dpfed.runs.experiment import Experiment
+from dpfed.runs.experiment import Experiment, public_client_ids
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, PublicCode, Viewers, start_public_code
 from dpfed.runs.resuming import require_same_rounds
@@ -201,6 +201,7 @@ class Run:
             folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
             folder.record_client_ids(who.ids if isinstance(who, TurnSchedule) else None, resume=resume)
+            folder.record_client_names(public_client_ids(experiment.method.clients.partition))
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(

@@ -34,6 +34,7 @@ class Tally:
                      such as that of a client without samples, and rows that were not finite are in neither count
     failed:          clients, or private records, whose training raised an error; clients among them are in
                      not_finite, too
+    failing:         ids of the clients in `failed` that this process trains, or whose records are in it
     uplink_bytes:    bytes of the uploads; None if the length of an upload is fixed beforehand
     mask_entropy:    bits of masks by FedPM's measure, n times the entropy of the fraction of ones among n entries;
                      None if uploads are not masks that are sent individually
@@ -44,6 +45,7 @@ class Tally:
     outside: int = 0
     not_finite: int = 0
     failed: int = 0
+    failing: list[int] = field(default_factory=list)
     uplink_bytes: int | None = None
     mask_entropy: int | None = None
 

@@ -24,6 +24,7 @@ OPERATORS = (
     "ledger.jsonl.lock",
     "lock",
     "own_code.json",
+    "client_names.json",
 )
 """Files of a run folder for the operator only, which no epsilon covers: not compared."""
 MAY_DIFFER = (

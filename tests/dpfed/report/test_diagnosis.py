@@ -5,6 +5,8 @@ import json
 import pytest
 import torch
 
+import dpfed
+from dpfed.audit.replays.files import OPERATORS
 from dpfed.cli import status
 from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
@@ -73,6 +75,35 @@ def test_code_that_fails_is_not_blamed_on_the_learning_rate(tmp_path):
     assert causes[0].key == "run.on_error"
     assert causes[0].operator_only
     assert "local.learning_rate" not in [one.key for one in causes]
+
+
+class Refuses(torch.nn.Linear):
+    """Raises an exception for samples of one client."""
+
+    def forward(self, given):
+        if self.training and bool((given == 7.0).any()):
+            raise ValueError("sevens")
+        return super().forward(given)
+
+
+def test_clients_whose_training_fails_are_named_for_the_operator_only(tmp_path, capsys):
+    names = ["anna-north", "bert-west", "carl-south"]
+    held = {name: (torch.full((4, 2), 7.0 if "west" in name else 1.0), torch.tensor([0, 1, 0, 1])) for name in names}
+    data = dpfed.data.from_clients(held, held[names[0]], classes=2)
+    settings = {"federation.rounds": 2, "federation.cohort": 3, "federation.sampling": "all", "run.on_error": "count"}
+    settings |= {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0, "privacy.delta": 1e-3}
+    given = {"data": data, "model": Refuses(2, 2), "out": tmp_path / "run", "progress": False}
+    folder = dpfed.run("dp-fedavg-digits", settings, **given).folder
+    assert json.loads((folder / "client_names.json").read_text()) == names
+    assert (folder / "client_names.json").stat().st_mode & 0o777 == 0o600
+    assert status(["diagnose", str(folder)]) == 0
+    assert "bert-west (2 rounds)" in " ".join(capsys.readouterr().out.split())
+    assert evidence_of(folder).failing_clients == (("bert-west", 2),)
+    public = [file for file in folder.iterdir() if file.is_file() and file.name not in OPERATORS]
+    assert {"summary.json", "metrics.jsonl", "report.html", "ledger.jsonl"} <= {file.name for file in public}
+    assert not [file.name for file in public if any(name.encode() in file.read_bytes() for name in names)]
+    (folder / "client_names.json").unlink()
+    assert evidence_of(folder).failing_clients == (("1", 2),)
 
 
 def test_what_is_public_needs_no_diagnostics(tmp_path, capsys):
