@@ -85,6 +85,7 @@ $(ADAPTERS)/.ready: pyproject.toml constraints.txt
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[adapters,dev]"
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check datasets flwr-datasets # they hold fsspec below constraints.txt
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0 timm==1.0.31 # of torch 2.13
+	$(ADAPTERS)/bin/python -c "import torchvision" 2>/dev/null || $(ADAPTERS)/bin/pip uninstall --quiet --yes torchvision # built for another build of torch; its tests are skipped
 	touch $(ADAPTERS)/.ready
 
 $(NVFLARE)/.ready: pyproject.toml constraints.txt
