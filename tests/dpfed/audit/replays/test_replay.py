@@ -72,8 +72,9 @@ IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort
 @pytest.mark.parametrize("name", OTHER_DATA)
 def test_two_half_pairs_of_presets_on_other_data_pass(name):
     tables = presets.preset_tables(name)
-    public = tables["data"].get("public_samples", 0)  # taken from the training samples
+    public = tables["data"].get("public", 0)  # taken from the training samples
     settings = [f"{key}={value}" for key, value in IN_SMALL.items()] + ["data.train_samples=2000"] * (public > 0)
+    settings += ["local.epochs=", "local.steps=2"]
     try:
         found = replay_config(name, [*settings, "run.device=cpu"], rounds=1, pairs=3)
     except DpfedError as error:
