@@ -37,6 +37,7 @@ class RoundTerms:
     kept:          number k of coordinates that are sent: d for all, else Fed-SMP's shared mask of the round from `seed`
     scheme:        name of the compressor in `dpfed.compress`; options: its options as JSON
     arrays:        name of the model's ArrayRecord on Flower, else empty
+    plan:          `ServerPlan` of the run as JSON, by which a node with a ledger of its own charges and refuses
     """
 
     round: int
@@ -48,6 +49,7 @@ class RoundTerms:
     scheme: str
     options: str
     arrays: str = ""
+    plan: str = ""
 
     @property
     def sends_all(self) -> bool:
@@ -96,7 +98,7 @@ class RoundTerms:
 def checked_terms(given: Mapping[str, Any]) -> RoundTerms:
     """Return the validated terms that a client has received; raises WireError for terms that no server of this version
     sends."""
-    kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
+    kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str, "plan": str}
     kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
         raise WireError(

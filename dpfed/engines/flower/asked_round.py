@@ -32,6 +32,15 @@ class AskedRound:
     nodes: Mapping[int, int]
     terms: Mapping[int, RoundTerms]
 
+    def heads(self, replies: Iterable[Message]) -> dict[int, str]:
+        """Return the heads of the ledgers that nodes keep, by client, for the terms of later rounds."""
+        asked, found = {node: client for client, node in self.nodes.items()}, {}
+        for node, reply in single_replies(replies, asked):
+            sent = None if reply.has_error() else reply.content.config_records.get(RECORD)
+            if sent is not None and isinstance(head := sent.get("head"), str):
+                found[asked[node]] = head[:200]
+        return found
+
     def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
         """Return one update [size] per client, in the order of the cohort; a missing or unreadable update is zeros."""
         asked = {node: client for client, node in self.nodes.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from inspect import signature
 from logging import INFO, WARNING
@@ -24,6 +24,7 @@ from accounting.budget.samplings import without_runs_text
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
 from dpfed.engines.flower.directory import NodePopulation
+from dpfed.engines.node_ledger import ServerPlan
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
@@ -126,6 +127,7 @@ class ClientLevelStrategy(Strategy):
         self._population = NodePopulation(count=count, named=None if isinstance(clients, int) else sorted(clients))
         self._patience = patience
         self._private: ClientLevel | None = None
+        self._heads: dict[int, str] = {}
         self._steps: Iterator[Step] = iter(())
         self._opened: AskedRound | None = None
         _require_enough_nodes(strategy, count)
@@ -178,7 +180,8 @@ class ClientLevelStrategy(Strategy):
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
-        size = model_size(opened.start)
+        size, replies = model_size(opened.start), list(replies)
+        self._heads |= opened.heads(replies)
         mean = opened.step.release(opened.updates(replies, size) if opened.nodes else torch.zeros(0, size))
         assert isinstance(mean, Tensor)
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
@@ -224,6 +227,7 @@ class ClientLevelStrategy(Strategy):
         size = model_size(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
         self._private = ClientLevel(**self._plan, dimension=size, keep=self._keep)
+        self._declared = ServerPlan.of(self._private.run, self._private.rounds_planned, self._private.mechanism)
         self._steps = self._private.rounds()
         return self._private
 
@@ -254,6 +258,7 @@ class ClientLevelStrategy(Strategy):
             scheme=self._scheme,
             options=self._options,
             arrays=key,
+            plan=replace(self._declared, head=self._heads.get(client, "")).to_json(),
         )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from logging import INFO
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.engines.node_ledger import NodeLedger, ServerPlan
 from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
@@ -27,17 +31,41 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     cases. They are a server without `ClientLevelStrategy`, invalid terms, and an app that returns other arrays than it
     received.
     """
+    return _answer(message, context, call_next, None)
+
+
+def node_mod(ledger: NodeLedger) -> Callable[[Message, Context, Any], Message]:
+    """Return `client_mod` of a node with a ledger of its own: `ClientApp(mods=[node_mod(NodeLedger(...))])`.
+
+    A round is charged before the node trains, and refused if the ledger does not cover it; the server then counts zeros
+    and keeps its divisor. The upload is stored before it is sent.
+    """
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        return _answer(message, context, call_next, ledger)
+
+    return mod
+
+
+def _answer(message: Message, context: Context, call_next: Any, ledger: NodeLedger | None) -> Message:
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
     terms = read_terms(message.content)
     start = message.content.array_records.get(terms.arrays)
     if start is None or model_size(start) != terms.dimension:
         raise WireError(f"no model of {terms.dimension} numbers under {terms.arrays!r}.")
-    reply = call_next(message, context)
+    plan = None if ledger is None else ServerPlan.read(terms.plan)
+    stored = None if ledger is None or plan is None else ledger.admit(plan, terms.round, clip_norm=terms.clip_norm)
+    reply = Message(RecordDict(), reply_to=message) if stored is not None else call_next(message, context)
     if reply.has_error():
         return reply
-    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_in_reply(start, reply.content))})
-    reply.content = RecordDict({RECORD: sent})
+    payload = stored or terms.encode(update_in_reply(start, reply.content))
+    sent: dict[str, Any] = {"round": terms.round, "payload": payload}
+    if ledger is not None and plan is not None:
+        ledger.keep(plan, terms.round, payload)
+        sent["head"] = ledger.head
+        log(INFO, "dpfed: %s", ledger)
+    reply.content = RecordDict({RECORD: ConfigRecord(sent)})
     return reply
 
 

@@ -14,6 +14,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from torch import Tensor
 
 from accounting import Guarantee, require
+from dpfed.engines.node_ledger import ServerPlan
 from dpfed.engines.nvflare.model_vectors import Arrays, add_to_arrays, model_size, numpy_arrays_of
 from dpfed.engines.nvflare.update_filters import META, update_in_result
 from dpfed.engines.round_terms import RoundTerms
@@ -106,6 +107,8 @@ class ClientLevelFedAvg(ModelController):
         size = model_size(model.params)
         terms = self._round_terms(size)
         private = self._private = self._make_loop(names, size)
+        plan = ServerPlan.of(private.run, private.rounds_planned, private.mechanism)
+        terms = replace(terms, plan=plan.to_json())
         for step in private.rounds():
             self.info(f"dpfed: round {step.round}")
             self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.round, private=True, sticky=False)

@@ -19,6 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
+from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.engines.nvflare.model_vectors import (
     Arrays,
     array_differences,
@@ -38,14 +39,39 @@ META = "dpfed"
 class _AskedTask:
     terms: RoundTerms
     start: Arrays
+    ledger: NodeLedger | None = None
+    plan: ServerPlan | None = None
+    stored: bytes | None = None
 
 
 class KeepTerms(Filter):
     """Filter of task data that stores the model and the round's terms for the filter of the result; data are unchanged.
 
-    Raises ConfigError if the controller is not a `ClientLevelFedAvg`, WireError for invalid terms. The client then
-    answers with an error, which counts as an update of zeros.
+    ledger: path of the node's own ledger (`dpfed.engines.node_ledger`), with its budget epsilon at delta; records:
+        arguments of `RecordNoise.poisson`, if the node's training adds noise. Uploads then need `CompressUpdate`. A
+        round that the ledger does not cover is refused before the client trains.
+
+    Raises ConfigError if the controller is not a `ClientLevelFedAvg`, WireError for invalid terms, BudgetSpent for a
+    round that is refused. The client then answers with an error, which counts as an update of zeros.
     """
+
+    def __init__(
+        self,
+        ledger: str | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        records: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if ledger is not None and (epsilon is None or delta is None):
+            raise ConfigError("ledger without epsilon and delta: give the budget of this node.")
+        self.ledger, self.epsilon, self.delta, self.records = ledger, epsilon, delta, records
+
+    def _node_ledger(self) -> NodeLedger | None:
+        if self.ledger is None or self.epsilon is None or self.delta is None:
+            return None
+        records = None if self.records is None else RecordNoise.poisson(**self.records)
+        return NodeLedger(self.ledger, epsilon=self.epsilon, delta=self.delta, records=records)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         dxo = from_shareable(shareable)
@@ -57,7 +83,14 @@ class KeepTerms(Filter):
         names, me = list(given.pop("clients", [])), fl_ctx.get_identity_name()
         if me not in names:
             raise WireError(f"{me!r}: is none of the job's clients {names!r:.200}.")
-        asked = _AskedTask(terms=checked_terms({**given, "client": names.index(me)}), start=numpy_arrays_of(dxo.data))
+        terms, ledger = checked_terms({**given, "client": names.index(me)}), self._node_ledger()
+        plan = None if ledger is None else ServerPlan.read(terms.plan)
+        stored = None
+        if ledger is not None and plan is not None:
+            stored = ledger.admit(plan, terms.round, clip_norm=terms.clip_norm)
+            self.log_info(fl_ctx, f"dpfed: {ledger}")
+        start = numpy_arrays_of(dxo.data)
+        asked = _AskedTask(terms=terms, start=start, ledger=ledger, plan=plan, stored=stored)
         fl_ctx.set_prop(META, asked, private=True, sticky=False)
         return shareable
 
@@ -70,6 +103,8 @@ class ClipUpdate(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
+        if asked.ledger is not None:
+            raise ConfigError("ClipUpdate with a ledger: uploads are stored as bytes. Use CompressUpdate.")
         if not asked.terms.sends_all:
             raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
         row = clip_rows(_update_of_result(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
@@ -84,7 +119,9 @@ class CompressUpdate(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
-        content = asked.terms.encode(_update_of_result(shareable, asked.start))
+        content = asked.stored or asked.terms.encode(_update_of_result(shareable, asked.start))
+        if asked.ledger is not None and asked.plan is not None:
+            asked.ledger.keep(asked.plan, asked.terms.round, content)
         return _result_with_arrays(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
 
 

@@ -21,7 +21,7 @@ from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
 from accounting.cohorts import TurnSchedule
 from accounting.ledger import Aborted, Header, Planned
-from accounting.mechanisms import Schedule, sampling_of, schedule_of, subsample, unsampled
+from accounting.mechanisms import Schedule, SingleRelease, sampling_of, schedule_of, subsample, unsampled
 from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
@@ -201,6 +201,18 @@ class ClientLevel:
             )
         assert self._target.noise_multiplier is not None
         return self._target.noise_multiplier
+
+    @property
+    def mechanism(self) -> SingleRelease:
+        """Mechanism of a round. Raises ConfigError if it depends on the dimension, which is not known yet."""
+        if self._target is None:
+            raise ConfigError("mechanism: integer noise depends on the dimension. Give dimension= to know it before.")
+        return self._target.mechanism
+
+    @property
+    def run(self) -> str:
+        """Identity of the loop's ledger, which stays equal while it grows."""
+        return self._book.ledger.identity
 
     @property
     def ledger(self) -> Path:

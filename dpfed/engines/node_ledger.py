@@ -1,0 +1,351 @@
+"""Ledger of a node: what its uploads have charged, and the refusal of rounds that its own budget does not cover.
+
+Two figures that are never added. Records: against everyone outside the node, the server included, from the node's own
+noise. Client: against observers of released models under an honest server, from the noise that the server declares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from accounting import (
+    Composed,
+    Gaussian,
+    Header,
+    Ledger,
+    LocalRelease,
+    PoissonSampling,
+    Release,
+    Steps,
+    mechanisms,
+    subsample,
+)
+from accounting.compose import accountant
+from accounting.errors import AccountingError, BudgetSpent, LedgerError
+from accounting.ledger import backups, regular_file
+from accounting.ledger.hash_chain import chained_line
+from accounting.ledger.project import ProjectLedger
+from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
+from accounting.mechanisms import SingleRelease, gaussian_of, unsampled
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import downwards, upwards
+from dpfed.errors import WireError
+
+MOST_ROUNDS = 1_000_000
+LARGEST_UPLOAD = 2**36
+ON_WORD = "on the server's word"
+"""Statement beside the client-level figure: the node cannot test the noise that the server declares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPlan:
+    """What a server declares of a run to its nodes. Declared sizes and numbers only, nothing that depends on data.
+
+    run: identity of the server's ledger. release: the mechanism of a round without its sampling, as JSON.
+    whole_plan: True if a node that refuses a later round would make updates depend on earlier rounds without an
+    account: fixed size, replace-one, a cap, or noise in shares.
+    head: hash of the node's ledger that the server has seen last; empty before the first round
+    """
+
+    run: str
+    rounds: int
+    release: str
+    whole_plan: bool
+    head: str = ""
+
+    @classmethod
+    def of(cls, run: str, rounds: int, mechanism: SingleRelease) -> ServerPlan:
+        """Return the declaration of a run with this mechanism in each round."""
+        plain, sampling = unsampled(mechanism), mechanisms.sampling_of(mechanism).name
+        replaces = sampling in ("fixed", "capped-poisson")
+        noise = gaussian_of(plain)
+        if replaces and noise is not None and noise.adjacency is not Adjacency.REPLACE_ONE:
+            plain = replace(noise, adjacency=Adjacency.REPLACE_ONE)  # another client takes its place: 2 C
+        whole = replaces or plain.adjacency is Adjacency.REPLACE_ONE or getattr(plain, "shares", 1) > 1
+        return cls(run=run, rounds=rounds, release=json.dumps(plain.to_dict()), whole_plan=whole)
+
+    @classmethod
+    def read(cls, text: str) -> ServerPlan:
+        """Return the declaration in a round's terms. Raises WireError without one, and for one that is invalid."""
+        try:
+            given = json.loads(text)
+            kinds = {"run": str, "rounds": int, "release": str, "whole_plan": bool, "head": str}
+            if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
+                raise ValueError(f"names {sorted(given)}")
+            return cls(**given)
+        except (ValueError, TypeError) as error:
+            raise WireError(
+                f"plan {text[:100]!r}: no declaration of the run ({error}). A node with a ledger needs a server of the "
+                "same version of dpfed."
+            ) from None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def mechanism(self) -> SingleRelease:
+        """Return the unsampled mechanism of a round. Raises WireError for a declaration that cannot be read."""
+        try:
+            found = mechanisms.from_dict(json.loads(self.release))
+        except (AccountingError, ValueError, TypeError) as error:
+            raise WireError(f"release {self.release[:100]!r}: cannot be read ({error}).") from None
+        if isinstance(found, Composed) or unsampled(found) is not found:
+            raise WireError("release: must be the mechanism of one round, without sampling.")
+        if not 1 <= self.rounds <= MOST_ROUNDS or not self.run:
+            raise WireError(f"rounds={self.rounds} of run {self.run[:20]!r}: must be from 1 to {MOST_ROUNDS:,}.")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordNoise:
+    """Noise of the node's own training: `steps` releases of `mechanism` for each upload, and the budget of a record.
+
+    mechanism: one local step, for example a Gaussian on Poisson batches of the node's records
+    """
+
+    mechanism: SingleRelease
+    steps: int
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def poisson(
+        cls, *, records: int, batch_size: int, steps: int, noise_multiplier: float, epsilon: float, delta: float
+    ) -> RecordNoise:
+        """Return the noise of DP-SGD on Poisson batches of this number of records, under add-remove."""
+        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency="add-remove")
+        drawn = PoissonSampling(probability=min(batch_size / records, 1.0))
+        return cls(mechanism=subsample(noise, drawn), steps=steps, epsilon=epsilon, delta=delta)
+
+    def epsilon_of(self, uploads: int) -> float:
+        """Return the epsilon of a record after this number of uploads. Direction of error: upwards."""
+        run = Composed(parts=((self.mechanism, max(uploads, 1) * self.steps),))
+        return accountant.epsilon(run, delta=self.delta) if uploads else 0.0
+
+    def most_uploads(self) -> int:
+        """Return the largest number of uploads within the budget, at most MOST_ROUNDS.
+
+        Claim: it is fixed in advance, so the budget holds whenever a server, or its results, end the uploads.
+        """
+        low, high = 0, 1
+        while high <= MOST_ROUNDS and self.epsilon_of(high) <= self.epsilon:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.epsilon_of(middle) <= self.epsilon else (low, middle)
+        return low
+
+
+class NodeLedger:
+    """A node's own ledger, one for all servers that see these data.
+
+        ledger = NodeLedger("node/ledger.jsonl", epsilon=8.0, delta=1e-5)
+        app = ClientApp(mods=[node_mod(ledger)])  # Flower; NVFlare: KeepTerms(ledger), CompressUpdate(ledger)
+
+    epsilon, delta: budget of the node as a client, on the server's word: each round that it answers is charged without
+        amplification
+    records: noise of the node's own training, for the budget of one record against everyone outside the node; every
+        upload is charged as if the node were always drawn, used or not
+
+    A line is on disk before anything leaves the node. An upload is stored before it is sent; a second request for the
+    same round gets the stored upload, so a killed node loses and doubles nothing. A node that is restored from an older
+    copy, or runs twice, refuses: its ledger lacks the line that PATH.head, or the server, names. A refusal depends on
+    rounds and declared sizes only. Where a plan does not allow refusals (`ServerPlan.whole_plan`), all its rounds are
+    charged before round 1, or the node refuses then.
+
+    Claim: the composition of all client-level charges is within epsilon at delta (`accounting.ledger.project`); the
+    uploads' record-level epsilon is within that of `records`. The two figures are never added.
+    Direction of error: upwards.
+    Errors: BudgetSpent for a round that is not covered; LedgerError for a copied, restored or unwritable ledger.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, epsilon: float, delta: float, records: RecordNoise | None = None
+    ) -> None:
+        self.path, self.records = Path(path), records
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(f"{self.path}.node.lock")
+        with self._lock:
+            if not self.path.exists():
+                ProjectLedger.create(self.path, clients=1, epsilon=epsilon, delta=delta)
+            self._project = ProjectLedger.open(self.path)
+            terms = self._project.terms
+            if (terms.epsilon, terms.delta) != (epsilon, delta):
+                raise LedgerError(
+                    f"{path}: has epsilon {terms.epsilon} at delta {terms.delta}, not {epsilon} at {delta}. A budget "
+                    "that was promised is not changed: use its numbers, or new data and a new ledger."
+                )
+            self._most_uploads = 0 if records is None else records.most_uploads()
+            if records is not None:
+                self._opened_records(records)
+
+    def admit(self, plan: ServerPlan, number: int, *, clip_norm: float) -> bytes | None:
+        """Charge the answer to round `number` before the node trains; return the upload that is stored for it, if any.
+
+        Errors: BudgetSpent if the round is not covered: the node must not answer. LedgerError for a copied node.
+        """
+        release = plan.mechanism()
+        if not 0 <= number < plan.rounds:
+            raise BudgetSpent(f"{self.path}: round {number} of a plan of {plan.rounds} rounds. It was not answered.")
+        with self._lock:
+            self._require_newest(plan)
+            stored = self._stored_upload(plan.run, number)
+            if stored is not None:
+                return stored
+            records = self._records_ledger(plan.run, number)
+            self._pay(plan, release)
+            for one in range(plan.rounds) if plan.whole_plan else (number,):
+                self._project.charge(_line(release, one, clip_norm), run=plan.run, repeatable=True)
+            if records is not None:
+                self._charge_records(records, plan.run, number)
+        return None
+
+    def keep(self, plan: ServerPlan, number: int, upload: bytes) -> None:
+        """Store the upload of a round on disk; only then may it be sent."""
+        with self._lock:
+            regular_file.replace_content(self._upload_path(plan.run), number.to_bytes(8, "big") + upload, mode=0o600)
+
+    @property
+    def head(self) -> str:
+        """Hashes of the last lines, which the server gives back in the next round's terms."""
+        self._project.refresh()
+        heads = [self._project.ledger.head]
+        if self.records is not None:
+            heads.append(Ledger.so_far(self._records_path).head)
+        return " ".join(heads)
+
+    def report(self) -> dict[str, Any]:
+        """Return what is charged and what is left, for the node's operator: two figures, never to be added."""
+        found, keys = self._project.to_dict(), ("epsilon", "delta", "spent_epsilon", "left_epsilon", "units_left")
+        client = {key: found[key] for key in keys}
+        client |= {"adjacency": found["adjacency"], "against": "observers of released models", "holds": ON_WORD}
+        report: dict[str, Any] = {"client": client, "runs": found["runs"], "head": self.head}
+        if self.records is not None:
+            uploads = len(Ledger.so_far(self._records_path).releases)
+            report["records"] = {
+                "epsilon": self.records.epsilon,
+                "delta": self.records.delta,
+                "spent_epsilon": self.records.epsilon_of(uploads),
+                "uploads": uploads,
+                "uploads_left": max(self._most_uploads - uploads, 0),
+                "against": "everyone outside the node, the server included",
+            }
+        return report
+
+    def __str__(self) -> str:
+        found = self.report()
+        client, records = found["client"], found.get("records")
+        words = f"client: epsilon {upwards(client['spent_epsilon'])} of {downwards(client['epsilon'])}, {ON_WORD}"
+        if records is not None:
+            words += f"; one record: epsilon {upwards(records['spent_epsilon'])} of {downwards(records['epsilon'])}, "
+            words += f"{records['uploads_left']} uploads left"
+        return words
+
+    def _require_newest(self, plan: ServerPlan) -> None:
+        """Raise LedgerError if the server has seen a line that this ledger lacks: a copied or restored node."""
+        self._project.refresh()
+        ledgers = [self._project.ledger, *([Ledger.so_far(self._records_path)] if self.records is not None else [])]
+        for ledger, head in zip(ledgers, plan.head.split(), strict=False):
+            if ledger.entries_after(head) is None:
+                raise LedgerError(
+                    f"{ledger.path}: lacks the line {head[:12]}... that the server got from this node. The node was "
+                    "copied, or restored from an older copy. Restore the newest copy (`dpfed ledger restore`)."
+                )
+
+    def _pay(self, plan: ServerPlan, release: SingleRelease) -> None:
+        """Buy a run before its first round if its rounds differ from the unit, and require a whole plan's units."""
+        if any(line.detail.get("run") == plan.run for line in self._project.ledger.entries):
+            return
+        left = self._units_left(release)
+        if self._project.refusal(release, run=plan.run, number=0) is not None:
+            self._project.pay = max(left, 1)
+            self._project.begin([release] * plan.rounds, run=plan.run)
+        elif plan.whole_plan and plan.rounds > left:
+            raise BudgetSpent(
+                f"{self.path}: all {plan.rounds} rounds of run {plan.run[:12]} are charged before round 1, because its "
+                f"sampling allows no later refusal, and {left} fit. Round 1 was not answered."
+            )
+
+    def _units_left(self, release: SingleRelease) -> int:
+        units = self._project.units
+        try:
+            first = replace(self._project.terms, unit=((release, 1),))
+            return units[1] if units is not None else UnitFilter(first).remaining_units
+        except RefusedRelease:
+            return 0
+
+    def _records_ledger(self, run: str, number: int) -> Ledger | None:
+        """Return the ledger of records if one more upload is within its budget; None without `records`."""
+        if self.records is None:
+            return None
+        ledger = self._opened_records(self.records)
+        lines = [line for line in ledger.releases if line.detail.get("run") == run]
+        if any(line.round > number for line in lines):
+            raise BudgetSpent(f"{self.path}: round {number} of run {run[:12]} is over. It was not answered again.")
+        if not any(line.round == number for line in lines) and len(ledger.releases) >= self._most_uploads:
+            raise BudgetSpent(
+                f"{ledger.path}: {self._most_uploads} uploads are within epsilon {downwards(self.records.epsilon)} of "
+                f"a record, and all are charged. Round {number} was not answered."
+            )
+        return ledger
+
+    def _charge_records(self, ledger: Ledger, run: str, number: int) -> None:
+        """Write the line of an upload, unless a process wrote it that was killed before the upload was stored."""
+        assert self.records is not None
+        if any(line.round == number and line.detail.get("run") == run for line in ledger.releases):
+            return
+        steps = Steps(mechanism=self.records.mechanism, count=self.records.steps, clients=(0,))
+        noise = gaussian_of(self.records.mechanism)
+        std = 1.0 if noise is None else noise.noise_multiplier
+        ledger.record(LocalRelease(round=number, steps=(steps,), clip_norm=1.0, noise_std=std, detail={"run": run}))
+        backups.write_head(ledger.path, ledger.head)
+
+    def _opened_records(self, records: RecordNoise) -> Ledger:
+        about = {"epsilon": records.epsilon, "delta": records.delta, "steps": records.steps, "head_kept": True}
+        about["mechanism"] = records.mechanism.to_dict()
+        path = self._records_path
+        if not path.exists():
+            header = Header(unit="record", clients=1, randomness="as the node's training says", about=about)
+            backups.write_head(path, chained_line(header.to_dict(), "")[1])
+            return Ledger.create(path, header)
+        head, ledger = backups.read_head(path), Ledger.resume(path)
+        backups.check_head(ledger, head, needed=True)
+        if dict(ledger.header.about) != about:
+            raise LedgerError(
+                f"{path}: was begun with other noise, steps or budget of records. Use those, or new data and a new "
+                "ledger."
+            )
+        return ledger
+
+    @property
+    def _records_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.records")
+
+    def _upload_path(self, run: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{sha256(run.encode()).hexdigest()[:16]}.upload")
+
+    def _stored_upload(self, run: str, number: int) -> bytes | None:
+        """Return the stored upload of this round; None without one. Errors: BudgetSpent for a round that is over."""
+        path = self._upload_path(run)
+        if not path.exists():
+            return None
+        content = regular_file.read_input(path, at_most=LARGEST_UPLOAD)
+        stored = int.from_bytes(content[:8], "big")
+        if stored > number:
+            raise BudgetSpent(f"{self.path}: round {number} of run {run[:12]} is over. It was not answered again.")
+        return content[8:] if stored == number else None
+
+
+def _line(release: SingleRelease, number: int, clip_norm: float) -> Release:
+    noise = gaussian_of(release)
+    std = clip_norm * getattr(release, "noise_multiplier", 0.0) if noise is None else clip_norm * noise.noise_multiplier
+    return Release(
+        round=number, mechanism=release, clip_norm=clip_norm, noise_std=std, noise_placement="server",
+        detail={"holds": ON_WORD},
+    )  # fmt: skip
