@@ -29,7 +29,7 @@ from accounting import (
 )
 from accounting.compose import accountant
 from accounting.errors import AccountingError, BudgetSpent, LedgerError
-from accounting.ledger import backups, regular_file
+from accounting.ledger import Purchase, backups, regular_file
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
@@ -65,9 +65,8 @@ class ServerPlan:
         """Return the declaration of a run with this mechanism in each round."""
         plain, sampling = unsampled(mechanism), mechanisms.sampling_of(mechanism).name
         replaces = sampling in ("fixed", "capped-poisson")
-        noise = gaussian_of(plain)
-        if replaces and noise is not None and noise.adjacency is not Adjacency.REPLACE_ONE:
-            plain = replace(noise, adjacency=Adjacency.REPLACE_ONE)  # another client takes its place: 2 C
+        if replaces:  # another client takes the place of one that is left out, so the sum moves by 2 C
+            plain = replace(plain, adjacency=Adjacency.REPLACE_ONE)
         whole = replaces or plain.adjacency is Adjacency.REPLACE_ONE or getattr(plain, "shares", 1) > 1
         return cls(run=run, rounds=rounds, release=json.dumps(plain.to_dict()), whole_plan=whole)
 
@@ -260,7 +259,8 @@ class NodeLedger:
 
     def _pay(self, plan: ServerPlan, release: SingleRelease) -> None:
         """Buy a run before its first round if its rounds differ from the unit, and require a whole plan's units."""
-        if any(line.detail.get("run") == plan.run for line in self._project.ledger.entries):
+        lines = (line for line in self._project.ledger.entries if isinstance(line, Release | Purchase))
+        if any(line.detail.get("run") == plan.run for line in lines):
             return
         left = self._units_left(release)
         if self._project.refusal(release, run=plan.run, number=0) is not None:
@@ -307,8 +307,8 @@ class NodeLedger:
         backups.write_head(ledger.path, ledger.head)
 
     def _opened_records(self, records: RecordNoise) -> Ledger:
-        about = {"epsilon": records.epsilon, "delta": records.delta, "steps": records.steps, "head_kept": True}
-        about["mechanism"] = records.mechanism.to_dict()
+        about: dict[str, Any] = {"epsilon": records.epsilon, "delta": records.delta, "steps": records.steps}
+        about |= {"mechanism": records.mechanism.to_dict(), "head_kept": True}
         path = self._records_path
         if not path.exists():
             header = Header(unit="record", clients=1, randomness="as the node's training says", about=about)
@@ -343,9 +343,9 @@ class NodeLedger:
 
 
 def _line(release: SingleRelease, number: int, clip_norm: float) -> Release:
-    noise = gaussian_of(release)
-    std = clip_norm * getattr(release, "noise_multiplier", 0.0) if noise is None else clip_norm * noise.noise_multiplier
+    """Return the client-level line of a round, with the noise that the server declares."""
+    std = unsampled(release).least_noise_std(clip_norm, 0.0)
+    detail = {"holds": ON_WORD}
     return Release(
-        round=number, mechanism=release, clip_norm=clip_norm, noise_std=std, noise_placement="server",
-        detail={"holds": ON_WORD},
-    )  # fmt: skip
+        round=number, mechanism=release, clip_norm=clip_norm, noise_std=std, noise_placement="server", detail=detail
+    )

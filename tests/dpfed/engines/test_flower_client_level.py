@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from accounting import AccountingError, Ledger, Plan, budget
+from accounting.errors import BudgetSpent
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.stages.clip import Clip
 
@@ -21,7 +22,8 @@ with warnings.catch_warnings():
     from flwr.supercore.task_identity import TaskIdentity
 
     from dpfed.engines.flower.client_level_strategy import ClientLevelStrategy
-    from dpfed.engines.flower.client_mod import client_mod
+    from dpfed.engines.flower.client_mod import client_mod, node_mod
+    from dpfed.engines.node_ledger import NodeLedger
 
 SILENT = {"noise_multiplier": 1e-4, "delta": 1e-5, "randomness": "simulated"}
 """Next to no noise, so that the arithmetic shows."""
@@ -393,6 +395,31 @@ def test_a_node_clips_by_itself_and_keeps_its_metrics():
     terms = strategy._opened.terms
     updates = [terms[k].decode(reply.content["dpfed"]["payload"]) for k, reply in enumerate(replies)]
     assert max(float(one.norm()) for one in updates) <= 1.0 + 1e-6
+
+
+def test_a_node_with_a_ledger_refuses_and_the_divisor_stays(tmp_path):
+    """Two nodes that move by the clip norm; the second pays for two rounds of noise 1e-4, of 1e8/2 each."""
+    ledger = NodeLedger(tmp_path / "node.jsonl", epsilon=1.4e8, delta=1e-5)
+    guarded, refusals = node_mod(ledger), []
+
+    def mod(message, context, call_next):
+        if message.metadata.dst_node_id != 993:
+            return client_mod(message, context, call_next)
+        try:
+            return guarded(message, context, call_next)
+        except BudgetSpent as error:  # Flower reports any exception
+            refusals.append(str(error))
+            raise ConfigError("refused") from None
+
+    strategy, moves = wrapped(clients=2, cohort=2, sampling="all", rounds=3), []
+    for number in (1, 2, 3):
+        arrays, _ = one_round(strategy, Nodes(2, by(1.0), mods=[mod]), number=number)
+        moves.append(np.linalg.norm(vector(arrays) - vector(model())))
+    np.testing.assert_allclose(moves, [1.0, 1.0, 0.5], atol=0.01)
+    assert len(refusals) == 1
+    assert "It was not released" in refusals[0]
+    assert strategy._heads == {1: ledger.head} or strategy._heads == {0: ledger.head}
+    assert ledger.report()["client"]["units_left"] == 0
 
 
 def test_a_mod_wants_its_server_and_possible_terms():

@@ -1,0 +1,246 @@
+"""A node's own ledger: what it charges and refuses, and what a killed, copied or restored node does.
+
+`test_flower_node_ledger.py` has two nodes of Flower.
+"""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+
+import dpfed
+from accounting import DiscreteGaussian, Gaussian, Ledger, PoissonSampling, guarantee, subsample
+from accounting.errors import BudgetSpent, LedgerError
+from accounting.gaussian import smallest_epsilon
+from accounting.ledger import regular_file
+from accounting.mechanisms import CappedPoissonSampling, Composed, FixedSizeSampling
+from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
+from dpfed.engines.round_terms import checked_terms
+from dpfed.errors import WireError
+
+NOISE = Gaussian(noise_multiplier=4.0, adjacency="add-remove")
+DRAWN = subsample(NOISE, PoissonSampling(probability=0.1))
+PLAN = ServerPlan.of("run a", 100, DRAWN)
+DELTA = 1e-5
+RECORDS = {"records": 1000, "batch_size": 500, "steps": 5, "noise_multiplier": 8.0, "delta": DELTA}
+
+
+def ledger(folder, epsilon=3.0, **more):
+    return NodeLedger(folder / "node.jsonl", epsilon=epsilon, delta=DELTA, **more)
+
+
+def answer(node, plan, number, upload=b"update"):
+    stored = node.admit(plan, number, clip_norm=1.0)
+    if stored is None:
+        node.keep(plan, number, upload)
+    return stored or upload
+
+
+def answered(node, plan, rounds):
+    """Number of rounds until the node refuses."""
+    for number in range(rounds):
+        try:
+            answer(node, plan, number)
+        except BudgetSpent:
+            return number
+    return rounds
+
+
+def test_rounds_are_charged_without_amplification_until_the_budget_is_spent(tmp_path):
+    """By the closed form: n rounds of noise 4 are one Gaussian of mu = sqrt(n) / 4."""
+    node = ledger(tmp_path)
+    most = next(n for n in range(1, 100) if smallest_epsilon(0.99 * DELTA, mu=(n + 1) ** 0.5 / 4) > 3.0)
+    assert most - 1 <= answered(node, PLAN, 100) <= most
+    assert node.report()["client"]["spent_epsilon"] <= 3.0
+    assert "on the server's word" in str(node)
+
+
+def test_one_ledger_for_all_servers(tmp_path):
+    alone = answered(ledger(tmp_path / "a"), PLAN, 100)
+    node = ledger(tmp_path / "b")
+    assert answered(node, PLAN, 4) == 4
+    other = ServerPlan.of("run b", 100, subsample(NOISE, PoissonSampling(probability=0.5)))
+    assert answered(ledger(tmp_path / "b"), other, 100) == alone - 4
+    assert node.report()["runs"] == {"run a": 4, "run b": alone - 4}
+
+
+def test_a_server_of_less_noise_is_bought_whole_or_refused_before_its_first_round(tmp_path):
+    node = ledger(tmp_path)
+    answer(node, PLAN, 0)
+    louder = Gaussian(noise_multiplier=3.0, adjacency="add-remove")
+    with pytest.raises(BudgetSpent, match="plan fewer rounds"):
+        answer(node, ServerPlan.of("run c", 50, louder), 0)
+    bought = ServerPlan.of("run d", 2, louder)
+    assert answered(node, bought, 2) == 2
+    together = Composed(parts=((NOISE, 1), (louder, 2)))
+    assert guarantee(together, delta=DELTA).epsilon <= 3.0
+    assert node.report()["client"]["spent_epsilon"] <= 3.0
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        subsample(Gaussian(noise_multiplier=8.0, adjacency="zero-out"), FixedSizeSampling(cohort=2, clients=9)),
+        subsample(Gaussian(noise_multiplier=8.0, adjacency="replace-one"), PoissonSampling(probability=0.1)),
+        subsample(
+            Gaussian(noise_multiplier=8.0, adjacency="zero-out"),
+            CappedPoissonSampling(probability=0.1, cap=3, clients=9),
+        ),
+    ],
+    ids=["fixed", "replace-one", "cap"],
+)
+def test_a_plan_without_later_refusals_is_charged_whole_or_refused_before_round_1(tmp_path, mechanism):
+    """Two clip norms over noise 8: as many rounds as of noise 4 under add-remove."""
+    most = answered(ledger(tmp_path / "a"), PLAN, 100)
+    node = ledger(tmp_path / "b")
+    with pytest.raises(BudgetSpent, match="Round 1 was not answered"):
+        answer(node, ServerPlan.of("too long", most + 1, mechanism), 0)
+    assert node.report()["runs"] == {}
+    plan = ServerPlan.of("fits", most, mechanism)
+    assert answered(node, plan, most) == most
+    assert node.report()["runs"] == {"fits": most}
+    assert node.report()["client"]["units_left"] == 0
+
+
+def test_records_are_charged_for_every_upload_and_never_added(tmp_path):
+    records = RecordNoise.poisson(**RECORDS, epsilon=1.5)
+    node = ledger(tmp_path, epsilon=50.0, records=records)
+    uploads = answered(node, PLAN, 100)
+    step = subsample(Gaussian(noise_multiplier=8.0, adjacency="add-remove"), PoissonSampling(probability=0.5))
+    spent = [guarantee(Composed(parts=((step, 5 * n),)), delta=DELTA).epsilon for n in (uploads, uploads + 1)]
+    assert spent[0] <= 1.5 < spent[1]
+    found = node.report()
+    assert found["records"]["uploads_left"] == 0
+    assert found["records"]["spent_epsilon"] == pytest.approx(spent[0])
+    charged = Ledger.read(tmp_path / "node.jsonl.records").if_fixed_in_advance(DELTA)
+    assert charged.unit == "record"
+    assert charged.epsilon == pytest.approx(spent[0])
+    assert found["client"]["spent_epsilon"] == pytest.approx(smallest_epsilon(DELTA, mu=uploads**0.5 / 4), rel=1e-6)
+    with pytest.raises(LedgerError, match="other noise"):
+        ledger(tmp_path, epsilon=50.0, records=replace(records, steps=6))
+    with pytest.raises(LedgerError, match="promised"):
+        ledger(tmp_path, epsilon=60.0)
+
+
+def test_a_round_that_is_asked_again_gets_the_stored_upload(tmp_path):
+    node = ledger(tmp_path, records=RecordNoise.poisson(**RECORDS | {"batch_size": 1000}, epsilon=4.0))
+    assert [answer(node, PLAN, number, b"first") for number in (0, 0)] == [b"first", b"first"]
+    assert answer(ledger(tmp_path, records=node.records), PLAN, 0, b"second") == b"first"
+    answer(node, PLAN, 1)
+    with pytest.raises(BudgetSpent, match="is over"):
+        answer(node, PLAN, 0)
+    assert node.report()["records"]["uploads"] == 2
+
+
+def test_a_copied_or_restored_node_refuses(tmp_path):
+    records = RecordNoise.poisson(**RECORDS | {"batch_size": 1000}, epsilon=4.0)
+    node = ledger(tmp_path / "node", records=records)
+    answer(node, PLAN, 0)
+    shutil.copytree(tmp_path / "node", tmp_path / "copy")
+    answer(node, PLAN, 1)
+    seen = replace(PLAN, head=node.head)
+    answer(node, seen, 2)
+    with pytest.raises(LedgerError, match="copied, or restored"):
+        answer(ledger(tmp_path / "copy", records=records), seen, 2)
+    for name in ("node.jsonl", "node.jsonl.records"):  # older lines beside the newest head
+        lines = (tmp_path / "node" / name).read_text()
+        shutil.copy(tmp_path / "copy" / name, tmp_path / "node" / name)
+        with pytest.raises(LedgerError):
+            answer(ledger(tmp_path / "node", records=records), PLAN, 3)
+        (tmp_path / "node" / name).write_text(lines)
+    answer(ledger(tmp_path / "node", records=records), PLAN, 3)
+
+
+def run_node(folder, plan, rounds, kill_at=None):
+    """Answer rounds in a forked process, each upload with a fresh number, sent by a line on the wire.
+
+    The process kills itself before or after its file operation number kill_at.
+    """
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    try:
+        done, names = 0, ("create", "append", "replace_content")
+
+        def counted(name, real):
+            def operation(*given, **more):
+                nonlocal done
+                if kill_at == (done, "before"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                real(*given, **more)
+                if kill_at == (done, "after"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                done += 1
+
+            return operation
+
+        for name in names:
+            setattr(regular_file, name, counted(name, getattr(regular_file, name)))
+        node = ledger(folder, records=RecordNoise.poisson(**RECORDS | {"batch_size": 1000}, epsilon=4.0))
+        for number in range(rounds):
+            try:
+                upload = answer(node, plan, number, os.urandom(8).hex().encode())
+            except BudgetSpent:  # a later round was answered, so this one is over
+                continue
+            with (folder / "wire").open("a") as wire:
+                wire.write(f"{number} {upload.decode()}\n")
+        os._exit(0)
+    except BaseException:
+        os._exit(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
+def test_killed_at_every_operation_a_node_loses_and_doubles_nothing(tmp_path, whole):
+    """After a restart each round has one upload, one line of records and one client-level line."""
+    plan, kills = replace(PLAN, rounds=3, whole_plan=whole), 0
+    for place in range(60):
+        for when in ("before", "after"):
+            folder = tmp_path / f"{place}-{when}"
+            folder.mkdir()
+            died = run_node(folder, plan, 2, (place, when))
+            kills += died != 0
+            sent = (folder / "wire").read_text().splitlines() if (folder / "wire").exists() else []
+            lines = (folder / "node.jsonl.records").read_text().splitlines()[1:] if sent else []
+            assert len(lines) >= len(sent), "an upload left before its line"
+            for _ in range(2):  # the server asks for both rounds again; a round that is over is refused
+                assert run_node(folder, plan, 2) == 0
+            wire = {tuple(line.split()) for line in (folder / "wire").read_text().splitlines()}
+            assert len(wire) == len({number for number, _ in wire}) == 2, (place, when, wire)
+            node = ledger(folder, records=RecordNoise.poisson(**RECORDS | {"batch_size": 1000}, epsilon=4.0))
+            assert node.report()["records"]["uploads"] == 2
+            assert node.report()["runs"] == {"run a": 3 if whole else 2}
+        if died == 0:
+            break
+    assert kills >= 12
+
+
+def test_declarations(tmp_path):
+    assert ServerPlan.read(PLAN.to_json()) == PLAN
+    assert json.loads(PLAN.release)["kind"] == "gaussian"
+    for text in ("", "{}", "[]", json.dumps({"run": "a"})):
+        with pytest.raises(WireError, match="no declaration"):
+            ServerPlan.read(text)
+    with pytest.raises(WireError, match="cannot be read"):
+        ledger(tmp_path).admit(replace(PLAN, release="{}"), 0, clip_norm=1.0)
+    with pytest.raises(WireError, match="without sampling"):
+        ledger(tmp_path).admit(replace(PLAN, release=json.dumps(DRAWN.to_dict())), 0, clip_norm=1.0)
+    with pytest.raises(BudgetSpent, match="of a plan"):
+        ledger(tmp_path).admit(PLAN, 100, clip_norm=1.0)
+    discrete = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
+    fixed = ServerPlan.of("d", 3, subsample(discrete, FixedSizeSampling(cohort=2, clients=9)))
+    assert fixed.mechanism().adjacency == "replace-one"
+
+
+def test_a_loop_declares_what_it_charges(tmp_path):
+    private = dpfed.ClientLevel(
+        clients=10, cohort=3, clip_norm=1.0, rounds=2, noise_multiplier=4.0, dimension=5, ledger=tmp_path / "l.jsonl"
+    )
+    plan = ServerPlan.of(private.run, private.rounds_planned, private.mechanism)
+    assert plan.run == Ledger.read(private.ledger).identity
+    answer(ledger(tmp_path), plan, 0)
+    terms = {"round": 0, "client": 0, "clip_norm": 1.0, "dimension": 5, "kept": 5, "seed": 0, "scheme": "dense"}
+    assert checked_terms({**terms, "options": "{}", "arrays": "", "plan": plan.to_json()}).plan == plan.to_json()
