@@ -46,7 +46,7 @@ ON_WORD = "on the server's word"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPlan:
-    """What a server declares of a run to its nodes. Declared sizes and numbers only, nothing that depends on data.
+    """Declaration of a run by its server to the nodes. Declared sizes and numbers only, nothing that depends on data.
 
     run: identity of the server's ledger. release: the mechanism of a round without its sampling, as JSON.
     whole_plan: True if a node that refuses a later round would make updates depend on earlier rounds without an
