@@ -63,7 +63,8 @@ class ServerPlan:
     @classmethod
     def of(cls, run: str, rounds: int, mechanism: SingleRelease) -> ServerPlan:
         """Return the declaration of a run with this mechanism in each round."""
-        plain, sampling = unsampled(mechanism), mechanisms.sampling_of(mechanism).name
+        plain: Any = unsampled(mechanism)
+        sampling = mechanisms.sampling_of(mechanism).name
         replaces = sampling in ("fixed", "capped-poisson")
         if replaces:  # another client takes the place of one that is left out, so the sum moves by 2 C
             plain = replace(plain, adjacency=Adjacency.REPLACE_ONE)
@@ -118,7 +119,7 @@ class RecordNoise:
         cls, *, records: int, batch_size: int, steps: int, noise_multiplier: float, epsilon: float, delta: float
     ) -> RecordNoise:
         """Return the noise of DP-SGD on Poisson batches of this number of records, under add-remove."""
-        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency="add-remove")
+        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
         drawn = PoissonSampling(probability=min(batch_size / records, 1.0))
         return cls(mechanism=subsample(noise, drawn), steps=steps, epsilon=epsilon, delta=delta)
 
