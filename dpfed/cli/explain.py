@@ -40,14 +40,17 @@ def _show(found: Explanation) -> None:
     worst = found.worst
     if worst is not None:
         table.add_row("Unit", f"one {worst.unit}")
-        table.add_row("Epsilon, at most", _epsilon_text(found.epsilon))
+        of_one = "Epsilon of one round, at most" if any("one round" in one for one in found.missing) else ""
+        table.add_row(of_one or "Epsilon, at most", _epsilon_text(found.epsilon))
         table.add_row("worst reading", f"{worst.adjacency}, {worst.sampling}, delta {upwards(worst.delta)}")
-        if math.isfinite(found.at_least) and not found.unbounded:
+        if 0 < found.at_least < math.inf and not found.unbounded:
             table.add_row("Epsilon, at least", f"{downwards(found.at_least)} (whichever reading ran)")
     for words in found.unbounded:
         table.add_row("Unbounded", words)
     for opening in found.openings:
         table.add_row("Left open", f"{opening.name} (worst: {opening.changes[0][0]})")
+    for words, epsilon in found.alone[1:]:  # the first alone is the first step
+        table.add_row(f"if only {words}", _epsilon_text(epsilon))
     for words, epsilon in found.steps:
         table.add_row(f"if {words}" if not words.startswith("and") else words, _epsilon_text(epsilon))
     for words in found.missing:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Literal
 
 from accounting import Plan, budget
 from accounting.budget import GaussianNoise
-from accounting.budget.samplings import PlannedSampling, sampling_of_keys
+from accounting.budget.samplings import sampling_of_keys
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -25,6 +26,8 @@ class Reading:
 
     noise_multiplier: noise standard deviation of the sum over the largest norm of one update (or record)
     rounds: releases
+    left_out_moves_twice: True if a unit that is left out moves the result by 2 C, as one that is replaced: in a
+        weighted mean the weight of the others grows
     """
 
     unit: Unit
@@ -35,6 +38,12 @@ class Reading:
     rounds: int
     adjacency: Adjacency
     delta: float
+    left_out_moves_twice: bool = False
+
+    @property
+    def without_sampling(self) -> Reading:
+        """The reading with everyone in every round, whose epsilon is at least as large."""
+        return replace(self, sampling="all")
 
     def bounds(self) -> tuple[float, float]:
         """Return (lower bound, epsilon).
@@ -45,23 +54,43 @@ class Reading:
         Adjacency: that of the reading.
         Direction of error: outwards.
         """
-        if not self.noise_multiplier > 0:
-            return math.inf, math.inf
-        try:
-            plan = Plan(
-                clients=self.population,
-                sampling=self._planned_sampling(),
-                mechanism=GaussianNoise(),
-                adjacency=self.adjacency,
-                delta=self.delta,
-            )
-            found = budget.solve(plan, noise_multiplier=self.noise_multiplier, rounds=self.rounds)
-        except AccountingError:
-            return 0.0, math.inf
-        return found.lower_bound or 0.0, found.epsilon
+        return self.lower_bound(), self.epsilon()
 
-    def _planned_sampling(self) -> PlannedSampling:
-        return sampling_of_keys(self.sampling, {"cohort": self.cohort})
+    def epsilon(self) -> float:
+        """Return an upper bound of this reading."""
+        found = _solved(self, False)
+        return math.inf if found is None else found.epsilon
+
+    def lower_bound(self) -> float:
+        """Return a lower bound on every account of this reading."""
+        if not self.noise_multiplier > 0:
+            return math.inf
+        found = _solved(self, True)
+        return 0.0 if found is None else found.lower_bound or 0.0
+
+
+@cache
+def _solved(reading: Reading, with_lower_bound: bool) -> budget.Budget | None:
+    """Return the budget of a reading; None without an account."""
+    if not reading.noise_multiplier > 0:
+        return None
+    twice = reading.left_out_moves_twice and reading.adjacency is not Adjacency.REPLACE_ONE
+    try:
+        plan = Plan(
+            clients=reading.population,
+            sampling=sampling_of_keys(reading.sampling, {"cohort": reading.cohort}),
+            mechanism=GaussianNoise(),
+            adjacency=Adjacency.REPLACE_ONE if twice else reading.adjacency,
+            delta=reading.delta,
+        )
+        return budget.solve(
+            plan,
+            noise_multiplier=reading.noise_multiplier,
+            rounds=reading.rounds,
+            with_lower_bound=with_lower_bound,
+        )
+    except AccountingError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +109,7 @@ class Explanation:
     """Answer to what settings promise.
 
     worst: reading with the largest epsilon; epsilon is infinite where nothing bounds it (`unbounded` says why)
+    alone: (text, epsilon) after one opening alone is closed at its best reading, all others at their worst
     steps: (text, epsilon) after each opening is closed at its best reading, one after the other
     """
 
@@ -89,6 +119,7 @@ class Explanation:
     epsilon: float
     at_least: float
     openings: tuple[Opening, ...] = ()
+    alone: tuple[tuple[str, float], ...] = ()
     steps: tuple[tuple[str, float], ...] = ()
     missing: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
@@ -109,14 +140,17 @@ class Explanation:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "at_least": self.at_least if math.isfinite(self.at_least) else None,
             "openings": [{"name": one.name, "readings": [words for words, _ in one.changes]} for one in self.openings],
-            "closed": [
-                {"if": words, "epsilon": value if math.isfinite(value) else None} for words, value in self.steps
-            ],
+            "closed_alone": _as_records(self.alone),
+            "closed": _as_records(self.steps),
             "missing": list(self.missing),
             "contradictions": list(self.contradictions),
             "unbounded": list(self.unbounded),
             "dpfed": self.dpfed,
         }
+
+
+def _as_records(closed: tuple[tuple[str, float], ...]) -> list[dict[str, object]]:
+    return [{"if": words, "epsilon": value if math.isfinite(value) else None} for words, value in closed]
 
 
 def with_changes(reading: Reading, changes: dict[str, object]) -> Reading:
@@ -125,6 +159,14 @@ def with_changes(reading: Reading, changes: dict[str, object]) -> Reading:
     if "noise_multiplier" in given:
         given["noise_multiplier"] = reading.noise_multiplier * float(str(given["noise_multiplier"]))
     return replace(reading, **given)  # type: ignore[arg-type]
+
+
+def _smallest_lower_bound(every: list[Reading]) -> float:
+    """Return a lower bound for all readings: that of those with the most noise and the least change of a unit."""
+    most = max(one.noise_multiplier for one in every)
+    least_change = [one for one in every if one.adjacency is not Adjacency.REPLACE_ONE] or every
+    quiet = [one for one in least_change if one.noise_multiplier == most] or every
+    return min(one.lower_bound() for one in quiet)
 
 
 def explained(
@@ -136,12 +178,14 @@ def explained(
     missing: tuple[str, ...] = (),
     contradictions: tuple[str, ...] = (),
     unbounded: tuple[str, ...] = (),
+    population_known: bool = True,
     dpfed: str = "",
 ) -> Explanation:
     """Return the explanation of a reading whose openings are not closed.
 
     Claim: epsilon is at least that of every combination of the openings' readings, so an upper bound for whichever of
-    them ran. `at_least` is the smallest lower bound of all combinations, a lower bound for whichever ran.
+    them ran. `at_least` is the smallest lower bound of all combinations, a lower bound for whichever ran; it is 0 if
+    the population is not known, because sampling may then amplify by any factor.
     Source: enumeration of all combinations.
     Adjacency: that of the worst combination.
     Direction of error: outwards.
@@ -151,23 +195,31 @@ def explained(
         there = reading
         for _, changes in chosen:
             there = with_changes(there, changes)
-        every.append((there, *there.bounds()))
-    worst, _, epsilon = max(every, key=lambda one: one[2])
-    steps, closed = [], reading
+        every.append(there)
+    worst, epsilon = every[0], every[0].epsilon()
+    for there in every[1:]:
+        if there.without_sampling.epsilon() > epsilon and (more := there.epsilon()) > epsilon:
+            worst, epsilon = there, more
+    steps, alone, closed = [], [], reading
     for number, opening in enumerate(openings):
         words, changes = opening.changes[-1]
         closed = with_changes(closed, changes)
         left = closed
         for other in openings[number + 1 :]:
             left = with_changes(left, other.changes[0][1])
-        steps.append((f"{'and ' if number else ''}{words}", math.inf if unbounded else left.bounds()[1]))
+        single = reading
+        for other in openings:
+            single = with_changes(single, changes if other is opening else other.changes[0][1])
+        steps.append((f"{'and ' if number else ''}{words}", math.inf if unbounded else left.epsilon()))
+        alone.append((words, math.inf if unbounded else single.epsilon()))
     return Explanation(
         library=library,
         stated=stated,
         worst=worst,
         epsilon=math.inf if unbounded else epsilon,
-        at_least=min(lower for _, lower, _ in every),
+        at_least=_smallest_lower_bound(every) if population_known else 0.0,
         openings=openings,
+        alone=tuple(alone),
         steps=tuple(steps),
         missing=missing,
         contradictions=contradictions,
