@@ -43,7 +43,7 @@ _OTHER_MECHANISMS = {
     "adaclip": "the clip norm moves by the updates of clients, and this reader has no account of that",
     "weighted_random": "a record may be drawn many times into one batch",
 }
-"""Words in names or values of settings for which nothing here bounds epsilon."""
+"""Parts of names or values of settings for which nothing here bounds epsilon."""
 _RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
 _DELTA = ("delta", "target_delta", "central_delta")
 
