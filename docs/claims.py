@@ -93,7 +93,8 @@ def _sentences(text: str) -> Iterator[str]:
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     for fence, language, body in re.findall(r"^(```)([^\n]*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
         commented = [line for line in body.splitlines() if re.match(r"(\.?/?\w\S* )?dpfed .* # |dpfed .*#", line)]
-        is_output = fence and not language.strip() and not re.search(r"^(dpfed|python|pip|curl|%)", body, re.MULTILINE)
+        is_code = re.search(r"^(dpfed|python|pip|curl|%|from |import )", body, re.MULTILINE)
+        is_output = fence and not language.strip() and not is_code
         yield from ([" ".join(body.split())] if is_output else commented)
     text = re.sub(r"^```.*?^```$", "\n", text, flags=re.DOTALL | re.MULTILINE)
     paragraph: list[str] = []
