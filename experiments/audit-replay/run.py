@@ -295,7 +295,7 @@ def page() -> str:
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
         layers |= {fault.name: f"`dpfed audit FOLDER`: {fault.check}" for fault in RUN_FAULTS}
-        layers |= {one.name: "trials of the step (`dpfed audit FILE.py`)" for one in OPACUS}
+        layers |= {one.name: "by none (limitations.md)" for one in OPACUS}
         if part == "strangers":
             layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
         layers["budget spent twice (MOSTLY AI)"] = "the ledger: every release is a line"

@@ -169,5 +169,5 @@ OPACUS = (
     planted("one coordinate without noise", with_optimizer(quiet_at(slice(11, 12))), "adds no noise to"),
     planted("noise 1% short", with_optimizer(Short), "", found=False),
     planted("noise anticorrelated between steps", with_optimizer(Anticorrelated), "", found=False),
-    planted("a fault in step 7 only", StepSeven, "differs"),
+    planted("a fault in step 7 only", StepSeven, "differ"),
 )
