@@ -1,9 +1,10 @@
 """Guarantee of a mechanism: epsilon with everything that must be stated with it."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from numpy.typing import ArrayLike
 
@@ -22,14 +23,8 @@ from accounting.errors import ContradictoryBounds, InvalidParameter, Unsupported
 from accounting.gaussian import sampled_profiles, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
-    Allocation,
-    BallsAndBins,
-    Cyclic,
     FixedSizeSampling,
     Mechanism,
-    MinSeparation,
-    PoissonSampling,
-    Shuffled,
     SingleRelease,
     gaussian_of,
     parts_of,
@@ -40,7 +35,6 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
-from accounting.mechanisms.samplings import Sampling, cap_of
 from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
@@ -241,40 +235,8 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 
 
 def _hypothesis_notes(mechanism: Mechanism) -> tuple[str, ...]:
-    fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
-    caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
-    in_lanes = any(
-        getattr(schedule_of(part), "lanes", 1) > 1 and not lower_bound.in_secret_lanes(part)
-        for part, _ in parts_of(mechanism)
-    )
-    in_turns = any(
-        isinstance(schedule_of(part), Cyclic) and part.adjacency is Adjacency.ADD_REMOVE
-        for part, _ in parts_of(mechanism)
-    )
-    shuffled = any(isinstance(schedule_of(part), Shuffled) for part, _ in parts_of(mechanism))
-    secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
-    return (
-        *((adaptive.HYPOTHESIS,) if fixed else ()),
-        *(
-            f"cohort cap: if more than {cap} clients are drawn, a random {cap} of them take part; holds if a client's "
-            "messages do not depend on the rounds in which it was drawn before, and if a client that was drawn and "
-            "left out does not learn it"
-            for cap in caps
-        ),
-        *(
-            f"{name}: holds if clients are drawn independently of each other, and participation stays secret"
-            for name in sorted(secret)
-        ),
-        *(("lanes: holds if a client's lane depends only on its id, not on other clients",) * in_lanes),
-        *(
-            (
-                "shuffled: a client takes part once in an epoch of a random order, which has no known amplification at "
-                "this delta; the epsilon of Poisson sampling does not hold (lower bound: arXiv 2411.04205)",
-            )
-            * shuffled
-        ),
-        *(("cyclic: holds if a client's turn depends only on its id, not on other clients",) * in_turns),
-    )
+    notes = [sampling_of(part).hypotheses(part.adjacency) for part, _ in parts_of(mechanism)]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(notes)))
 
 
 def sampling_name(mechanism: Mechanism) -> str:
@@ -347,10 +309,10 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     """
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
-    probability = _probability_in_first_round(sampling)
+    probability = sampling.first_round_probability
     if more or rounds > 1 or noise is None or replaces or probability is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
-    largest = pld.SMALLEST_DELTA if isinstance(sampling, PoissonSampling) else 1.0
+    largest = pld.SMALLEST_DELTA if schedule_of(release) is None else 1.0
     if not (0 < probability < 1 and _LEAST_DELTA <= delta < largest):
         raise UnsupportedMechanism(
             "the closed form of a sampled round is only for a delta that is too small for other accounts."
@@ -370,16 +332,6 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if exceeds(middle) else (low, middle)
     return high * (1 + 1e-12) + 1e-12
-
-
-def _probability_in_first_round(sampling: Sampling) -> float | None:
-    """Return the probability that a client takes part in the first round, secretly; None if it is public, or if other
-    clients depend on it. Public lanes: that of a client of the first lane.
-    """
-    if isinstance(sampling, BallsAndBins):
-        bins = sampling.bins if sampling.secret_lanes else sampling.lane_schedule.bins
-        return 1 / bins if bins > 1 else None
-    return sampling.probability if isinstance(sampling, PoissonSampling | Allocation | MinSeparation) else None
 
 
 def _pld_bound(mechanism: Mechanism, delta: float) -> _Bound:
@@ -432,10 +384,10 @@ def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
     """Return the largest number of participations of a client in these rounds if they are public; None if they are
     secret.
     """
-    if unsampled(release) is release:
-        return rounds
-    sampling = sampling_of(release)
-    return sampling.most_participations(rounds) if isinstance(sampling, Cyclic) else None
+    schedule = schedule_of(release)
+    if schedule is None:
+        return rounds if unsampled(release) is release else None
+    return None if schedule.secret else schedule.most_participations(rounds)
 
 
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -471,8 +423,8 @@ def _rdp_bound(mechanism: Mechanism, delta: float, conversion: Conversion) -> _B
 def _fed_smp_bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion) -> _Bound:
     parts = parts_of(mechanism)
     part, rounds = parts[0]
-    noise, sampling = gaussian_of(part), sampling_of(part)
-    if len(parts) > 1 or not isinstance(sampling, FixedSizeSampling):
+    noise, sampling = gaussian_of(part), cast(FixedSizeSampling, sampling_of(part))
+    if len(parts) > 1 or sampling.name != "fixed":
         raise UnsupportedMechanism(
             f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's bounds are for "
             "fixed-size sampling. Use --sampling fixed, or accountant 'best' for this sampling."

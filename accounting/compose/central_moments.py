@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from accounting import require
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Mechanism, PoissonSampling, gaussian_of, parts_of, sampling_of, schedule_of
+from accounting.mechanisms import Mechanism, gaussian_of, parts_of, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
 _ORDERS = (2, 4, 6, 8, 12, 16, 24, 32)
@@ -62,8 +62,7 @@ def _kinds_of_rounds(mechanism: Mechanism) -> _Rounds:
     found = []
     for part, count in parts_of(mechanism):
         noise, sampling = gaussian_of(part), sampling_of(part)
-        is_supported = noise is not None and isinstance(sampling, PoissonSampling) and schedule_of(part) is None
-        if not is_supported or noise is None or part.adjacency is Adjacency.REPLACE_ONE:
+        if sampling.name != "poisson" or noise is None or part.adjacency is Adjacency.REPLACE_ONE:
             raise UnsupportedMechanism(
                 "central moments are for Gaussian noise under Poisson sampling, add-remove or zero-out. Use 'best'."
             )

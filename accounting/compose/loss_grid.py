@@ -11,17 +11,14 @@ from accounting.compose.loss_distribution import LossDistribution, convex_minora
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
-    BallsAndBins,
-    Gaussian,
     Mechanism,
     SingleRelease,
     gaussian_of,
     parts_of,
-    plain_gaussian,
     sampling_of,
     schedule_of,
 )
-from accounting.mechanisms.samplings import PairwiseCappedSampling, shift_in_clips
+from accounting.mechanisms.samplings import shift_in_clips
 from accounting.participation import ratio_distribution
 from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
 
@@ -72,10 +69,8 @@ def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     """Return (number of releases, mean, variance) of the sum of losses; mean and variance are the larger of both
     orders.
     """
-    if plain := plain_gaussian(part) or gaussian_in_public_order(part):  # composes in closed form to one release
-        schedule = schedule_of(part)
-        times = count if schedule is None else squared_sensitivity(schedule, count)
-        return 1, times * plain.mu**2 / 2, times * plain.mu**2
+    if (squared := squared_shift(part, count)) is not None:  # composes in closed form to one release
+        return 1, squared / 2, squared
     if found := blocks(part, count):
         block_moments = [
             (ratio_distribution.approximate_loss_moments(block, found[1]), times) for block, times in found[0].repeated
@@ -86,15 +81,16 @@ def _loss_moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
 
-def gaussian_in_public_order(part: SingleRelease) -> Gaussian | None:
-    """Return the Gaussian noise of a schedule with a public order, in which a participation is an unsampled release;
-    else None.
+def squared_shift(part: SingleRelease, count: int) -> float | None:
+    """Return mu^2 of the one Gaussian to which `count` such releases compose; None if participation is secret, or the
+    noise is not Gaussian.
 
     An order that is public given a client's secret lane counts as public, which is an upper bound by joint convexity.
     """
-    schedule = schedule_of(part)
-    is_secret = schedule.secret_in_lane if isinstance(schedule, BallsAndBins) else schedule is None or schedule.secret
-    return None if is_secret else gaussian_of(part)
+    noise, schedule = gaussian_of(part), schedule_of(part)
+    if noise is None or sampling_of(part).secret_in_lane:
+        return None
+    return (count if schedule is None else squared_sensitivity(schedule, count)) * noise.mu**2
 
 
 def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
@@ -102,10 +98,9 @@ def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
     releases.
     """
     schedule, noise = schedule_of(part), gaussian_of(part)
-    if schedule is None or noise is None or gaussian_in_public_order(part) is not None:
+    if schedule is None or noise is None or not schedule.secret_in_lane:
         return None
-    shift = noise.mu * schedule.norm(count) if isinstance(schedule, BallsAndBins) else noise.mu
-    return dominating_blocks(schedule, count), shift
+    return dominating_blocks(schedule, count), noise.mu * schedule.norm(count)
 
 
 def _largest_loss_of_part(part: SingleRelease, count: int) -> float:
@@ -119,10 +114,8 @@ def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
     """Return the sampling probability, and the largest shift of one round over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # the caller has checked `pld.supports`
-    smallest_multiplier = noise.noise_multiplier
-    if isinstance(sampling, PairwiseCappedSampling):
-        smallest_multiplier = min(smallest_multiplier, sampling.full_noise_multiplier)
-    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / smallest_multiplier
+    multiplier = min(noise.noise_multiplier, sampling.full_noise_multiplier)
+    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / multiplier
 
 
 def largest_loss(part: SingleRelease) -> float:

@@ -17,9 +17,10 @@ smaller divergence. Rounding their losses down decreases it further.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -33,7 +34,6 @@ from accounting.compose.adaptive_program import StateGrid, Values
 from accounting.compose.loss_distribution import CUT, LITTLE, LossDistribution, chernoff_window, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
-from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -42,7 +42,6 @@ from accounting.mechanisms import (
     SingleRelease,
     gaussian_of,
     parts_of,
-    plain_gaussian,
     sampling_of,
     schedule_of,
     unsampled,
@@ -71,9 +70,7 @@ def independent_blocks(schedule: Schedule, count: int) -> tuple[tuple[int, int],
     """Return the first `count` rounds as independent blocks: pairs (rounds of a block, number of identically
     distributed blocks).
     """
-    if not isinstance(schedule, BallsAndBins | Shuffled):
-        return ((count, 1),)
-    epoch = schedule.bins if isinstance(schedule, BallsAndBins) else schedule.period
+    epoch = schedule.epoch or count
     whole, remaining = divmod(count, epoch)
     return tuple((rounds, copies) for rounds, copies in ((epoch, whole), (remaining, 1)) if rounds and copies)
 
@@ -153,24 +150,30 @@ def counts_distribution(schedule: Schedule, count: int) -> Floats:
 
     They are exact up to rounding; for a cyclic order they are those of the first client.
     """
-    if isinstance(schedule, BallsAndBins):
-        probabilities = np.zeros(count // schedule.bins + 2)
-        probabilities[-1] = (count % schedule.bins) / schedule.bins
-        probabilities[-2] = 1 - probabilities[-1]
-        return probabilities
-    if isinstance(schedule, Shuffled):
-        takes_part = count * schedule.probability  # of one epoch
-        return np.array([max(1 - takes_part, 0.0), min(takes_part, 1.0)])
-    if isinstance(schedule, Allocation):
-        from scipy.stats import hypergeom
+    if schedule.name in _COUNTS:
+        return _COUNTS[schedule.name](schedule, count)
+    probabilities = np.zeros(schedule.most_participations(count) + 1)
+    probabilities[-1] = 1.0
+    return probabilities
 
-        numbers = np.arange(schedule.participations + 1)
-        return np.asarray(hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
-    if not isinstance(schedule, MinSeparation):
-        probabilities = np.zeros(schedule.most_participations(count) + 1)
-        probabilities[-1] = 1.0
-        return probabilities
-    return _renewal_counts(schedule, count)
+
+def _epoch_counts(schedule: BallsAndBins, count: int) -> Floats:
+    probabilities = np.zeros(count // schedule.bins + 2)
+    probabilities[-1] = (count % schedule.bins) / schedule.bins
+    probabilities[-2] = 1 - probabilities[-1]
+    return probabilities
+
+
+def _shuffled_counts(schedule: Shuffled, count: int) -> Floats:
+    takes_part = count * schedule.probability  # of one epoch
+    return np.array([max(1 - takes_part, 0.0), min(takes_part, 1.0)])
+
+
+def _allocation_counts(schedule: Allocation, count: int) -> Floats:
+    from scipy.stats import hypergeom
+
+    numbers = np.arange(schedule.participations + 1)
+    return np.asarray(hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
 
 
 def _renewal_counts(schedule: MinSeparation, count: int) -> Floats:
@@ -192,6 +195,14 @@ def _renewal_counts(schedule: MinSeparation, count: int) -> Floats:
         else:
             state[0] += participates
     return np.asarray(state.sum(axis=0))
+
+
+_COUNTS: dict[str, Callable[[Any, int], Floats]] = {
+    "balls-and-bins": _epoch_counts,
+    "allocation": _allocation_counts,
+    "shuffled": _shuffled_counts,
+    "min-separation": _renewal_counts,
+}
 
 
 # Rounding error as a share of delta above which a second, tilted composition is computed.
@@ -228,17 +239,15 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 @lru_cache(maxsize=256)  # an audit requests the same bound several times
 def _lower_bound(mechanism: Mechanism, target: float) -> float:
-    public_parts = [(part, count) for part, count in parts_of(mechanism) if not in_secret_lanes(part)]
-    parts = [(part, plain_gaussian(part), count) for part, count in public_parts]
-    shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
-    shift_squared += sum(_public_shift_squared(part, count) for part, _, count in parts)
+    parts = [(part, count) for part, count in parts_of(mechanism) if not in_secret_lanes(part)]
+    shifts = [
+        None if sampling_of(part).attack_is_weaker else loss_grid.squared_shift(part, count) for part, count in parts
+    ]
+    shift_squared = sum(one for one in shifts if one is not None)
     sampled: list[tuple[SingleRelease, int]] = [
         (part, min(count, MOST_ROUNDS))  # the bound of fewer rounds is smaller
-        for part, noise, count in parts
-        if noise is None
-        and gaussian_of(part) is not None
-        and sampling_of(part).probability > 0
-        and (loss_grid.gaussian_in_public_order(part) is None or isinstance(schedule_of(part), Shuffled))
+        for (part, count), shift in zip(parts, shifts, strict=True)
+        if shift is None and gaussian_of(part) is not None and sampling_of(part).probability > 0
     ]
     plain = epsilon_from_below(target, mu=math.sqrt(shift_squared) * (1 - 1e-15)) if shift_squared else 0.0
     if not sampled:
@@ -255,7 +264,7 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a separate convolution
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)
     tilts: tuple[float | None, ...] = TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
-    if any(isinstance(schedule_of(part), Shuffled) for part, _ in sampled):
+    if any(sampling_of(part).name == "shuffled" for part, _ in sampled):
         tilts = (*tilts, None)
     bounds = [
         _composed_epsilon(
@@ -273,16 +282,7 @@ def in_secret_lanes(part: SingleRelease) -> bool:
     """Return True for rounds in secret lanes, for which no lower bound is implemented: that of public lanes does not
     hold.
     """
-    schedule = schedule_of(part)
-    return isinstance(schedule, BallsAndBins) and schedule.secret_lanes
-
-
-def _public_shift_squared(part: SingleRelease, count: int) -> float:
-    """Return mu^2 of the client with the largest shift if the order of participation is public."""
-    schedule, noise = schedule_of(part), loss_grid.gaussian_in_public_order(part)
-    if schedule is None or noise is None or isinstance(schedule, Shuffled):
-        return 0.0
-    return squared_sensitivity(schedule, count) * noise.mu**2
+    return getattr(sampling_of(part), "secret_lanes", False)
 
 
 _Quantised = tuple[LossDistribution, float, int, float]
@@ -300,14 +300,13 @@ def _attack_losses(
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return [quantised(attack_pairs(part)[choice], interval, count)]
-    found, shift = [], noise.mu
-    if isinstance(schedule, BallsAndBins):  # rounds of the first lane whose columns are not truncated, at least one
-        shift *= math.hypot(*schedule.coefficients[:count])
-        schedule, count = schedule.lane_schedule, max(count // schedule.lanes, 1)
+    found, shift = [], noise.mu * schedule.norm(count)
+    # Rounds of the first lane whose columns are not truncated, at least one.
+    schedule, count = schedule.lane_schedule, max(count // schedule.lanes, 1)
     for rounds, copies in independent_blocks(schedule, count):
-        if tilt is None and isinstance(schedule, Shuffled):
+        if tilt is None and schedule.name == "shuffled":
             other = 0.0 if part.adjacency is Adjacency.REPLACE_ONE else shift
-            masses = distributions_of_largest_round(schedule, (shift + other, other), rounds)
+            masses = distributions_of_largest_round(cast(Shuffled, schedule), (shift + other, other), rounds)
         else:
             masses = distributions_of_sum(schedule, shift, rounds, tilt or 1.0)
         first, second = masses if choice == 0 else masses[::-1]

@@ -18,20 +18,17 @@ from accounting.arrays import Floats
 from accounting.compose import loss_grid
 from accounting.compose.loss_distribution import LossDistribution, certain_loss, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian import privacy_profile, sampled_profiles
 from accounting.mechanisms import (
-    CappedPoissonSampling,
     Mechanism,
     SingleRelease,
     gaussian_of,
     parts_of,
-    plain_gaussian,
     sampling_of,
-    schedule_of,
     unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import cap_of
 
 SMALLEST_DELTA = 1e-12
 """Smallest delta of this account. Below it rounding errors of the FFT and truncated tails (about 1e-15) could
@@ -181,14 +178,12 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     """Return the distributions of a part, each with its count. T unsampled Gaussians of mu are exactly one of mu
     sqrt(T).
     """
-    if plain := plain_gaussian(part):
-        return [(_unsampled_losses(plain.mu * math.sqrt(count), interval), 1)]
+    if (squared := loss_grid.squared_shift(part, count)) is not None:
+        return [(_unsampled_losses(math.sqrt(squared), interval), 1)]
     if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
         return [(LossDistributions(orders=(certain_loss(0, spacing=interval),)), 1)]
-    if (schedule := schedule_of(part)) and (public := loss_grid.gaussian_in_public_order(part)):
-        return [(_unsampled_losses(public.mu * math.sqrt(squared_sensitivity(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
         return [
             (LossDistributions(orders=orders), times)
@@ -210,7 +205,7 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     """Return the profiles of one round in both orders. Under Poisson sampling zero-out has the pair of add-remove."""
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     assert noise is not None  # the caller has checked `supports`
-    if isinstance(sampling, CappedPoissonSampling):
+    if cap_of(sampling) is not None:
         return sampled_profiles.capped_profiles(
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
         )

@@ -17,13 +17,12 @@ from accounting.gaussian import sampled_renyi, subsampling
 from accounting.gaussian.account import closeness_penalty
 from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms import (
-    BallsAndBins,
-    CappedPoissonSampling,
     Composed,
     FixedSizeSampling,
     Gaussian,
     Mechanism,
     PoissonSampling,
+    Sampling,
     SingleRelease,
     Unsampled,
     parts_of,
@@ -34,6 +33,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import Account, account_of
+from accounting.mechanisms.samplings import cap_of
 
 Conversion = Literal["improved", "classical"]
 
@@ -104,16 +104,13 @@ def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
 def uncapped(part: SingleRelease) -> SingleRelease:
     """Return the release with Poisson sampling without a cap in place of capped Poisson sampling."""
     sampling = sampling_of(part)
-    if not isinstance(sampling, CappedPoissonSampling):
+    if cap_of(sampling) is None:
         return part
     return subsample(unsampled(part), PoissonSampling(probability=sampling.probability))
 
 
 def _full_participation_probability(part: SingleRelease) -> float:
-    sampling = sampling_of(part)
-    if not isinstance(sampling, CappedPoissonSampling):
-        return 0.0
-    return max(zeta * p for zeta, p in sampling.full_rounds(part.adjacency))
+    return max((zeta * p for zeta, p in sampling_of(part).full_rounds(part.adjacency)), default=0.0)
 
 
 def checked_orders(orders: ArrayLike) -> Floats:
@@ -131,16 +128,13 @@ def checked_orders(orders: ArrayLike) -> Floats:
 def _repeated_curve(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     """Return the curve of the composition of `count` releases `part`."""
     given = checked_orders(orders)
-    if unsampled(part) is part:
-        return np.asarray(count * account_of(part).renyi(given, part))
-    if schedule := schedule_of(part):
-        shift_factor = schedule.norm(count) ** 2 if isinstance(schedule, BallsAndBins) else 1.0
-        times = (
-            shift_factor * schedule.most_participations(count)
-            if schedule.secret
-            else squared_sensitivity(schedule, count)
-        )
-        return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
+    noise, schedule = unsampled(part), schedule_of(part)
+    if noise is part or schedule is not None:
+        times: float = count
+        if schedule is not None:
+            most = schedule.norm(count) ** 2 * schedule.most_participations(count)
+            times = most if schedule.secret else squared_sensitivity(schedule, count)
+        return np.asarray(times * account_of(noise).renyi(given, noise))
     replacement = continuous(Composed(parts=((part, count),)))
     twin: SingleRelease | None
     ((twin, _),) = parts_of(replacement.mechanism)
@@ -154,12 +148,12 @@ def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[f
     account, at = account_of(noise), np.array(orders)
     if account.sampled is None:
         raise UnsupportedMechanism(f"{type(noise).__name__}, sampled: no Renyi curve is implemented.")
-    if isinstance(sampling, CappedPoissonSampling):
+    if cap_of(sampling) is not None:
         return tuple(_capped_curve(at, noise, account, sampling).tolist())
     return tuple(account.sampled(at, noise, sampling).tolist())
 
 
-def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: CappedPoissonSampling) -> Floats:
+def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: Sampling) -> Floats:
     """Return Renyi divergences of Poisson sampling with a cap, as if it were public whether the round is full.
 
     e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.sampled_profiles`). Direction

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     Mechanism,
-    Shuffled,
     gaussian_of,
     parts_of,
     sampling_of,
@@ -27,6 +26,7 @@ from accounting.mechanisms import (
     with_whole_noise,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import downwards, upwards
 
 _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224, 256)]
@@ -127,14 +127,13 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
 def _with_participations(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism with rounds in a public order replaced by the participations of one client."""
     parts = parts_of(mechanism)
-    orders = [(part, count, sampling_of(part)) for part, count in parts]
-    if not any(isinstance(sampling, Cyclic | Shuffled) for _, _, sampling in orders):
+    if all(sampling_of(part).name not in ("cyclic", "shuffled") for part, _ in parts):
         return mechanism
     plain: Any = tuple(
         (unsampled(part), sampling.most_participations(count))
-        if isinstance(sampling, Cyclic | Shuffled)
+        if sampling.name in ("cyclic", "shuffled")
         else (part, count)
-        for part, count, sampling in orders
+        for part, count, sampling in ((part, count, cast(Cyclic, sampling_of(part))) for part, count in parts)
     )
     return Composed(parts=plain, order=None)
 
@@ -199,8 +198,8 @@ def _epsilon_by_pld(mechanism: Mechanism, delta: float) -> float:
     interval, composed = loss_grid.interval(mechanism), None
     for part, count in parts_of(mechanism):
         noise: Any = unsampled(part)
-        relation, sampling = relations[Adjacency.of(mechanism.adjacency)], sampling_of(part)
-        if isinstance(sampling, CappedPoissonSampling):
+        relation, sampling = relations[mechanism.adjacency], cast(CappedPoissonSampling, sampling_of(part))
+        if cap_of(sampling) is not None:
             one = library.from_truncated_subsampled_gaussian_mechanism(
                 dataset_size=sampling.clients,
                 sampling_probability=sampling.probability,
@@ -228,9 +227,8 @@ def _epsilon_by_rdp(mechanism: Mechanism, delta: float) -> float:
 
     accountant = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
     for part, count in parts_of(mechanism):
-        noise, sampling = gaussian_of(part), sampling_of(part)
+        noise, sampling = gaussian_of(part), cast(FixedSizeSampling, sampling_of(part))
         assert noise is not None  # `_reason_against` has checked this
-        assert isinstance(sampling, FixedSizeSampling)
         gaussian = GaussianDpEvent(noise.noise_multiplier / 2)
         event = SampledWithoutReplacementDpEvent(sampling.clients, sampling.cohort, gaussian)
         accountant.compose(event, count)

@@ -9,23 +9,19 @@ from typing import Any
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.errors import UnsupportedMechanism
-from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.mechanisms import (
-    CappedPoissonSampling,
     Composed,
     Gaussian,
     Mechanism,
     SingleRelease,
     Subsampled,
     parts_of,
-    plain_gaussian,
     sampling_of,
-    schedule_of,
     unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
-from accounting.mechanisms.samplings import PairwiseCappedSampling
+from accounting.mechanisms.samplings import PairwiseCappedSampling, cap_of
 from accounting.rounding import upwards
 
 _LOSS_SHARE = 1e-3
@@ -119,7 +115,7 @@ def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | No
     if multiplier is None:
         return None
     gaussian = Gaussian(noise_multiplier=multiplier, adjacency=adjacency)
-    if isinstance(sampling, CappedPoissonSampling):
+    if cap_of(sampling) is not None:
         full_round_multiplier = _dominating_multiplier(noise, Adjacency.REPLACE_ONE.sensitivity_in_clips, lost)
         if full_round_multiplier is None:
             return None
@@ -202,14 +198,6 @@ def plain_shift(mechanism: Mechanism) -> float | None:
     """Return mu of the one Gaussian that unsampled Gaussians and public orders compose to; None if participation is
     secret.
     """
-    shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
+    shifts = [loss_grid.squared_shift(part, count) for part, count in parts_of(mechanism)]
     squared_shifts = [one for one in shifts if one is not None]
     return math.sqrt(sum(squared_shifts)) if len(squared_shifts) == len(shifts) else None
-
-
-def _squared_shift(part: SingleRelease, count: int) -> float | None:
-    """Return mu^2 of `count` such releases; None if participation is secret."""
-    if (plain := plain_gaussian(part)) is not None:
-        return count * plain.mu**2
-    schedule, public = schedule_of(part), loss_grid.gaussian_in_public_order(part)
-    return None if schedule is None or public is None else squared_sensitivity(schedule, count) * public.mu**2

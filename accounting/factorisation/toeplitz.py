@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.schedules import BallsAndBins, CorrelatedRounds, Cyclic, Schedule, Shuffled
+from accounting.mechanisms.schedules import CorrelatedRounds, Schedule
 
 MOST_ROUNDS = 10_000_000
 """Largest number of rounds of one stream."""
@@ -159,17 +159,15 @@ def squared_sensitivity(schedule: Schedule, count: int) -> float:
     Direction of error: none but rounding.
     Errors: UnsupportedMechanism for a secret schedule.
     """
-    if isinstance(schedule, CorrelatedRounds):
-        c = column(schedule, count)
-        most = schedule.participations
-        return sensitivity(c, rounds=count, separation=schedule.separation, participations=most) ** 2
-    if isinstance(schedule, Cyclic | Shuffled):
+    if schedule.secret_in_lane:
+        raise UnsupportedMechanism(
+            f"sampling={schedule.name!r}: participation is secret, so the rounds are not one Gaussian mechanism."
+        )
+    matrix = schedule.matrix
+    if matrix is None:
         return float(schedule.most_participations(count))
-    if isinstance(schedule, BallsAndBins) and not schedule.secret_in_lane:
-        return sensitivity(schedule.coefficients, rounds=count, separation=schedule.bins) ** 2
-    raise UnsupportedMechanism(
-        f"sampling={schedule.name!r}: participation is secret, so the rounds are not one Gaussian mechanism."
-    )
+    most = matrix.participations
+    return sensitivity(column(matrix, count), rounds=count, separation=matrix.separation, participations=most) ** 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import CappedPoissonSampling, SingleRelease, gaussian_of, sampling_of, unsampled
+from accounting.mechanisms import SingleRelease, gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 
 Mixture = tuple[tuple[float, float], ...]
@@ -54,9 +54,7 @@ def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if noise is None:
         raise UnsupportedMechanism(f"{type(unsampled(mechanism)).__name__}: no attack pair is known.")
-    q, s = sampling.probability, 1 / noise.noise_multiplier
-    if isinstance(sampling, CappedPoissonSampling):
-        q = sampling.participation_probability(mechanism.adjacency)
+    q, s = sampling.participation_probability(mechanism.adjacency), 1 / noise.noise_multiplier
     absent, present = (1 - q, 0.0), (q, s)
     if sampling.name == "fixed":
         base = (1 - q, -s)

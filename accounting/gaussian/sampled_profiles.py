@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from accounting.arrays import Floats
 from accounting.gaussian.closed_form import privacy_profile
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import CappedPoissonSampling, PairwiseCappedSampling
+from accounting.mechanisms.samplings import Sampling
 
 
 def half_line_supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:
@@ -174,9 +174,7 @@ Orders = tuple[Floats, Floats]
 """Profiles in both orders of the neighbours, at losses >= 0."""
 
 
-def capped_profiles(
-    losses: Floats, *, sampling: CappedPoissonSampling, adjacency: Adjacency, noise_multiplier: float
-) -> Orders:
+def capped_profiles(losses: Floats, *, sampling: Sampling, adjacency: Adjacency, noise_multiplier: float) -> Orders:
     """Return upper bounds on the profiles of one round, in both orders of the neighbours.
 
     Domain: losses >= 0.
@@ -195,7 +193,7 @@ def _mean_profiles(
     full: tuple[float, float],
     losses: Floats,
     *,
-    sampling: CappedPoissonSampling,
+    sampling: Sampling,
     adjacency: Adjacency,
     noise_multiplier: float,
 ) -> Orders:
@@ -206,9 +204,7 @@ def _mean_profiles(
     plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
     restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}
     displacing, zeroing = dict(restoring), zeroing_profile
-    if isinstance(
-        sampling, PairwiseCappedSampling
-    ):  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
+    if sampling.full_noise_multiplier < math.inf:  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
         displacing["noise_multiplier"], zeroing = sampling.full_noise_multiplier, fixed_size_replacement_profile
     if adjacency is Adjacency.REPLACE_ONE:
         free = poisson_replacement_profile(losses, **plain)

@@ -17,13 +17,12 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import (
-    CappedPoissonSampling,
     FullParticipation,
     PoissonSampling,
     Sampling,
     cap_of,
 )
-from accounting.mechanisms.schedules import CorrelatedRounds, Cyclic, Schedule, noise_matrix
+from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
@@ -222,12 +221,12 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
     >>> subsample(noise, FullParticipation()) is noise
     True
     """
-    if isinstance(sampling, CappedPoissonSampling) and not sampling.binds(mechanism.adjacency):
-        Subsampled(mechanism=mechanism, sampling=sampling)  # raises the errors of this combination with a binding cap
+    if cap_of(sampling) is not None:
+        sampled = Subsampled(mechanism=mechanism, sampling=sampling)
+        if sampling.binds(mechanism.adjacency):
+            return sampled
         sampling = PoissonSampling(probability=sampling.probability)
-    elif isinstance(sampling, CappedPoissonSampling):
-        return Subsampled(mechanism=mechanism, sampling=sampling)
-    if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
+    if sampling.probability == 1.0 and sampling.name != "correlated":
         if sampling.name == "fixed":
             Subsampled(mechanism=mechanism, sampling=sampling)  # raises an error for an invalid adjacency
         return mechanism

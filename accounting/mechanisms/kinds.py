@@ -17,14 +17,8 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-from accounting.mechanisms.samplings import (
-    CappedPoissonSampling,
-    FixedSizeSampling,
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-)
-from accounting.mechanisms.schedules import SCHEDULES
+from accounting.mechanisms.participation import Participation
+from accounting.mechanisms.samplings import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,32 +91,25 @@ def _unknown_record_error(name: str, record: object) -> InvalidParameter:
 
 def _sampling_from_dict(record: object) -> Sampling:
     match record:
-        case {"name": "poisson", "probability": probability, **rest} if not rest:
-            return PoissonSampling(probability=probability)
-        case {"name": "capped-poisson", "probability": probability, "cap": cap, "clients": clients, **rest} if not rest:
-            return CappedPoissonSampling(probability=probability, cap=cap, clients=clients)
-        case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
-            return FixedSizeSampling(cohort=cohort, clients=clients)
-        case {"name": "all", **rest} if not rest:
-            return FullParticipation()
-        case {"name": str(name), **rest} if name in SCHEDULES:
-            fields: Any = rest
-            try:
-                return SCHEDULES[name](**fields)
-            except TypeError:
-                raise _unknown_record_error("sampling", record) from None
+        case {"name": str(name), **rest} if name in Participation.kinds:
+            made: Sampling = _constructed("sampling", record, Participation.kinds[name], rest)
+            return made
     raise _unknown_record_error("sampling", record)
+
+
+def _constructed(word: str, record: object, kind: Any, fields: dict[Any, Any]) -> Any:
+    """Return an object of this class. Errors: InvalidParameter for missing or unknown fields."""
+    try:
+        return kind(**fields)
+    except TypeError:
+        raise _unknown_record_error(word, record) from None
 
 
 def _unsampled_from_dict(record: object) -> Unsampled:
     match record:
         case {"kind": str(kind), **rest} if kind in KINDS:
-            fields: Any = rest
-            try:
-                made: Unsampled = KINDS[kind].description(**fields)
-                return made
-            except TypeError:
-                raise _unknown_record_error("mechanism", record) from None
+            made: Unsampled = _constructed("mechanism", record, KINDS[kind].description, rest)
+            return made
     raise _unknown_record_error("mechanism", record)
 
 

@@ -14,12 +14,13 @@ Direction of error: upper bound.
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.participation import Participation
 from accounting.mechanisms.schedules import Schedule
 
 _ROUNDING = 1 + 1e-11
@@ -27,7 +28,7 @@ _ROUNDING = 1 + 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonSampling:
+class PoissonSampling(Participation):
     """Poisson sampling: each client takes part independently with this probability; the cohort size is secret.
 
     Claim: a Gaussian round is dominated by (1-q) N(0) + q N(s) against N(0) under add-remove and zero-out, against
@@ -49,12 +50,14 @@ class PoissonSampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "probability": self.probability}
+    @property
+    def first_round_probability(self) -> float:
+        """Probability that a client takes part in the first round."""
+        return self.probability
 
 
 @dataclass(frozen=True, kw_only=True)
-class CappedPoissonSampling:
+class CappedPoissonSampling(Participation):
     """Poisson sampling with a cap: if more than `cap` clients are drawn, `cap` of them take part, chosen secretly and
     uniformly.
 
@@ -74,6 +77,7 @@ class CappedPoissonSampling:
     cap: int
     clients: int
     name: ClassVar[str] = "capped-poisson"
+    displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
@@ -106,8 +110,12 @@ class CappedPoissonSampling:
         zeta, p = self.full_rounds(adjacency)[-1]
         return ((1 - zeta) * self.probability + zeta * p) * (1 - 1e-9)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "probability": self.probability, "cap": self.cap, "clients": self.clients}
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            f"cohort cap: if more than {self.cap} clients are drawn, a random {self.cap} of them take part; holds if a "
+            "client's messages do not depend on the rounds in which it was drawn before, and if a client that was "
+            "drawn and left out does not learn it",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +125,11 @@ class PairwiseCappedSampling(CappedPoissonSampling):
     full_noise_multiplier: noise multiplier of the dominating Gaussian for cohorts in which one client replaces another.
     """
 
-    full_noise_multiplier: float
+    full_noise_multiplier: float = field()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeSampling:
+class FixedSizeSampling(Participation):
     """Uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round.
 
     Claim: the sum moves by up to 2C also under zero-out, because another client may take the zeroed client's place.
@@ -138,6 +146,7 @@ class FixedSizeSampling:
     cohort: int
     clients: int
     name: ClassVar[str] = "fixed"
+    displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
@@ -153,12 +162,15 @@ class FixedSizeSampling:
         """Probability that one client is drawn, cohort / clients."""
         return self.cohort / self.clients
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "cohort": self.cohort, "clients": self.clients}
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn "
+            "before (no error feedback, no control variates)",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullParticipation:
+class FullParticipation(Participation):
     """Full participation: every client takes part in every round.
 
     Claim: a round has the guarantee of its release, without amplification.
@@ -176,8 +188,9 @@ class FullParticipation:
         """Probability that one client takes part: 1."""
         return 1.0
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name}
+    @property
+    def secret_in_lane(self) -> bool:
+        return False
 
 
 Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullParticipation | Schedule
@@ -186,7 +199,7 @@ Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullPar
 
 def cap_of(sampling: Sampling) -> int | None:
     """Return the cap of capped Poisson sampling, else None."""
-    return sampling.cap if isinstance(sampling, CappedPoissonSampling) else None
+    return getattr(sampling, "cap", None)
 
 
 def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
@@ -195,7 +208,7 @@ def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
     It is 2 under fixed-size sampling and in full rounds under a cap, even if the differing client sends zeros, because
     another client may take its place. Otherwise it is the adjacency's.
     """
-    return 2.0 if isinstance(sampling, FixedSizeSampling | CappedPoissonSampling) else adjacency.sensitivity_in_clips
+    return 2.0 if sampling.displaces else adjacency.sensitivity_in_clips
 
 
 LEFT_OUT_SHARE = 1e-4

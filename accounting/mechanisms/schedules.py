@@ -18,12 +18,49 @@ from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.participation import Participation
 
 _LONGEST_LISTS = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
 
+class _Schedule(Participation):
+    """Base class of schedules, in which participation depends on earlier rounds."""
+
+    lanes: int = 1
+
+    @property
+    def secret(self) -> bool:
+        """True if a client's rounds are secret."""
+        return True
+
+    @property
+    def secret_in_lane(self) -> bool:
+        return self.secret
+
+    @property
+    def lane_schedule(self) -> "Schedule":
+        """Schedule of the rounds of one lane, with independent noise."""
+        return self  # type: ignore[return-value]
+
+    @property
+    def ends_after(self) -> int | None:
+        """Length of the schedule in rounds; None if it is unbounded."""
+        return None
+
+    @property
+    def matrix(self) -> "CorrelatedRounds | None":
+        """Matrix of the noise over rounds; None for independent noise."""
+        return None
+
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        if not self.secret:
+            return ()
+        return (f"{self.name}: holds if clients are drawn independently of each other, and participation stays secret",)
+
+
 @dataclass(frozen=True, kw_only=True)
-class CorrelatedRounds:
+class CorrelatedRounds(_Schedule):
     """Rounds with noise C^-1 z, z fresh noise of the stated multiplier. A client's participations are public and at
     least `separation` rounds apart.
 
@@ -51,7 +88,6 @@ class CorrelatedRounds:
     stream: str = ""
     name: ClassVar[str] = "correlated"
     secret: ClassVar[bool] = False
-    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
@@ -82,6 +118,11 @@ class CorrelatedRounds:
         times = -(-count // self.separation)
         return times if self.participations is None else min(times, self.participations)
 
+    @property
+    def matrix(self) -> "CorrelatedRounds":
+        """Matrix of the noise over rounds."""
+        return self
+
     def to_dict(self) -> dict[str, object]:
         matrix: dict[str, object] = {"coefficients": list(self.coefficients)}
         if self.weights:
@@ -97,7 +138,7 @@ def _checked_numbers(name: str, given: object) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BallsAndBins:
+class BallsAndBins(_Schedule):
     """Epochs of `bins` rounds. Each client takes part in exactly one uniformly drawn round of each epoch, independently
     of other epochs.
 
@@ -125,7 +166,6 @@ class BallsAndBins:
     coefficients: tuple[float, ...] = (1.0,)
     secret_lanes: bool = False
     name: ClassVar[str] = "balls-and-bins"
-    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", require.count(bins=self.bins))
@@ -156,10 +196,28 @@ class BallsAndBins:
 
     @property
     def secret_in_lane(self) -> bool:
-        """True if a client's round is secret from an attacker who knows its lane, which the deterministic account
-        assumes.
-        """
+        """True if a lane has several rounds in an epoch."""
         return self.lanes < self.bins
+
+    @property
+    def turns_follow_ids(self) -> bool:
+        """True if the lanes are public."""
+        return self.lanes > 1 and not self.secret_lanes
+
+    @property
+    def epoch(self) -> int:
+        """Rounds after which participation is drawn anew."""
+        return self.bins
+
+    @property
+    def first_round_probability(self) -> float | None:
+        """Probability that a client of the first lane, or of a secret lane, takes part in the first round."""
+        bins = self.bins if self.secret_lanes else self.lane_schedule.bins
+        return 1 / bins if bins > 1 else None
+
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        lanes = "lanes: holds if a client's lane depends only on its id, not on other clients"
+        return (*super().hypotheses(adjacency), *((lanes,) * self.turns_follow_ids))
 
     @property
     def probability(self) -> float:
@@ -210,9 +268,7 @@ def turns_follow_ids(schedule: object) -> bool:
     >>> turns_follow_ids(Cyclic(period=3))
     True
     """
-    if isinstance(schedule, BallsAndBins):
-        return schedule.lanes > 1 and not schedule.secret_lanes
-    return isinstance(schedule, Cyclic)
+    return bool(getattr(schedule, "turns_follow_ids", False))
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -228,13 +284,12 @@ def noise_matrix(schedule: "Schedule") -> CorrelatedRounds | None:
     >>> noise_matrix(BallsAndBins(bins=4, lanes=2, coefficients=(1.0, 0.5))).coefficients
     (1.0, 0.5)
     """
-    if isinstance(schedule, BallsAndBins):
-        return schedule.matrix if len(schedule.coefficients) > 1 else None
-    return schedule if isinstance(schedule, CorrelatedRounds) else None
+    matrix = schedule.matrix
+    return None if matrix is None or (matrix is not schedule and len(matrix.coefficients) == 1) else matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocation:
+class Allocation(_Schedule):
     """Schedule of `rounds` rounds in which each client takes part in a uniformly drawn subset of exactly
     `participations` rounds.
 
@@ -253,7 +308,6 @@ class Allocation:
     rounds: int
     stream: str = ""
     name: ClassVar[str] = "allocation"
-    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require.count(rounds=self.rounds))
@@ -271,6 +325,11 @@ class Allocation:
         return self.participations / self.rounds
 
     @property
+    def first_round_probability(self) -> float:
+        """Probability that a client takes part in the first round."""
+        return self.probability
+
+    @property
     def ends_after(self) -> int | None:
         """Length of the schedule in rounds."""
         return self.rounds
@@ -279,12 +338,9 @@ class Allocation:
         """Return the largest number of participations of one client in the first `count` rounds."""
         return min(count, self.participations)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, **asdict(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class MinSeparation:
+class MinSeparation(_Schedule):
     """Schedule with rests: a client skips `separation` - 1 rounds after a participation. Then an independent Bernoulli
     sample of each round decides whether it participates.
 
@@ -304,8 +360,6 @@ class MinSeparation:
     probability: float
     stream: str = ""
     name: ClassVar[str] = "min-separation"
-    secret: ClassVar[bool] = True
-    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
@@ -320,6 +374,11 @@ class MinSeparation:
             )
 
     @property
+    def first_round_probability(self) -> float:
+        """Probability that a client takes part in the first round."""
+        return self.probability
+
+    @property
     def coin(self) -> float:
         """Participation probability of a client that does not rest: p / (1 - p (separation - 1))."""
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
@@ -328,12 +387,9 @@ class MinSeparation:
         """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.separation)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, **asdict(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Cyclic:
+class Cyclic(_Schedule):
     """Each client takes part in every `period`-th round, in a public order.
 
     Claim: T rounds compose as ceil(T / period) unsampled releases, without amplification.
@@ -350,7 +406,7 @@ class Cyclic:
     stream: str = ""
     name: ClassVar[str] = "cyclic"
     secret: ClassVar[bool] = False
-    ends_after: ClassVar[int | None] = None
+    turns_follow_ids: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period", require.count(period=self.period))
@@ -365,12 +421,13 @@ class Cyclic:
         """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.period)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, **asdict(self)}
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        turns = "cyclic: holds if a client's turn depends only on its id, not on other clients"
+        return (turns,) if adjacency is Adjacency.ADD_REMOVE else ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled:
+class Shuffled(_Schedule):
     """Epochs of a uniformly random order of all clients, drawn anew for each epoch and cut into batches of exactly
     `cohort`; the last, smaller batch is dropped.
 
@@ -390,7 +447,7 @@ class Shuffled:
     stream: str = ""
     name: ClassVar[str] = "shuffled"
     secret: ClassVar[bool] = False
-    ends_after: ClassVar[int | None] = None
+    attack_is_weaker: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
@@ -413,14 +470,20 @@ class Shuffled:
         """Return the largest number of participations of one client in the first `count` rounds."""
         return -(-count // self.period)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, **asdict(self)}
+    @property
+    def epoch(self) -> int:
+        """Rounds after which participation is drawn anew."""
+        return self.period
+
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        return (
+            "shuffled: a client takes part once in an epoch of a random order, which has no known amplification at "
+            "this delta; the epsilon of Poisson sampling does not hold (lower bound: arXiv 2411.04205)",
+        )
 
 
 Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | Shuffled | CorrelatedRounds
 """Participation schedule over many rounds."""
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, Shuffled, CorrelatedRounds)
-}
+SCHEDULES: dict[str, type[Schedule]] = dict(Participation.kinds)
 """Class of each schedule by name."""

@@ -25,9 +25,10 @@ The number of rounds must be fixed, or chosen independently of results.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -120,17 +121,15 @@ def dominating_blocks(schedule: Schedule, count: int) -> Blocks:
     """Return blocks that dominate the first `count` rounds of a schedule. Errors: UnsupportedMechanism for a public
     order.
     """
-    if isinstance(schedule, BallsAndBins):
-        bins, epochs, rest = (
-            schedule.lane_schedule.bins,
-            *divmod(schedule.lane_rounds(count), schedule.lane_schedule.bins),
-        )
-        return _complete_and_incomplete_blocks(((1 / bins, bins),), epochs, ((1 / bins, rest),))
-    if isinstance(schedule, Allocation):
-        return _allocation_blocks(schedule, count)
-    if isinstance(schedule, MinSeparation):
-        return _blocks_with_rests(schedule, count)
-    raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so there is no amplification.")
+    if schedule.name not in _BLOCKS:
+        raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so there is no amplification.")
+    return _BLOCKS[schedule.name](schedule, count)
+
+
+def _epoch_blocks(schedule: BallsAndBins, count: int) -> Blocks:
+    bins = schedule.lane_schedule.bins
+    epochs, rest = divmod(schedule.lane_rounds(count), bins)
+    return _complete_and_incomplete_blocks(((1 / bins, bins),), epochs, ((1 / bins, rest),))
 
 
 def _complete_and_incomplete_blocks(
@@ -227,3 +226,10 @@ def _block_sizes(probabilities: Floats, count: int) -> Ints:
             larger = np.where(sizes > 1, sizes - exact_sizes, -np.inf)
             sizes[np.argsort(-larger, kind="stable")[: min(-missing, int((sizes > 1).sum()))]] -= 1
     return np.asarray(sizes)
+
+
+_BLOCKS: dict[str, Callable[[Any, int], Blocks]] = {
+    "balls-and-bins": _epoch_blocks,
+    "allocation": _allocation_blocks,
+    "min-separation": _blocks_with_rests,
+}

@@ -1,0 +1,80 @@
+"""Base class of samplings: what accounts read of who takes part in a round."""
+
+import math
+from dataclasses import asdict
+from typing import Any, ClassVar, Protocol
+
+from accounting.mechanisms.adjacency import Adjacency
+
+
+class _HasProbability(Protocol):
+    @property
+    def probability(self) -> float: ...
+
+
+class Participation:
+    """Base class of samplings: answers that accounts read, by default those of rounds that are drawn independently.
+
+    A class with a `name` is registered under it in `kinds`, and is read from ledger lines of this name.
+    """
+
+    kinds: ClassVar[dict[str, Any]] = {}
+    name: ClassVar[str] = ""
+    full_noise_multiplier: float = math.inf
+    """Noise multiplier of the dominating Gaussian in full rounds, if only pairs of neighbours are dominated."""
+    displaces: ClassVar[bool] = False
+    """True if another client may take the place of the differing one, so that the sum moves by 2 clips."""
+    attack_is_weaker: ClassVar[bool] = False
+    """True if no attack is known that reaches the account, which assumes a public order."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            Participation.kinds[cls.name] = cls
+
+    @property
+    def turns_follow_ids(self) -> bool:
+        """True if ids of clients determine a public order, so that an added client must not change ids of others."""
+        return False
+
+    @property
+    def secret_in_lane(self) -> bool:
+        """True if a client's round is secret from an attacker who knows its lane, which deterministic accounts
+        assume.
+        """
+        return True
+
+    @property
+    def epoch(self) -> int | None:
+        """Rounds after which participation is drawn anew; None: never."""
+        return None
+
+    def norm(self, count: int) -> float:
+        """Return the shift by one participation relative to the fresh noise of `count` rounds, in clip norms."""
+        return 1.0
+
+    def participation_probability(self: _HasProbability, adjacency: Adjacency) -> float:
+        """Return the probability that one client takes part in a round."""
+        return self.probability
+
+    def binds(self, adjacency: Adjacency) -> bool:
+        """Return True if a cap can be exceeded in one of the neighbours; False without a cap."""
+        return False
+
+    def full_rounds(self, adjacency: Adjacency) -> tuple[tuple[float, float], ...]:
+        """Return (zeta, p) of rounds that are full under a cap (`CappedPoissonSampling`); none without a cap."""
+        return ()
+
+    @property
+    def first_round_probability(self) -> float | None:
+        """Probability that a client takes part in the first round, secretly; None if it is public, or if other
+        clients depend on it. Public lanes: that of a client of the first lane.
+        """
+        return None
+
+    def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """Return notes on the conditions under which the account holds."""
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON object of a ledger line."""
+        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
