@@ -18,7 +18,7 @@ from accounting.mechanisms import (
     sampling_of,
     schedule_of,
 )
-from accounting.mechanisms.samplings import shift_in_clips
+from accounting.mechanisms.samplings import full_round_multiplier, shift_in_clips
 from accounting.participation import ratio_distribution
 from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
 
@@ -114,7 +114,7 @@ def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
     """Return the sampling probability, and the largest shift of one round over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # the caller has checked `pld.supports`
-    multiplier = min(noise.noise_multiplier, sampling.full_noise_multiplier)
+    multiplier = min(noise.noise_multiplier, full_round_multiplier(sampling))
     return sampling.probability, shift_in_clips(sampling, noise.adjacency) / multiplier
 
 

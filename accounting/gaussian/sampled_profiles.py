@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from accounting.arrays import Floats
 from accounting.gaussian.closed_form import privacy_profile
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import Sampling
+from accounting.mechanisms.samplings import Sampling, full_round_multiplier
 
 
 def half_line_supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:
@@ -204,8 +204,8 @@ def _mean_profiles(
     plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
     restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}
     displacing, zeroing = dict(restoring), zeroing_profile
-    if sampling.full_noise_multiplier < math.inf:  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
-        displacing["noise_multiplier"], zeroing = sampling.full_noise_multiplier, fixed_size_replacement_profile
+    if full_round_multiplier(sampling) < math.inf:  # only pairs are dominated: advanced joint convexity, p H_g(2 clips)
+        displacing["noise_multiplier"], zeroing = full_round_multiplier(sampling), fixed_size_replacement_profile
     if adjacency is Adjacency.REPLACE_ONE:
         free = poisson_replacement_profile(losses, **plain)
         both = (1 - zeta) * free + zeta * fixed_size_replacement_profile(losses, **displacing)

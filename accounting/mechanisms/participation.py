@@ -1,6 +1,5 @@
 """Base class of samplings: what accounts read of who takes part in a round."""
 
-import math
 from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
@@ -20,8 +19,6 @@ class Participation:
 
     kinds: ClassVar[dict[str, Any]] = {}
     name: ClassVar[str] = ""
-    full_noise_multiplier: float = math.inf
-    """Noise multiplier of the dominating Gaussian in full rounds, if only pairs of neighbours are dominated."""
     displaces: ClassVar[bool] = False
     """True if another client may take the place of the differing one, so that the sum moves by 2 clips."""
     attack_is_weaker: ClassVar[bool] = False

@@ -12,9 +12,10 @@ delta_T(epsilon) + T beta. Proof: (1 - zeta) h + zeta h' is at most h + zeta p (
 Direction of error: upper bound.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from accounting import require
@@ -125,7 +126,7 @@ class PairwiseCappedSampling(CappedPoissonSampling):
     full_noise_multiplier: noise multiplier of the dominating Gaussian for cohorts in which one client replaces another.
     """
 
-    full_noise_multiplier: float = field()
+    full_noise_multiplier: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +201,13 @@ Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullPar
 def cap_of(sampling: Sampling) -> int | None:
     """Return the cap of capped Poisson sampling, else None."""
     return getattr(sampling, "cap", None)
+
+
+def full_round_multiplier(sampling: Sampling) -> float:
+    """Return the noise multiplier of the Gaussian that dominates full rounds under a cap, if only pairs of neighbours
+    are dominated; infinite if all are.
+    """
+    return getattr(sampling, "full_noise_multiplier", math.inf)
 
 
 def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
