@@ -6,14 +6,13 @@ divisors of an epoch until the error increases. Every number of lanes is equally
 calibrated for it.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from accounting import require
 from accounting.budget import calibrate
-from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
+from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
@@ -69,9 +68,8 @@ def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accounta
                 start=1.0 if nearest is None else found[nearest].noise_multiplier,
                 tolerance=_TOLERANCE,
             )
-            made = one.mechanism
-            assert isinstance(made, BandedNoise)
-            found[lanes] = PlanWithLanes(plan=one, noise_multiplier=z, error=made.prefix_error(one, z, rounds))
+            model_error = one.mechanism.prefix_error(one, z, rounds)
+            found[lanes] = PlanWithLanes(plan=one, noise_multiplier=z, error=model_error)
         return found[lanes].error
 
     place = min(range(len(choices)), key=lambda k: abs(choices[k] - plan.period**0.5))
@@ -119,16 +117,15 @@ class AdvisedPlan:
     @property
     def lanes(self) -> int | None:
         """Public lanes under balls-and-bins; None if there are none."""
-        sampling = self.plan.sampling
-        return sampling.lanes if isinstance(sampling, BallsAndBins) else None
+        return getattr(self.plan.sampling, "lanes", None)
 
     def __str__(self) -> str:
         noise, sampling = self.plan.mechanism, self.plan.sampling.name
         noise_text = "independent noise"
-        if isinstance(noise, BandedNoise):
-            noise_text = f"noise in {noise.bands} bands"
-        if isinstance(noise, BufferedNoise):
-            noise_text = f"noise in {noise.sizes['buffers']} buffers (BLT)"
+        if noise.noise == "banded":
+            noise_text = f"noise in {getattr(noise, 'bands', None)} bands"
+        if noise.noise == "blt":
+            noise_text = f"noise in {getattr(noise, 'buffers', None)} buffers (BLT)"
         lanes = f" in {self.lanes} public lanes" if self.lanes else ""
         return f"{noise_text} under {sampling}{lanes}, {upwards(self.error)} C"
 
@@ -138,8 +135,8 @@ class AdvisedPlan:
             "sampling": self.plan.sampling.name,
             "lanes": self.lanes,
             "noise": noise.noise,
-            "bands": noise.bands if isinstance(noise, BandedNoise) else None,
-            "buffers": noise.buffers if isinstance(noise, BufferedNoise) else None,
+            "bands": getattr(noise, "bands", None),
+            "buffers": getattr(noise, "buffers", None),
             "noise_multiplier": self.noise_multiplier,
             "prefix_error_in_clips": self.error,
             "run": True,
@@ -210,10 +207,4 @@ def _with_calibrated_noise(plan: Plan, epsilon: float, rounds: int, *, start: fl
         )
     except CalibrationError:
         return None
-    return AdvisedPlan(plan=plan.changed(noise_multiplier=z), error=z * _error_at_unit_noise(plan, rounds))
-
-
-def _error_at_unit_noise(plan: Plan, rounds: int) -> float:
-    if isinstance(plan.mechanism, CorrelatedNoise):
-        return plan.mechanism.prefix_error(plan, 1.0, rounds)
-    return math.sqrt((rounds + 1) / 2)
+    return AdvisedPlan(plan=plan.changed(noise_multiplier=z), error=z * plan.mechanism.prefix_error(plan, 1.0, rounds))

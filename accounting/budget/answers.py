@@ -10,7 +10,6 @@ from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.advice import with_lanes
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import RecordBatches
 from accounting.budget.targets import Target, target_of
 from accounting.caveats import few_clients_note, no_round_fits_message
 from accounting.compose import accountant as accountants
@@ -20,7 +19,7 @@ from accounting.compose.readings import READING_KEYS, Readings, readings
 from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.html_table import html_table
-from accounting.mechanisms import BallsAndBins, Composed, Schedule
+from accounting.mechanisms import Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
 from accounting.rounding import upwards
 
@@ -105,18 +104,15 @@ class Budget:
         }
         if plan.cohort_cap is not None:
             record["cohort_cap"] = plan.cohort_cap
-        if isinstance(plan.sampling, RecordBatches):
-            record |= {"records": plan.sampling.records, "batch_size": plan.sampling.batch_size}
-            record["local_steps"] = plan.sampling.steps
+        record |= plan.sampling.details()
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
-            if isinstance(plan.sampler, BallsAndBins) and plan.sampler.lanes > 1:
+            if plan.sampler.lanes > 1:
                 record["lanes"] = plan.sampler.lanes
-                if plan.sampler.secret_lanes:
+                if getattr(plan.sampler, "secret_lanes", False):
                     record["secret_lanes"] = True
-            steps = plan.sampling.steps if isinstance(plan.sampling, RecordBatches) else 1
-            record["participations"] = plan.sampler.most_participations(self.rounds * steps)
+            record["participations"] = plan.sampler.most_participations(self.rounds * plan.sampling.steps)
             record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:
             record["second_opinion"] = self.second_opinion.epsilon

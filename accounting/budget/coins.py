@@ -10,13 +10,15 @@ from typing import Any, ClassVar, Literal, Self
 
 from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
+from accounting.budget.gaussians import PlannedMechanism
 from accounting.budget.integers import DIMENSION
 from accounting.budget.options import option
 from accounting.budget.samplings import Setting, most_uploads
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease, repeated, subsample
+from accounting.mechanisms import Composed, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.samplings import rarely_exceeded
 
 _TRUST = {
     "anywhere": "others anywhere: other clients' probabilities are only assumed to lie in [floor, 1 - floor]",
@@ -25,7 +27,7 @@ _TRUST = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BernoulliUploads:
+class BernoulliUploads(PlannedMechanism):
     """Individually visible Bernoulli uploads, so sampling does not amplify privacy.
 
     Under sampling "all", `rounds` is the number of uploads of one client; under "cyclic" that number follows from the
@@ -65,15 +67,8 @@ class BernoulliUploads:
     )
     reference: float | None = None
     name: ClassVar[str] = "bernoulli-channel"
-    noise: ClassVar[str] = "independent"
     has_noise_multiplier: ClassVar[bool] = False
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
-    most_rounds: ClassVar[int | None] = None
-    noise_kept: ClassVar[float] = 1.0
-
-    def sums_have_fixed_size(self, sampling: str) -> bool:
-        """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
-        return False
 
     def default_adjacency(self, sampling: str) -> Adjacency:
         """Return replace-one for fixed-size sampling, else zero-out."""
@@ -129,18 +124,10 @@ class BernoulliUploads:
             )
         return subsample(self.release(setting), setting.sampler)
 
-    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds and of earlier releases on the same clients."""
-        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
-
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
         """Return the bounds on the probabilities, for the JSON of a budget."""
         names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric")
         return {**{name: getattr(self, name) for name in names}, "others": "anywhere", "reference": self.reference}
-
-    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return notes on the epsilon: none."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +155,10 @@ class BernoulliSums(BernoulliUploads):
         "anywhere",
     )
     name: ClassVar[str] = "bernoulli-aggregate"
+
+    def default_cap(self, cohort: int, clients: int, *, delta: float) -> int:
+        """Return the smallest cap that is rarely exceeded: every upload adds the noise of its Bernoulli samples."""
+        return rarely_exceeded(cohort, clients, delta=delta)
 
     def sums_have_fixed_size(self, sampling: str) -> bool:
         """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""

@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from accounting import require
 from accounting.budget.answers import Budget, solve
-from accounting.budget.correlated import CorrelatedNoise
-from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
+from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import (
     BallsAndBins,
@@ -16,7 +15,6 @@ from accounting.budget.samplings import (
     FixedSize,
     PlannedSampling,
     Poisson,
-    RecordBatches,
 )
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
@@ -47,7 +45,7 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     (1.698, 4)
     """
     noise = plan.mechanism
-    if isinstance(noise, CorrelatedNoise):
+    if noise.noise != "independent":
         raise InvalidParameter(f"noise={noise.noise!r}: comparisons are for noise that is independent over rounds.")
     if not isinstance(noise, GaussianNoise):
         raise InvalidParameter(f"mechanism={noise.name!r}: comparisons are for Gaussian noise.")
@@ -58,7 +56,7 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     plan = replace(plan, mechanism=replace(noise, noise_multiplier=None), rounds=None)
     remaining_noise = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
     share_notes = plan.notes(noise_multiplier, rounds)
-    in_shares = isinstance(noise, DistributedGaussianNoise)
+    in_shares = noise.name == "distributed-gaussian"
     poisson = plan.sampling if isinstance(plan.sampling, Poisson) else Poisson(cohort=plan.cohort)
     each: list[PlannedSampling] = [poisson, FixedSize(cohort=plan.cohort), Everyone()]
     order = sorted(each, key=lambda one: one.name != plan.sampling.name)
@@ -93,9 +91,8 @@ def beside_shuffled(answer: Budget) -> Budget:
     plan = answer.plan
     if plan.sampling.name != "shuffled":
         return answer
-    law = plan.sampler
-    assert isinstance(law, Shuffled)
-    rounds = answer.rounds * (plan.sampling.steps if isinstance(plan.sampling, RecordBatches) else 1)
+    law = cast(Shuffled, plan.sampler)
+    rounds = answer.rounds * plan.sampling.steps
     others: tuple[tuple[str, PlannedSampling, Adjacency], ...] = (
         ("not valid here: Poisson sampling of as many rounds, which is often stated, would have", Poisson(
             cohort=law.cohort), plan.adjacency),
@@ -123,7 +120,7 @@ def _schedule_rows(plan: Plan, z: float, rounds: int) -> list[Budget]:
     They include the plan's schedule, if it has one. Returns [] for noise in shares, and if all clients take part in
     every round.
     """
-    if isinstance(plan.mechanism, DistributedGaussianNoise) or plan.period < 2:
+    if plan.mechanism.name == "distributed-gaussian" or plan.period < 2:
         return []
     adjacency = plan.adjacency if plan.adjacency is Adjacency.ZERO_OUT else Adjacency.ADD_REMOVE
     schedules: tuple[PlannedSampling, ...] = (BallsAndBins(cohort=plan.cohort), Cyclic(cohort=plan.cohort))

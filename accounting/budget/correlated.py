@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from accounting import factorisation, require
 from accounting.arrays import Floats
 from accounting.budget.gaussians import Noise
 from accounting.budget.options import option
-from accounting.budget.samplings import BallsAndBins, MinSeparation, Setting
+from accounting.budget.samplings import BallsAndBins, PlannedSampling, Setting
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
@@ -63,7 +63,6 @@ class CorrelatedNoise(Noise):
     server_decay: float = option("banded, blt: factor of the server's learning rate per round.", 1.0)
     separation: int | None = None
     participations: int | None = None
-    name: ClassVar[str] = "gaussian"
     most_rounds: ClassVar[int | None] = MOST_ROUNDS
     samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation")
 
@@ -110,9 +109,8 @@ class CorrelatedNoise(Noise):
 
     def _separation(self, setting: Setting) -> int:
         """Return the least number of rounds from one participation of a client to the next."""
-        if isinstance(setting.sampling, MinSeparation):
-            return setting.sampling.separation
-        return self.separation or setting.period
+        separation: int | None = getattr(setting.sampling, "separation", self.separation)
+        return separation or setting.period
 
     def _require_participations(self, setting: Setting, rounds: int) -> None:
         """Raise InvalidParameter for a limit on participations that the sampling exceeds, because the account would not
@@ -138,9 +136,10 @@ class CorrelatedNoise(Noise):
         """
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
-        if isinstance(setting.sampling, BallsAndBins):
+        if setting.sampling.name == "balls-and-bins":
             matrix = self.matrix(self._workload(rounds), rounds, 1)  # columns of a lane do not overlap
-            return CorrelatedRounds(separation=setting.sampling.lanes or 1, stream=setting.stream, **matrix)
+            lanes = getattr(setting.sampling, "lanes", None) or 1
+            return CorrelatedRounds(separation=lanes, stream=setting.stream, **matrix)
         sampled = setting.sampling.name == "poisson"
         if not sampled:
             self._require_participations(setting, rounds)
@@ -194,7 +193,7 @@ class CorrelatedNoise(Noise):
         if setting.sampling.name == "poisson":
             groups = f"in {self.sizes['bands']} public groups that take turns"
             return (error_text, f"only for planning, {groups}: `dpfed run` does not support this noise")
-        if isinstance(setting.sampling, BallsAndBins):
+        if setting.sampling.name == "balls-and-bins":
             return (error_text,)
         stream = self.stream(setting, rounds)
         times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
@@ -240,6 +239,7 @@ class BandedNoise(CorrelatedNoise):
         "lanes, where --certificate sampled searches it.",
         None,
     )
+    name: ClassVar[str] = "gaussian"
     noise: ClassVar[str] = "banded"
     samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson", "balls-and-bins")
 
@@ -264,7 +264,7 @@ class BandedNoise(CorrelatedNoise):
                     "power 0.5. Remove one of them."
                 )
         validated_for = super().validated_for(setting)
-        if isinstance(setting.sampling, BallsAndBins):
+        if setting.sampling.name == "balls-and-bins":
             self.round(setting, 1.0, 1)  # rejects more bands than lanes, and lanes that do not divide an epoch
         if setting.sampling.name == "poisson" and self.bands * setting.cohort > setting.clients:
             raise InvalidParameter(
@@ -289,13 +289,20 @@ class BandedNoise(CorrelatedNoise):
         column: tuple[float, ...] = self.matrix(self._workload(rounds), rounds, 1)["coefficients"]
         return column
 
-    def with_lanes_and_bands(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
+    @property
+    def needs_lanes(self) -> bool:
+        """True if the number of lanes, which equals the number of bands, must be searched (`budget.advice`)."""
+        return self.bands is None
+
+    def with_lanes_and_bands(self, sampling: PlannedSampling, clients: int) -> tuple[PlannedSampling, Self]:
         """Return sampling and noise with both lanes and bands set, if one of the two is given.
 
         Bands default to the lanes, lanes to the smallest possible number for the bands. Returns both objects unchanged
         if neither number is given.
         Errors: InvalidParameter for more bands than an epoch has rounds.
         """
+        if not isinstance(sampling, BallsAndBins):
+            return sampling, self
         period = sampling.period(clients)
         if self.bands is None:
             return sampling, self if sampling.lanes is None else replace(self, bands=min(sampling.lanes, period))
@@ -311,11 +318,11 @@ class BandedNoise(CorrelatedNoise):
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
         """Return the mechanism of one of `rounds` rounds, as a ledger line states it."""
         sampler = setting.sampler
-        if not isinstance(sampler, schedules.BallsAndBins):
+        if setting.sampling.name != "balls-and-bins":
             return super().round(setting, noise_multiplier, rounds)
         coefficients = self.stream(setting, require.count(rounds=rounds)).coefficients
         noise = Gaussian(noise_multiplier=require.noise_multiplier(noise_multiplier), adjacency=setting.adjacency)
-        return subsample(noise, replace(sampler, coefficients=coefficients))
+        return subsample(noise, replace(cast(schedules.BallsAndBins, sampler), coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds and of earlier releases; under poisson that of the rounds of one client
@@ -350,6 +357,7 @@ class BufferedNoise(CorrelatedNoise):
     """
 
     buffers: int | None = option("blt: vectors that the noise stores, for any number of rounds. Default: 3.", None)
+    name: ClassVar[str] = "gaussian"
     noise: ClassVar[str] = "blt"
 
     @property

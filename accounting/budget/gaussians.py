@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from accounting import require
 from accounting.budget.options import option
-from accounting.budget.samplings import Setting
+from accounting.budget.samplings import PlannedSampling, Setting
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed, Gaussian, SingleRelease, repeated, subsample
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import default_cap
 
 MOST_PARTS = 1_000
 LARGEST_FACTOR = 1e6
@@ -96,19 +97,52 @@ DROPOUT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """Base class of noise with a given multiplier on the sum of clipped uploads.
+class PlannedMechanism:
+    """Base class of mechanisms of a plan. A subclass with a `name` is registered in `classes`."""
 
-    noise_multiplier: standard deviation of the noise on the sum over the clip norm; None if it is solved for.
-    """
-
-    noise_multiplier: float | None = option("Noise standard deviation on the sum over the clip norm C.", None)
+    classes: ClassVar[list[type[Any]]] = []
     name: ClassVar[str]
     noise: ClassVar[str] = "independent"
     has_noise_multiplier: ClassVar[bool] = True
     advice: ClassVar[str] = "Raise the noise multiplier or the target."
     most_rounds: ClassVar[int | None] = None
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            PlannedMechanism.classes.append(cls)
+
+    @property
+    def needs_lanes(self) -> bool:
+        """True if the number of lanes, which equals the number of bands, must be searched (`budget.advice`)."""
+        return False
+
+    def validated_for(self, setting: Setting) -> Self:
+        """Return the mechanism with validated fields. Errors: InvalidParameter, UnsupportedMechanism if the setting
+        has no account.
+        """
+        raise NotImplementedError
+
+    def for_records(self) -> PlannedMechanism:
+        """Return the noise that one client adds to the sum of a batch of its records: in one draw, without rotation.
+
+        Errors: InvalidParameter for noise that local steps do not support.
+        """
+        raise InvalidParameter(
+            f"mechanism={self.name!r}, noise={self.noise!r} with unit='record': local steps have mechanism 'gaussian' "
+            "or 'discrete-gaussian', with equal noise in all rounds. Use one of these mechanisms."
+        )
+
+    def with_lanes_and_bands(self, sampling: PlannedSampling, clients: int) -> tuple[PlannedSampling, Self]:
+        """Return sampling and mechanism, with both lanes and bands set if one of the two is given."""
+        return sampling, self
+
+    def default_cap(self, cohort: int, clients: int, *, delta: float) -> int:
+        """Return the default cap of a sum with a fixed number of uploads."""
+        return default_cap(cohort, clients, delta=delta)
+
+    def prefix_error(self, setting: Setting, noise_multiplier: float, rounds: int) -> float:
+        """Return the root mean square over rounds of the noise in the model, in clip norms."""
+        return noise_multiplier * math.sqrt((rounds + 1) / 2)
 
     def default_adjacency(self, sampling: str) -> Adjacency:
         """Return replace-one for fixed-size sampling, else add-remove."""
@@ -140,6 +174,16 @@ class Noise:
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return notes on the epsilon: none."""
         return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(PlannedMechanism):
+    """Base class of noise with a given multiplier on the sum of clipped uploads.
+
+    noise_multiplier: standard deviation of the noise on the sum over the clip norm; None if it is solved for.
+    """
+
+    noise_multiplier: float | None = option("Noise standard deviation on the sum over the clip norm C.", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +222,9 @@ class GaussianNoise(Noise):
                 "'poisson', 'fixed' or 'all'."
             )
         return replace(self, noise_schedule=checked_factors(self.noise_schedule))
+
+    def for_records(self) -> PlannedMechanism:
+        return self if type(self) is GaussianNoise and self.noise_schedule is None else super().for_records()
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from accounting import require
-from accounting.budget.gaussians import DROPOUT, Noise
+from accounting.budget.gaussians import DROPOUT, Noise, PlannedMechanism
 from accounting.budget.options import option
 from accounting.budget.samplings import Setting, most_uploads
 from accounting.compose.twins import continuous
@@ -231,6 +231,10 @@ class DiscreteGaussianNoise(IntegerNoise):
     """
 
     name: ClassVar[str] = "discrete-gaussian"
+
+    def for_records(self) -> PlannedMechanism:
+        scale = fixed_point.least_scale(self.dimension) if self.scale is None else self.scale
+        return replace(self, placement="server", rotate=False, scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from accounting import require
-from accounting.budget.coins import BernoulliSums, BernoulliUploads
-from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
-from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
-from accounting.budget.integers import DiscreteGaussianNoise, SkellamNoise
+from accounting.budget import coins, correlated, integers  # noqa: F401  # register their mechanisms
+from accounting.budget.gaussians import GaussianNoise, PlannedMechanism
 from accounting.budget.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
 from accounting.budget.samplings import (
     SAMPLING_CLASSES,
-    BallsAndBins,
-    Cyclic,
-    Everyone,
     PlannedSampling,
-    Poisson,
     RecordBatches,
-    Shuffled,
     ShuffledRecords,
 )
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.integers import fixed_point
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 
-PlannedMechanism = (
-    GaussianNoise
-    | BandedNoise
-    | BufferedNoise
-    | DistributedGaussianNoise
-    | DiscreteGaussianNoise
-    | SkellamNoise
-    | BernoulliUploads
-    | BernoulliSums
-)
-_MECHANISM_CLASSES: tuple[type[PlannedMechanism], ...] = get_args(PlannedMechanism)
+_MECHANISM_CLASSES = PlannedMechanism.classes
 MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))
 """Names of the mechanisms of a plan."""
 
@@ -143,34 +124,25 @@ class Plan:
     ) -> None:
         options = {name: require.plain(value) for name, value in options.items()}
         sampling_object, chosen = sampling_and_mechanism({"sampling": sampling, "mechanism": mechanism, **options})
-        if isinstance(chosen, BandedNoise) and isinstance(sampling_object, BallsAndBins):
-            sampling_object, chosen = chosen.with_lanes_and_bands(sampling_object, require.count(clients=clients))
+        sampling_object, chosen = chosen.with_lanes_and_bands(sampling_object, require.count(clients=clients))
         self._set_fields(clients=require.count(clients=clients), sampling=sampling_object, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
         self._set_fields(rounds=None if rounds is None else require.count(rounds=rounds))
         self._set_fields(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
-        if isinstance(sampling_object, RecordBatches):
-            chosen = _record_noise(chosen)
-        in_lanes = False
-        if isinstance(sampling_object, BallsAndBins):
-            in_lanes = isinstance(chosen, BandedNoise) or (sampling_object.lanes or 1) > 1
-            if sampling_object.secret_lanes and not in_lanes:
-                raise InvalidParameter(
-                    "secret_lanes without lanes: without lanes no lane is drawn. Give lanes, or noise='banded'."
-                )
-            in_lanes &= not sampling_object.secret_lanes  # a drawn lane does not depend on the other clients
-        in_turns = in_lanes or isinstance(sampling_object, Cyclic | Shuffled | ShuffledRecords)
+        if sampling_object.unit == "record":
+            chosen = chosen.for_records()
+        in_turns = sampling_object.in_turns(banded=chosen.noise == "banded")
         default = Adjacency.ZERO_OUT if in_turns else chosen.default_adjacency(sampling_object.name)
         self._set_fields(adjacency=Adjacency.of(adjacency or default))
-        if type(sampling_object) is RecordBatches and self.adjacency is not Adjacency.ADD_REMOVE:
+        if self.unit == "record" and not in_turns and self.adjacency is not Adjacency.ADD_REMOVE:
             raise InvalidParameter(
                 f"adjacency={str(self.adjacency)!r} with unit='record': batches are Poisson samples of records, which "
                 "are accounted under 'add-remove'. Remove adjacency."
             )
         self._set_fields(mechanism=chosen)
         self._set_fields(mechanism=chosen.validated_for(self))
-        if not isinstance(self.mechanism, CorrelatedNoise):
+        if self.mechanism.noise == "independent":
             self.round(1.0 if self.has_noise_multiplier else None)  # raises an error for a plan without an account
 
     @classmethod
@@ -195,12 +167,12 @@ class Plan:
     @property
     def unit(self) -> Literal["client", "record"]:
         """Unit of privacy."""
-        return "record" if isinstance(self.sampling, RecordBatches) else "client"
+        return self.sampling.unit
 
     @property
     def units(self) -> int:
         """Number of all clients, or of all records."""
-        return self.clients * (self.sampling.records if isinstance(self.sampling, RecordBatches) else 1)
+        return self.sampling.units(self.clients)
 
     @property
     def _default_delta(self) -> float:
@@ -209,7 +181,7 @@ class Plan:
     @property
     def cohort(self) -> int:
         """Number of clients in a round: the expected number under Poisson sampling, else the exact number."""
-        return self.clients if isinstance(self.sampling, Everyone | RecordBatches) else self.sampling.cohort
+        return self.sampling.cohort_size(self.clients)
 
     @property
     def period(self) -> int:
@@ -224,7 +196,7 @@ class Plan:
     @property
     def needs_lanes(self) -> bool:
         """True if the number of lanes, which equals the number of bands, must be searched (`budget.advice`)."""
-        return isinstance(self.mechanism, BandedNoise) and self.mechanism.bands is None
+        return self.mechanism.needs_lanes
 
     @property
     def has_noise_multiplier(self) -> bool:
@@ -234,12 +206,12 @@ class Plan:
     @property
     def noise_multiplier(self) -> float | None:
         """Noise multiplier of the mechanism; None if it is solved for, or the mechanism has none."""
-        return None if isinstance(self.mechanism, BernoulliUploads) else self.mechanism.noise_multiplier
+        return getattr(self.mechanism, "noise_multiplier", None)
 
     @property
     def noise_schedule(self) -> tuple[float, ...] | None:
         """Factors of the noise multiplier in equal parts of the run; None if all rounds have equal noise."""
-        return self.mechanism.noise_schedule if isinstance(self.mechanism, GaussianNoise) else None
+        return getattr(self.mechanism, "noise_schedule", None)
 
     @property
     def stream(self) -> str:
@@ -256,22 +228,18 @@ class Plan:
 
         The default cap applies to mechanisms whose sums hold a fixed number of uploads.
         """
-        if not isinstance(self.sampling, Poisson):
+        if not self.sampling.takes_cap:
             return None
-        if self.sampling.cohort_cap is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
-            has_bernoulli_sums = isinstance(
-                self.mechanism, BernoulliSums
-            )  # every upload adds the noise of its Bernoulli samples
-            chosen = rarely_exceeded if has_bernoulli_sums else default_cap
-            return chosen(self.cohort, self.clients, delta=self.delta)
-        return self.sampling.cohort_cap
+        given: int | None = getattr(self.sampling, "cohort_cap", None)
+        if given is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
+            return self.mechanism.default_cap(self.cohort, self.clients, delta=self.delta)
+        return given
 
     @property
     def sampler(self) -> Sampling:
         """Sampling of the cohorts as a ledger line states it."""
-        sampling = self.sampling
-        if isinstance(sampling, Poisson):
-            sampling = replace(sampling, cohort_cap=self.cohort_cap)
+        chosen: Any = self.sampling
+        sampling: PlannedSampling = replace(chosen, cohort_cap=self.cohort_cap) if chosen.takes_cap else chosen
         return sampling.cohorts(self.clients, self.stream).law
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
@@ -298,8 +266,8 @@ class Plan:
                 f"rounds={count} with participations={times} of cohort={self.cohort} of clients={self.clients}: these "
                 f"allow {most} rounds. Change one of these numbers."
             )
-        steps = self.sampling.steps if isinstance(self.sampling, RecordBatches) else 1
-        return self.mechanism.run(self, self._given_or_planned_multiplier(noise_multiplier), count * steps)
+        given = self._given_or_planned_multiplier(noise_multiplier)
+        return self.mechanism.run(self, given, count * self.sampling.steps)
 
     def first_rounds(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """Return the mechanism of the first `count` rounds of a run of `of` rounds with a noise schedule.
@@ -332,7 +300,8 @@ class Plan:
             "noise": self.mechanism.noise,
         }
         found: dict[str, Any] = {"clients": self.clients}
-        for part in (self.sampling, self, self.mechanism):
+        parts: tuple[Any, ...] = (self.sampling, self, self.mechanism)
+        for part in parts:
             given = {each.name: getattr(part, each.name) for each in fields(part)}
             found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
         del found["sampling"], found["mechanism"]
@@ -435,19 +404,6 @@ def _refuse_foreign_option(
         classes_with_option = [one.noise for one, _ in kinds if one.name == mechanism.name]
     raise InvalidParameter(
         f"{written(name, value)} with {written(selector, chosen)}: is for {', '.join(classes_with_option)}. Remove it."
-    )
-
-
-def _record_noise(chosen: PlannedMechanism) -> PlannedMechanism:
-    """Return the noise that one client adds to the sum of a batch of its records: in one draw, without rotation."""
-    if isinstance(chosen, GaussianNoise) and type(chosen) is GaussianNoise and chosen.noise_schedule is None:
-        return chosen
-    if isinstance(chosen, DiscreteGaussianNoise):
-        scale = fixed_point.least_scale(chosen.dimension) if chosen.scale is None else chosen.scale
-        return replace(chosen, placement="server", rotate=False, scale=scale)
-    raise InvalidParameter(
-        f"mechanism={chosen.name!r}, noise={chosen.noise!r} with unit='record': local steps have mechanism 'gaussian' "
-        "or 'discrete-gaussian', with equal noise in all rounds. Use one of these mechanisms."
     )
 
 

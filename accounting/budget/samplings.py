@@ -5,7 +5,7 @@ docs/participation.md compares the privacy of these samplings.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol
 
 from accounting import require
 from accounting.budget.options import option
@@ -18,6 +18,7 @@ from accounting.cohorts import (
     MinSeparationCohorts,
     NamedClients,
     PoissonCohorts,
+    Sampler,
     ShuffledCohorts,
 )
 from accounting.errors import InvalidParameter
@@ -25,33 +26,81 @@ from accounting.mechanisms import Composed, Sampling
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import rarely_exceeded
 
+SAMPLING_CLASSES: dict[str, type[Any]] = {}
+"""Class of each sampling of clients, by name."""
 
-@dataclass(frozen=True, kw_only=True)
-class _CohortSampling:
-    """Base class of samplings with a given cohort size, exact or expected."""
 
-    cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
+class PlannedSampling:
+    """Base class of samplings of a plan. A subclass that samples clients and has `words` is registered by its name."""
+
     name: ClassVar[str]
-    is_schedule: ClassVar[bool] = True
-    table_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of [federation] for this sampling alone, in a table of its own."""
     words: ClassVar[str]
     """Short description for forms."""
     run_instead: ClassVar[str | None] = None
     """Sampler that runs in place of this one, which has an account only; None if this one runs."""
+    unit: ClassVar[Literal["client", "record"]] = "client"
+    is_schedule: ClassVar[bool] = False
+    takes_cap: ClassVar[bool] = False
+    table_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of [federation] for this sampling alone, in a table of its own."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
+    def __init_subclass__(cls) -> None:
+        if "words" in vars(cls) and cls.unit == "client":
+            SAMPLING_CLASSES[cls.name] = cls
+
+    @property
+    def steps(self) -> int:
+        """Number of releases in a round."""
+        return 1
+
+    def cohort_size(self, clients: int) -> int:
+        """Return the number of clients in a round, expected or exact."""
+        return clients
+
+    def units(self, clients: int) -> int:
+        """Return the number of all clients, or of all records."""
+        return clients
 
     def period(self, clients: int) -> int:
-        """Return the average number of rounds from one participation of a client to the next: clients / cohort,
-        rounded.
-        """
-        return max(round(clients / self.cohort), 1)
+        """Return the average number of rounds from one participation of a client to the next."""
+        return 1
 
     def most_rounds(self, clients: int) -> int | None:
         """Return the length of the schedule in rounds; None if it is unbounded."""
         return None
+
+    def in_turns(self, *, banded: bool) -> bool:
+        """Return True if an added client may change the turns of others. banded: the noise is banded.
+
+        Errors: InvalidParameter for secret lanes without lanes.
+        """
+        return False
+
+    def details(self) -> dict[str, object]:
+        """Return additional keys for the JSON of a budget."""
+        return {}
+
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> Sampler:
+        """Return the draws of the cohorts, with their distribution."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CohortSampling(PlannedSampling):
+    """Base class of samplings with a given cohort size, exact or expected."""
+
+    cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
+    is_schedule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
+
+    def cohort_size(self, clients: int) -> int:
+        return self.cohort
+
+    def period(self, clients: int) -> int:
+        """Return clients / cohort, rounded."""
+        return max(round(clients / self.cohort), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +129,7 @@ class Poisson(_CohortSampling):
     name: ClassVar[str] = "poisson"
     words: ClassVar[str] = "Poisson: every client with equal probability, independently"
     is_schedule: ClassVar[bool] = False
+    takes_cap: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +163,7 @@ class FixedSize(_CohortSampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everyone:
+class Everyone(PlannedSampling):
     """Full participation: all clients in every round.
 
     Claim: no amplification.
@@ -126,17 +176,6 @@ class Everyone:
 
     name: ClassVar[str] = "all"
     words: ClassVar[str] = "all clients in every round"
-    run_instead: ClassVar[str | None] = None
-    is_schedule: ClassVar[bool] = False
-    table_keys: ClassVar[tuple[str, ...]] = ()
-
-    def period(self, clients: int) -> int:
-        """Return the number of rounds from one participation of a client to the next: 1."""
-        return 1
-
-    def most_rounds(self, clients: int) -> int | None:
-        """Return the length of the schedule in rounds: None, it is unbounded."""
-        return None
 
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> AllClients:
         return AllClients(clients=clients)
@@ -194,6 +233,14 @@ class BallsAndBins(_CohortSampling):
     def most_rounds(self, clients: int) -> int | None:
         """Return the length of the schedule in rounds; None if it is unbounded."""
         return None if self.participations is None else self.participations * self.period(clients)
+
+    def in_turns(self, *, banded: bool) -> bool:
+        in_lanes = banded or (self.lanes or 1) > 1
+        if self.secret_lanes and not in_lanes:
+            raise InvalidParameter(
+                "secret_lanes without lanes: without lanes no lane is drawn. Give lanes, or noise='banded'."
+            )
+        return in_lanes and not self.secret_lanes  # a drawn lane does not depend on the other clients
 
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> BallsAndBinsCohorts:
         lanes, secret = self.lanes or 1, self.secret_lanes and self.lanes is not None
@@ -278,6 +325,9 @@ class Cyclic(_CohortSampling):
     name: ClassVar[str] = "cyclic"
     words: ClassVar[str] = "public order: clients take part in turn"
 
+    def in_turns(self, *, banded: bool) -> bool:
+        return True
+
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> CyclicCohorts:
         return CyclicCohorts(clients=clients, period=self.period(clients), stream=stream, ids=ids)
 
@@ -305,12 +355,15 @@ class Shuffled(_CohortSampling):
         """Return the number of rounds of an epoch, without the last, smaller batch."""
         return clients // self.cohort
 
+    def in_turns(self, *, banded: bool) -> bool:
+        return True
+
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> ShuffledCohorts:
         return ShuffledCohorts(clients=clients, cohort=self.cohort, stream=stream)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordBatches:
+class RecordBatches(PlannedSampling):
     """Poisson-sampled batches of one client's records, for record-level privacy. In each of `local_steps` steps of a
     round every record is drawn independently with probability batch_size / records.
 
@@ -331,9 +384,7 @@ class RecordBatches:
     local_steps: int | None = option("record: number of batches in a round. Default: one pass over the records.", None)
     name: ClassVar[str] = "poisson"
     words: ClassVar[str] = "Poisson: every record of a client with equal probability, independently"
-    run_instead: ClassVar[str | None] = None
-    table_keys: ClassVar[tuple[str, ...]] = ()
-    is_schedule: ClassVar[bool] = False
+    unit: ClassVar[Literal["client", "record"]] = "record"
 
     def __post_init__(self) -> None:
         require.count(records=self.records)
@@ -346,15 +397,13 @@ class RecordBatches:
         """Number of batches in a round."""
         return -(-self.records // min(self.batch_size, self.records)) if self.local_steps is None else self.local_steps
 
-    def period(self, clients: int) -> int:
-        """Return the number of rounds from one participation of the client to the next: 1."""
-        return 1
+    def units(self, clients: int) -> int:
+        return clients * self.records
 
-    def most_rounds(self, clients: int) -> int | None:
-        """Return the length of the schedule in rounds: None, it is unbounded."""
-        return None
+    def details(self) -> dict[str, object]:
+        return {"records": self.records, "batch_size": self.batch_size, "local_steps": self.steps}
 
-    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts | ShuffledCohorts:
+    def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> Sampler:
         return PoissonCohorts(clients=self.records, cohort=min(self.batch_size, self.records))
 
 
@@ -389,27 +438,11 @@ class ShuffledRecords(RecordBatches):
         """Number of batches in a round."""
         return self.records // self.batch_size
 
+    def in_turns(self, *, banded: bool) -> bool:
+        return True
+
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> ShuffledCohorts:
         return ShuffledCohorts(clients=self.records, cohort=self.batch_size, stream=stream)
-
-
-PlannedSampling = (
-    Poisson
-    | FixedSize
-    | Everyone
-    | BallsAndBins
-    | Allocation
-    | MinSeparation
-    | Cyclic
-    | Shuffled
-    | RecordBatches
-    | ShuffledRecords
-)
-
-SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
-    one.name: one for one in get_args(PlannedSampling) if not issubclass(one, RecordBatches)
-}
-"""Class of each sampling of clients, by name."""
 
 
 def without_runs_text(name: str) -> str:

@@ -21,14 +21,9 @@ from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossDistributions
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import HYPOTHESIS
 
 __all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "values"]
-
-HYPOTHESIS = (
-    "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn before (no "
-    "error feedback, no control variates)"
-)
-"""Note on every guarantee under fixed-size sampling."""
 
 
 MOST_AGAIN = 1000

@@ -24,6 +24,11 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.participation import Participation
 from accounting.mechanisms.schedules import Schedule
 
+HYPOTHESIS = (
+    "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn before (no "
+    "error feedback, no control variates)"
+)
+"""Note on every guarantee under fixed-size sampling."""
 _ROUNDING = 1 + 1e-11
 """Factor above the relative error of binomial tails."""
 
@@ -164,10 +169,7 @@ class FixedSizeSampling(Participation):
         return self.cohort / self.clients
 
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
-        return (
-            "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn "
-            "before (no error feedback, no control variates)",
-        )
+        return (HYPOTHESIS,)
 
 
 @dataclass(frozen=True, kw_only=True)
