@@ -290,14 +290,18 @@ def _best_bound(mechanism: Mechanism, delta: float, *, precise: bool = False, wi
     return min(candidates, key=lambda bound: bound.epsilon)
 
 
-def _analytic_bound(mechanism: Mechanism, delta: float) -> _Bound:
+def _bound_by_gaussians(
+    mechanism: Mechanism, delta: float, *, method: str, account: Callable[[Continuous, float], float]
+) -> _Bound:
+    """Return the bound by an account of the Gaussians that replace the releases."""
     replacement, target = nearly_gaussian(mechanism, delta)
+    found = account(replacement, target) + 2 * replacement.closeness
+    return _Bound(epsilon=found, method=method, notes=_domination_note(replacement))
+
+
+def _analytic_epsilon(replacement: Continuous, delta: float) -> float:
     shift = plain_shift(replacement.mechanism)
-    if shift is None:
-        found = _epsilon_of_one_round(replacement.mechanism, target) + 2 * replacement.closeness
-        return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(replacement))
-    found = smallest_epsilon(target, mu=shift) + 2 * replacement.closeness
-    return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(replacement))
+    return _epsilon_of_one_round(replacement.mechanism, delta) if shift is None else smallest_epsilon(delta, mu=shift)
 
 
 def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
@@ -334,16 +338,15 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     return high * (1 + 1e-12) + 1e-12
 
 
-def _pld_bound(mechanism: Mechanism, delta: float) -> _Bound:
-    replacement, target = nearly_gaussian(mechanism, delta)
-    found = pld.epsilon(replacement.mechanism, delta=target) + 2 * replacement.closeness
-    return _Bound(epsilon=found, method="pld", notes=_domination_note(replacement))
-
-
-def _central_moments_bound(mechanism: Mechanism, delta: float) -> _Bound:
-    replacement, target = nearly_gaussian(mechanism, delta)
-    found = central_moments.epsilon(replacement.mechanism, delta=target) + 2 * replacement.closeness
-    return _Bound(epsilon=found, method="central-moments", notes=_domination_note(replacement))
+_analytic_bound = partial(_bound_by_gaussians, method="analytic-gaussian", account=_analytic_epsilon)
+_pld_bound = partial(
+    _bound_by_gaussians, method="pld", account=lambda near, delta: pld.epsilon(near.mechanism, delta=delta)
+)
+_central_moments_bound = partial(
+    _bound_by_gaussians,
+    method="central-moments",
+    account=lambda near, delta: central_moments.epsilon(near.mechanism, delta=delta),
+)
 
 
 def _domination_note(replacement: Continuous) -> tuple[str, ...]:
@@ -358,15 +361,17 @@ def _domination_note(replacement: Continuous) -> tuple[str, ...]:
 
 
 def _adaptive_bound(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
-    replacement, target = nearly_gaussian(mechanism, delta)
-    fineness = adaptive.FINE if precise else adaptive.STANDARD
-    found = None if replacement.pairwise else adaptive.epsilon(replacement.mechanism, delta=target, fineness=fineness)
-    if found is None:
-        raise UnsupportedMechanism(
-            "accountant='adaptive': only for Gaussian noise on sums under fixed-size sampling, under replace-one or "
-            "zero-out, and for up to several thousand rounds. Use 'best'."
-        )
-    return _Bound(epsilon=found + 2 * replacement.closeness, method="adaptive")
+    def account(near: Continuous, target: float) -> float:
+        fineness = adaptive.FINE if precise else adaptive.STANDARD
+        found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
+        if found is None:
+            raise UnsupportedMechanism(
+                "accountant='adaptive': only for Gaussian noise on sums under fixed-size sampling, under replace-one "
+                "or zero-out, and for up to several thousand rounds. Use 'best'."
+            )
+        return found
+
+    return _bound_by_gaussians(mechanism, delta, method="adaptive", account=account)
 
 
 def _exact_bound(mechanism: Mechanism, delta: float) -> _Bound:

@@ -7,7 +7,7 @@ discretised by connecting the dots (Doroshenko et al. 2022), an upper bound on e
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.compose import loss_grid
 from accounting.compose.loss_distribution import LossDistribution, certain_loss, composed, tilted_for
+from accounting.compose.twins import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, sampled_profiles
 from accounting.mechanisms import (
@@ -172,6 +173,64 @@ def distribution(
     return LossDistributions(
         orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossAccount:
+    """Account of releases by the loss distributions of the Gaussians that replace them.
+
+    tilted: tilted form of the distributions, if rounding errors need it. closeness, lost: log-ratio to the replaced
+    releases, and their part of delta. pairwise: as in `twins.Continuous`.
+    """
+
+    mechanism: Mechanism
+    distributions: LossDistributions
+    tilted: LossDistributions | None = None
+    closeness: float
+    lost: float
+    pairwise: bool
+
+    @classmethod
+    def of(cls, replacement: Continuous, interval: float, *, tilt: float = 0.0) -> "LossAccount":
+        """Return the account of a replacement on a grid."""
+        return cls(
+            distributions=distribution(replacement.mechanism, interval),
+            tilted=distribution(replacement.mechanism, interval, tilt=tilt) if tilt else None,
+            **vars(replacement),
+        )
+
+    def repeated(self, count: int) -> "LossAccount":
+        """Return the account of `count` such releases."""
+        return replace(
+            self,
+            distributions=self.distributions.repeated(count),
+            tilted=None if self.tilted is None else self.tilted.repeated(count),
+            closeness=count * self.closeness,
+            lost=count * self.lost,
+        )
+
+    def after(self, before: "LossAccount | None") -> "LossAccount":
+        """Return the account of earlier releases followed by these."""
+        if before is None:
+            return self
+        held = before.tilted
+        return replace(
+            self,
+            distributions=before.distributions.plus(self.distributions),
+            tilted=None if held is None or self.tilted is None else held.plus(self.tilted),
+            closeness=self.closeness + before.closeness,
+            lost=self.lost + before.lost,
+        )
+
+    def epsilon(self, delta: float, slack: float) -> float:
+        """Return the epsilon at `delta` if transforms may have misplaced mass `slack`. Direction of error: upper
+        bound.
+        """
+        return self.distributions.charged_epsilon(self.delta_left(delta), slack, self.tilted)
+
+    def delta_left(self, delta: float) -> float:
+        """Return the delta of the Gaussians that implies `delta` for the replaced releases."""
+        return (delta - self.lost) * math.exp(-self.closeness)
 
 
 def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossDistributions, int]]:

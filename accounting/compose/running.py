@@ -6,7 +6,7 @@ A round needs one convolution instead of a new composition.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant, epsilon, exact_epsilon, has_exact, no_bound_message
-from accounting.compose.pld import LossDistributions
+from accounting.compose.pld import LossAccount
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, parts_of, schedule_of
@@ -140,19 +140,6 @@ class Running:
             )  # replace-one under Poisson sampling: the account by loss distributions remains
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _AccountedRelease:
-    """Account of one release: its privacy loss distributions, the Gaussian that replaces it, their closeness, and
-    its part of delta.
-    """
-
-    distributions: LossDistributions
-    replacement: SingleRelease
-    closeness: float
-    lost: float
-    pairwise: bool
-
-
 class _RunningLosses:
     """Running account by privacy loss distributions, on the grid of the planned rounds, and by the adaptive account."""
 
@@ -171,11 +158,10 @@ class _RunningLosses:
         self._interval = loss_grid.interval(mechanism)
         adapts = "adaptive" in self._accountants and not pairwise
         self._adaptive_account = adaptive.Adding(planned, rounds=self._rounds, delta=self._delta) if adapts else None
-        self._accounts: dict[SingleRelease, _AccountedRelease] = {}
+        self._accounts: dict[SingleRelease, LossAccount] = {}
         self._runs: list[tuple[SingleRelease, int]] = []
         self._tilt = pld.tilt(planned, self._rounds, self._interval, self._delta)
-        self._total: _AccountedRelease | None = None
-        self._tilted_total: LossDistributions | None = None
+        self._total: LossAccount | None = None
         self._count = 0
 
     def _coarsen_grid(self, mechanism: Composed, *, pairwise: bool) -> None:
@@ -195,13 +181,11 @@ class _RunningLosses:
         one = self._account_of(release)
         before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == release else 0
         self._runs.append((release, before + count))
-        if self._tilt:
-            self._tilted_total = self._tilted_with(release, count)
         self._total = self._with_release(release, count)
         if one.pairwise:  # domination of pairs does not suffice for three vectors (docs/theory.md, section 4)
             self._adaptive_account = None
         if self._adaptive_account is not None:
-            self._adaptive_account.add(one.replacement, count)
+            self._adaptive_account.add(_one_release(one), count)
         # The ends that a self-composition truncates may also wrap around: 1e-15, twice the slack of five compositions.
         self._count += count + (5 if count > 1 else 0)
 
@@ -213,70 +197,30 @@ class _RunningLosses:
                 raise UnsupportedMechanism("the rounds of this schedule have no privacy loss distribution.")
             self._coarsen_grid(Composed(parts=parts_of(replacement.mechanism)), pairwise=replacement.pairwise)
         total = self._total if also is None else self._with_release(also)
-        held = self._tilted_total if also is None or not self._tilt else self._tilted_with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
-            total, held = self._with_schedules(total, held, scheduled)
+            total = LossAccount.of(replacement, self._interval, tilt=self._tilt).after(total)
             count += sum(rounds for _, rounds in scheduled.parts) + 5
         if total is None:
             return 0.0
-        left = (delta - total.lost) * math.exp(-total.closeness)
+        left = total.delta_left(delta)
         slack = 2 * pld.composition_slack(count)
-        bounds = [total.distributions.charged_epsilon(left, slack, held) if "pld" in self._accountants else math.inf]
+        bounds = [total.epsilon(delta, slack) if "pld" in self._accountants else math.inf]
         pairwise = (last is not None and last.pairwise) or (scheduled is not None and replacement.pairwise)
         if self._adaptive_account is not None and left > 0 and not pairwise:
             schedule_rounds = None if scheduled is None else replacement.mechanism
             bounds.append(
                 self._adaptive_account.epsilon(
-                    left, None if last is None else last.replacement, scheduled=schedule_rounds
+                    left, None if last is None else _one_release(last), scheduled=schedule_rounds
                 )
             )
         return min(bounds) + 2 * total.closeness
 
-    def _with_schedules(
-        self, total: "_AccountedRelease | None", held: LossDistributions | None, scheduled: Composed
-    ) -> tuple["_AccountedRelease", LossDistributions | None]:
-        """Return `total` and `held` (untilted and tilted distributions) with the rounds of schedules added to both."""
-        replacement = continuous(scheduled, lost=self._lost)
-        distributions = pld.distribution(replacement.mechanism, self._interval)
-        tilted = pld.distribution(replacement.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
-        if held is not None and tilted is not None:
-            tilted = held.plus(tilted)
-        (first, _), *_ = parts_of(replacement.mechanism)
-        if total is None:
-            one = _AccountedRelease(
-                distributions=distributions,
-                replacement=first,
-                closeness=replacement.closeness,
-                lost=replacement.lost,
-                pairwise=replacement.pairwise,
-            )
-            return one, tilted
-        closeness, lost = total.closeness + replacement.closeness, total.lost + replacement.lost
-        return replace(
-            total, distributions=total.distributions.plus(distributions), closeness=closeness, lost=lost
-        ), tilted
-
-    def _with_release(self, release: SingleRelease, count: int = 1) -> _AccountedRelease:
+    def _with_release(self, release: SingleRelease, count: int = 1) -> LossAccount:
         one = self._account_of(release)
-        distributions = one.distributions.repeated(count) if count > 1 else one.distributions
-        before = self._total
-        return replace(
-            one,
-            distributions=distributions if before is None else before.distributions.plus(distributions),
-            closeness=count * one.closeness + (before.closeness if before else 0.0),
-            lost=count * one.lost + (before.lost if before else 0.0),
-        )
+        return (one.repeated(count) if count > 1 else one).after(self._total)
 
-    def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossDistributions:
-        """Return the tilted distributions of all releases so far and `count` more, with small rounding errors
-        against a small delta.
-        """
-        distributions = self._account_of(release).distributions.tilted(self._tilt)
-        distributions = distributions.repeated(count) if count > 1 else distributions
-        return distributions if self._tilted_total is None else self._tilted_total.plus(distributions)
-
-    def _account_of(self, release: SingleRelease) -> _AccountedRelease:
+    def _account_of(self, release: SingleRelease) -> LossAccount:
         """Return the account of one release, cached."""
         if release not in self._accounts:
             replacement = _gaussian_replacement(release, self._rounds, self._lost)
@@ -284,15 +228,13 @@ class _RunningLosses:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
             (gaussian, _), *_ = parts_of(replacement.mechanism)
             self._coarsen_grid(Composed(parts=((gaussian, self._rounds),)), pairwise=replacement.pairwise)
-            distributions = pld.distribution(gaussian, self._interval)
-            self._accounts[release] = _AccountedRelease(
-                distributions=distributions,
-                replacement=gaussian,
-                closeness=replacement.closeness,
-                lost=replacement.lost,
-                pairwise=replacement.pairwise,
-            )
+            self._accounts[release] = LossAccount.of(replacement, self._interval, tilt=self._tilt)
         return self._accounts[release]
+
+
+def _one_release(account: LossAccount) -> SingleRelease:
+    ((release, _),) = parts_of(account.mechanism)
+    return release
 
 
 def _gaussian_replacement(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:

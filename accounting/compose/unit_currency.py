@@ -22,8 +22,8 @@ from accounting.compose.adaptive_grid import Game, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Values
 from accounting.compose.loss_distribution import LossDistribution, composed
-from accounting.compose.pld import LossDistributions
-from accounting.compose.twins import allowed_loss, continuous, overflow
+from accounting.compose.pld import LossAccount, LossDistributions
+from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
@@ -173,34 +173,11 @@ def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
     return replace(release, sampling=replace(sampling, stream=stream))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _CloseDistributions:
-    """Loss distributions on a grid that replace those of a composition, its closeness to them, and the probability
-    outside the account.
+def _failures(account: LossAccount) -> float:
+    """Return the part of the reserve that a purchase uses in addition to its slack: Lemma P3 of docs/theory.md,
+    section 10.
     """
-
-    distributions: LossDistributions
-    closeness: float
-    lost: float
-
-    @classmethod
-    def of(cls, mechanism: Composed, interval: float, lost: float) -> "_CloseDistributions":
-        """Return the loss distributions of a composition. lost: part of delta for dominating Gaussians of all
-        releases.
-        """
-        releases = sum(count for _, count in mechanism.parts)
-        replacement = continuous(mechanism, lost=allowed_loss(lost, releases))
-        lost_outside = replacement.lost + overflow(mechanism)
-        return cls(
-            distributions=pld.distribution(replacement.mechanism, interval),
-            closeness=replacement.closeness,
-            lost=lost_outside,
-        )
-
-    @property
-    def failures(self) -> float:
-        """Part of the reserve that a purchase uses in addition to its slack: Lemma P3 of docs/theory.md, section 10."""
-        return self.lost + math.expm1(3 * self.closeness)
+    return account.lost + math.expm1(3 * account.closeness)
 
 
 class _PairCurrency:
@@ -221,12 +198,13 @@ class _PairCurrency:
         one = tuple((part, count // times) for part, count in parts_of(replacement.mechanism))
         least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
         self.interval = max(loss_grid.interval(Composed(parts=one)), least)
-        self.one = _CloseDistributions(
-            distributions=pld.distribution(Composed(parts=one), self.interval),
+        per_unit = Continuous(
+            mechanism=Composed(parts=one),
             closeness=replacement.closeness / times,
             lost=replacement.lost / times + overflow(unit),
         )
-        self.declared = None if declared is None else _CloseDistributions.of(declared, self.interval, _SHARE**2 * delta)
+        self.one = LossAccount.of(per_unit, self.interval)
+        self.declared = None if declared is None else _loss_account(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
         self._composed_units_cache: dict[int, list[LossDistribution]] = {}
         self.units, self.has_prices, self.is_loose = 0, True, replacement.pairwise
@@ -272,7 +250,7 @@ class _PairCurrency:
     def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         """Find the price by bisection: (P) is monotone in k, because the profile of unit^(K-k) decreases in k."""
         replacement = self._close_distributions(plan)
-        slack = _SHARE * (reserve - replacement.failures)
+        slack = _SHARE * (reserve - _failures(replacement))
         if (
             not remaining_units
             or slack <= _comparison_error(remaining_units)
@@ -284,17 +262,17 @@ class _PairCurrency:
             True,
             key=lambda units: self._price_holds(replacement, units, remaining_units, slack),
         )
-        return Price(units=units, reserve=replacement.failures + slack)
+        return Price(units=units, reserve=_failures(replacement) + slack)
 
     def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         replacement = self._close_distributions(plan)
-        slack = _SHARE * (reserve - replacement.failures)
+        slack = _SHARE * (reserve - _failures(replacement))
         price_holds = (
             0 < units <= remaining_units
             and slack > _comparison_error(remaining_units)
             and self._price_holds(replacement, units, remaining_units, slack)
         )
-        return Price(units=units, reserve=replacement.failures + slack) if price_holds else None
+        return Price(units=units, reserve=_failures(replacement) + slack) if price_holds else None
 
     def covers(self, release: SingleRelease) -> float | None:
         replacement = self._close_distributions(Composed(parts=((release, 1),)))
@@ -305,10 +283,10 @@ class _PairCurrency:
         )
         return _comparison_error(1) if gap <= 1e-14 else None
 
-    def _close_distributions(self, plan: Composed) -> _CloseDistributions:
-        return _close_distributions(plan, self.interval, _SHARE**2 * self._delta / 10)
+    def _close_distributions(self, plan: Composed) -> LossAccount:
+        return _loss_account(plan, self.interval, _SHARE**2 * self._delta / 10)
 
-    def _price_holds(self, plan: _CloseDistributions, units: int, remaining_units: int, slack: float) -> bool:
+    def _price_holds(self, plan: LossAccount, units: int, remaining_units: int, slack: float) -> bool:
         """Return True if (P) holds on the grid, with the slack reduced by errors of transforms and truncation on
         both sides.
         """
@@ -340,8 +318,11 @@ class _PairCurrency:
 
 
 @lru_cache(maxsize=16)
-def _close_distributions(plan: Composed, interval: float, lost: float) -> _CloseDistributions:
-    return _CloseDistributions.of(plan, interval, lost)
+def _loss_account(mechanism: Composed, interval: float, lost: float) -> LossAccount:
+    """Return the account of a composition on a grid. lost: part of delta for dominating Gaussians of all releases."""
+    releases = sum(count for _, count in mechanism.parts)
+    replacement = continuous(mechanism, lost=allowed_loss(lost, releases))
+    return LossAccount.of(replace(replacement, lost=replacement.lost + overflow(mechanism)), interval)
 
 
 def _comparison_error(count: int) -> float:
@@ -428,8 +409,8 @@ class _FixedSizeCurrency:
 
     def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         grid = self._values[0].grid
-        replacement = _close_distributions(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
-        slack = _SHARE * (reserve - replacement.failures)
+        replacement = _loss_account(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
+        slack = _SHARE * (reserve - _failures(replacement))
         if not 0 < units <= remaining_units or slack <= _comparison_error(remaining_units):
             return None
         after = self._values[remaining_units - units].with_losses(
@@ -438,7 +419,7 @@ class _FixedSizeCurrency:
         before = self._values[remaining_units]
         gap = max(float((after.forward - before.forward).max()), float((after.reverse - before.reverse).max()))
         return (
-            Price(units=units, reserve=replacement.failures + slack)
+            Price(units=units, reserve=_failures(replacement) + slack)
             if gap <= slack - _comparison_error(remaining_units)
             else None
         )
