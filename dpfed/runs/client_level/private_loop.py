@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import Guarantee, Ledger, require
+from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.caveats import default_delta
 from accounting.cohorts import TurnSchedule
 from accounting.ledger import Aborted, Header, Planned
@@ -49,7 +50,10 @@ from dpfed.server.state import ServerState
 from dpfed.sources import GivenRows
 from dpfed.version import __version__
 
-Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
+if TYPE_CHECKING:
+    Sampling = str
+else:  # names of the samplers that run
+    Sampling = Literal[tuple(name for name, one in SAMPLING_CLASSES.items() if one.run_instead is None)]
 
 SKIPPED = "skipped: nothing of the round was released"
 """Reason in the ledger for a round that the loop skipped without a release."""
