@@ -63,7 +63,7 @@ def few_clients_note(*, clients: int, cohort: int, noise_multiplier: float | Non
     """
     if noise_multiplier is None or clients >= 100 or noise_multiplier <= 0.1 * cohort:
         return ()
-    ratio = f"{noise_multiplier / cohort:.2g}"
+    ratio = upwards(noise_multiplier / cohort, digits=2)
     return (
         f"few clients: on each coordinate of the mean of {cohort} the noise is {ratio} clip norms, and few models learn"
         " under it. With records as the unit of privacy the noise is far smaller; or find more clients",

@@ -78,6 +78,7 @@ def training_after_trial(
     training, moved = replace(training, start=start), StateChanges()
     with one_thread(), without_replay(), _global_generators(training.inputs.device):
         training = _after_trial_of_batches(training, broadcast, samples)
+        start.restore()  # a failed trial side by side may have left its tensors in a class or a global
         strategy = training.plan.strategy
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"

@@ -48,23 +48,23 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     )
 
 
-def largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
-    """Return the norm of one client's bounded row or of its effect on the state, the largest, over the
-    claimed bound.
+def largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int, *, on_release: bool = True) -> float:
+    """Return the norm of one client's bounded row and, if `on_release`, of its effect on sum and new state, the
+    largest, over the claimed bound; infinity for a row that is not finite.
     """
     bounded = in_charged_metric(
         rounds.one_round, claim, rounds.one_round.upload(update[None], np.full(1, client)).bounded
     )
     lengths = [_l2_norm(bounded)]
-    if claim.visible_output == "sum" and not claim.coins:
+    if on_release and claim.visible_output == "sum" and not claim.coins:
         moves = torch.zeros(rounds.one_round.method.sampler.clients, len(update))
         moves[client] = update
         done = rounds.run(moves, rounds.smallest_cohort())
         lengths.append(_l2_norm(rounds.released_sum(done, by_state=False)))
         lengths.append(_l2_norm(rounds.released_sum(done)) - rounds.rounding(done))
     linf = claim.coins.linf_clip if claim.coins else None
-    entries = 0.0 if linf is None else float(bounded.abs().max()) / linf
-    return max(*(length / claim.bound for length in lengths), entries)
+    lengths.append(0.0 if linf is None else float(bounded.abs().max()) / linf * claim.bound)
+    return max(math.inf if math.isnan(length) else length / claim.bound for length in lengths)
 
 
 def in_charged_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:

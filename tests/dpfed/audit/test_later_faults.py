@@ -34,7 +34,11 @@ FOUND_BY = {
     "rows above 5,000 clip norms are not clipped": {"norm", "distance"},
     "clipped to half the mean norm of the group": {"norm", "linear", "distance"},
 }
-DRAWS = {"noise 1% short": 300_000, "every hundredth draw of noise is zero": 100_000}
+DRAWS = {
+    "noise 1% short": 300_000,
+    "every hundredth draw of noise is zero": 100_000,
+    "neighbouring coordinates share half of their noise": 100_000,
+}
 
 
 def failed_rows(planted, draws=20_000):

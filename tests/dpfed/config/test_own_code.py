@@ -121,7 +121,7 @@ models.register("mine", network)
 FAILS = {
     "maker": ({"maker": "raise KeyError('no such layer')"}, "cannot be made: KeyError: 'no such layer'"),
     "maker of something else": ({"maker": "return 3"}, "gives int, not a torch.nn.Module"),
-    "lazy": ({"maker": "return nn.LazyLinear(classes)"}, "is no network that can be trained"),
+    "lazy": ({"maker": "return nn.LazyLinear(classes)"}, "has no shape before a first call"),
     "no weights": ({"maker": "return nn.Flatten()"}, "has no parameters"),
     "memory": ({"maker": "return nn.Linear(2**40, 2**20)"}, "cannot be made: RuntimeError"),
     "forward": ({"forward": "raise LookupError('what')"}, "fails on 2 test samples, (2, 1, 8, 8): LookupError: what"),

@@ -12,7 +12,7 @@ from accounting import Composed, Ledger, Plan, budget
 from accounting.compose.histories import worst_composition
 from accounting.errors import EditedLedger
 from accounting.mechanisms import unsampled
-from dpfed.clients.records import RecordGradients
+from dpfed.clients.records import RecordGradients, WholeGradients
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.privacy_text import privacy_statement
@@ -232,16 +232,18 @@ def test_what_no_run_of_records_for_release_may_have(config, settings, words):
 
 
 def test_an_exception_on_a_clients_record_shows_in_no_released_file(config, tmp_path, monkeypatch):
-    real = RecordGradients.__call__
+    def failing(real):
+        def fails(self, inputs, labels, within=None):
+            if (labels == 3).any():
+                raise RuntimeError("a three")
+            return real(self, inputs, labels, within)
 
-    def fails(self, inputs, labels, within=None):
-        if (labels == 3).any():
-            raise RuntimeError("a three")
-        return real(self, inputs, labels, within)
+        return fails
 
     small = ("federation.rounds=1", "federation.sampling=all", "model.hidden=[2]", "data.train_samples=240")
     experiment = build(config("run.release=true", *small))
-    monkeypatch.setattr(RecordGradients, "__call__", fails)
+    for gradients in (RecordGradients, WholeGradients):
+        monkeypatch.setattr(gradients, "__call__", failing(gradients.__call__))
     done = federation.run(experiment, tmp_path / "run")
     assert done.summary["rounds"] == 1
     for name in ("metrics.jsonl", "summary.json", "ledger.jsonl"):
