@@ -77,8 +77,7 @@ def training_after_trial(
     """
     training, moved = replace(training, start=start), StateChanges()
     with one_thread(), without_replay(), _global_generators(training.inputs.device):
-        training = _after_trial_of_batches(training, broadcast, samples)
-        start.restore()  # a failed trial side by side may have left its tensors in a class or a global
+        training = _after_trial_of_batches(training, broadcast, samples, start)
         strategy = training.plan.strategy
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
@@ -102,25 +101,33 @@ def training_after_batch_trial(
     "auto" it is a loop if synthetic clients cannot train side by side.
     """
     with one_thread(), without_replay(), _global_generators(training.inputs.device):
-        training = _after_trial_of_batches(training, broadcast, samples)
+        training = _after_trial_of_batches(training, broadcast, samples, start)
     start.restore()
     return training
 
 
 def _after_trial_of_batches(
-    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor]
+    training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: InitialState
 ) -> LocalTraining:
-    """Return local training in a loop, if synthetic clients fail only side by side and the strategy is "auto".
+    """Return local training in a loop, if synthetic clients fail only side by side and the strategy is "auto", or if
+    the network keeps state, since a failed trial side by side would leave its tensors in a class or a global.
 
     Raises ConfigError if they fail in a loop, which every run may use: with secure randomness, or after a failure of
     memory.
     """
-    loop = _Trial(training, broadcast, samples, strategy="loop", cohort=1)
-    problem = loop.batch_failure() or loop.buffer_change()
+    loop, moved = _Trial(replace(training, start=start), broadcast, samples, strategy="loop", cohort=1), StateChanges()
+    start.moved = moved
+    try:
+        problem = loop.batch_failure() or loop.buffer_change()
+    finally:
+        start.moved = None
     if problem is not None:
         raise ConfigError(f"model or local.loss, on synthetic clients: {problem}")
     if _strategy(training) == "loop":
         return training
+    if training.strategy == "auto" and moved.names:
+        kept = f"training keeps {_first_names(moved.names)} from one step to the next"
+        return replace(training, not_together=f"{_NOT_TOGETHER}: {kept}")
     problem = _Trial(training, broadcast, samples, strategy="vmap", cohort=1).batch_failure()
     if problem is not None and training.strategy != "auto":
         raise ConfigError(
