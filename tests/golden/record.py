@@ -5,7 +5,7 @@
 The net has three layers (docs of `given`, `trained`, `answers`). The first two are equal on every processor; the
 tolerance of the third is ten times the largest distance over the sets of instructions below, stored with each number.
 A setting is recorded anew by naming it: `make golden WORDS=dropouts`. The commit that stores it
-names the setting and says why its answer changed; an answer that nobody meant to change is an error to be found.
+names the setting and the reason of its change; an answer that nobody meant to change is an error to be found.
 """
 
 from __future__ import annotations

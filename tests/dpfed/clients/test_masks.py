@@ -190,7 +190,7 @@ def test_values_that_cannot_work_are_refused(changes: dict[str, Any], complaint:
 
 @pytest.mark.parametrize("steps", [1, 3, 12])
 def test_no_gradients_carry_adam_further_than_its_bound(steps: int) -> None:
-    """By torch's own Adam; increasing gradients, the worst for each step, come close."""
+    """Compare with torch's own Adam; increasing gradients, the worst for each step, come close."""
     draw = torch.Generator().manual_seed(3)
     slopes = torch.cat([torch.randn(200, steps, generator=draw).exp(), 1.11 ** torch.arange(steps).expand(1, -1)])
     entry = torch.zeros(len(slopes), dtype=torch.float64, requires_grad=True)

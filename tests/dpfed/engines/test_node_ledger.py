@@ -50,7 +50,7 @@ def answered(node, plan, rounds):
 
 
 def test_rounds_are_charged_without_amplification_until_the_budget_is_spent(tmp_path):
-    """By the closed form: n rounds of noise 4 are one Gaussian of mu = sqrt(n) / 4."""
+    """Compare with the closed form: n rounds of noise 4 are one Gaussian of mu = sqrt(n) / 4."""
     node = ledger(tmp_path)
     most = next(n for n in range(1, 100) if smallest_epsilon(0.99 * DELTA, mu=(n + 1) ** 0.5 / 4) > 3.0)
     assert most - 1 <= answered(node, PLAN, 100) <= most

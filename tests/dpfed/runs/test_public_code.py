@@ -189,7 +189,7 @@ class Rewrites(nn.Module):
 
 @pytest.mark.parametrize("apart", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_metric_given_by_name_shows_nothing_either(run, monkeypatch, apart):
-    """Without a process of its own (the planted fault) it shows the largest input."""
+    """The planted fault, no process of its own, shows the largest input."""
     here = public_code.start_public_code
     monkeypatch.setattr("dpfed.runs.loop.start_public_code", lambda *given, **_: here(*given, apart=apart))
     monkeypatch.setattr(evaluate, "_prediction_errors", evaluate._prediction_errors)
