@@ -232,7 +232,8 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
             moved = max(moved, (furthest / claim.noise_std, number))
         quiet = WholeRounds(one_round=world.without_noise)
         # A later round's server may move the state without any update: FedSparsify sets small weights to zero.
-        worst = max(worst, (largest_effect(quiet, claim, loud, 0, on_release=False), number))
+        still = largest_effect(quiet, claim, torch.zeros(size), 0) <= _EQUAL
+        worst = max(worst, (largest_effect(quiet, claim, loud, 0, on_release=still), number))
     alpha = FALSE_ALARM / len(numbers)
     shown = f"{', '.join(map(str, numbers[:3]))} to {numbers[-1]}" if len(numbers) > 3 else str(numbers)
     return Check(
