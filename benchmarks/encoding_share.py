@@ -19,13 +19,13 @@ from forgotten import forget
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.compress import from_bytes
-from dpfed.compress.mask_bytes import MaskCoder
-from dpfed.compress.threads import one_thread
+from dpfed.compress.mask_schemes import MaskCoder
+from dpfed.compress.rotation import one_thread
 from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
 from dpfed.mechanisms.bernoulli import bernoulli_draws
 from dpfed.methods.catalogue import METHODS, method_specification
-from dpfed.methods.schemes import scheme_of_method
+from dpfed.methods.settings import scheme_of_method
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds

@@ -21,7 +21,7 @@ import torch
 from scipy import stats
 
 from dpfed.compress.fixed_point import FixedPoint
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds

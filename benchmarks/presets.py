@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dpfed
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 
 FILE = Path(__file__).parents[1] / "dpfed" / "config" / "expected.toml"
 HEADING = "# What presets came to, seed 0, on two CPU cores. Written by benchmarks/presets.py.\n"
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=FILE)
     given = parser.parse_args()
     tables = tomllib.loads(given.file.read_text(encoding="utf-8")) if given.file.exists() else {}
-    for preset in given.presets or [name for name in presets.preset_names() if name.endswith("-digits")]:
+    for preset in given.presets or [name for name in catalogue.preset_names() if name.endswith("-digits")]:
         tables[preset] = measured(preset)
         given.file.write_text(written(tables), encoding="utf-8")
         print(preset, tables[preset], flush=True)

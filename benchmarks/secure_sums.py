@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.aggregation.agreement import agree_on_terms
+from dpfed.aggregation.messages import ProtocolStep, agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
-from dpfed.aggregation.steps import ProtocolStep
 
 try:
     from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic

@@ -122,7 +122,7 @@ def plan_accepts(options: str) -> bool:
 def setting(preset: str, key: str) -> Any:
     """Return the value of a key of a preset."""
     from dpfed.config.tables import parse
-    from dpfed.methods.presets import preset_tables
+    from dpfed.methods.catalogue import preset_tables
 
     found: Any = parse(preset_tables(preset), source=preset)
     for name in key.split("."):
@@ -135,8 +135,7 @@ def refuses(preset: str, **settings: Any) -> bool:
     """Return True if a preset with these settings (a double underscore for a dot) is refused before it runs."""
     from dpfed.config.tables import override, parse
     from dpfed.errors import DpfedError
-    from dpfed.methods.catalogue import method_specification
-    from dpfed.methods.presets import preset_tables
+    from dpfed.methods.catalogue import method_specification, preset_tables
     from dpfed.methods.refusals import refusal_messages
     from dpfed.runs.experiment import build
 

@@ -14,23 +14,21 @@ from torch import Tensor
 from accounting.cohorts import Sampler
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed import replayed
+from dpfed.aggregation.messages import Dropouts
 from dpfed.aggregation.ranks import Ranks, SingleProcess, Task
-from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.diagnostics.watch import RoundWatch
 from dpfed.errors import SecureSumAborted
-from dpfed.participation import members
-from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import draw_cohort, fill_cohort
+from dpfed.participation.sampling import Canaries, draw_cohort, fill_cohort, members_text
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.server.rules import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
+from dpfed.stages.clip import Weigh
 from dpfed.stages.stage import ManyObservers, Observer, Private, Round, Stage, Tally, stage_attribute
-from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
 """Public reason of an aborted round. Counts of survivors and the failing step are in diagnostics.jsonl only."""
@@ -234,7 +232,7 @@ def run_round(
     The release is in the ledger, on disk, before the new state is returned: a visible state has been charged. Raises
     LedgerError, and releases nothing, if writing the release fails. If too many clients drop out for a sum, the model
     is unchanged and nothing is charged; the ledger records the abort without numbers. An abort does not depend on the
-    drawn cohort: `dpfed.methods.aborts` states the reason, and the combinations that are refused.
+    drawn cohort: `dpfed.methods.choices` states the reason, and the combinations that are refused.
     """
     cohort = draw_round_cohort(method, state.round) if cohort is None else cohort
     now = method.announce(method.task(state, cohort), seeds)
@@ -279,7 +277,7 @@ def skipped_round(state: ServerState, method: Method) -> RoundResult:
     record = RoundRecord(
         round=state.round + 1,
         cohort=len(drawn),
-        members=members.members_text(drawn, method.sampler.clients),
+        members=members_text(drawn, method.sampler.clients),
         participants=len(drawn),
         aborted=INTERRUPTED,
         noise_known=False,

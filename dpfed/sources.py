@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accounting.errors import AccountingError
 from dpfed.aggregation.sums import OpenSum, PlainSum
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.config.own_code import error_text
 from dpfed.errors import DpfedError, TrainingFailed
 from dpfed.round import OpenRound, present_canaries

@@ -137,8 +137,8 @@ class Aborted:
     """Round that ended without a result: nothing was released, so epsilon does not increase.
 
     This is sound if the abort depends neither on the data nor on the drawn clients: too many of a fixed number of
-    clients dropped out (`dpfed.methods.aborts` rejects all other settings). reason: public text without counts, clients
-    or steps.
+    clients dropped out (`dpfed.methods.choices` rejects all other settings). reason: public text without counts,
+    clients or steps.
     nonce: revokes the release with this nonce. The project was never charged for that release, so it was not made.
     noise_drawn: states that the round's correlated noise was drawn, and is subtracted again in later rounds as planned.
     Without this statement no epsilon is known for later rounds of such noise.

@@ -10,7 +10,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.cryptography import (
     SHARE_BYTES,
     SeededMask,
@@ -22,9 +21,8 @@ from dpfed.aggregation.cryptography import (
     pack_ids,
     split_secret,
 )
-from dpfed.aggregation.messages import MessageKind, Reveal, party_of, read_table, write_table
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import pack_row, word_type
+from dpfed.aggregation.messages import Agreement, MessageKind, ProtocolStep, Reveal, party_of, read_table, write_table
+from dpfed.compress.fixed_point import pack_row, word_type
 from dpfed.errors import WireError
 
 

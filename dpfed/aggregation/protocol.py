@@ -9,12 +9,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, ModularTotal, StepPlan
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.cryptography import SeededMask, Words, apply_masks, pack_ids, reduce_modulo
+from dpfed.aggregation.messages import Agreement, ModularTotal, ProtocolStep, StepPlan
 from dpfed.aggregation.server import Server
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import word_type
+from dpfed.compress.fixed_point import word_type
 from dpfed.errors import SecureSumAborted, WireError
 
 

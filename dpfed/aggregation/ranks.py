@@ -20,8 +20,8 @@ import torch.distributed as distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.server.state import ServerState
+from dpfed.aggregation.messages import ProtocolStep
+from dpfed.server.rules import ServerState
 
 _STEPS = list(ProtocolStep)
 

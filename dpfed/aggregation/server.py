@@ -7,11 +7,19 @@ from collections import defaultdict
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.aggregation.agreement import Agreement, ModularTotal
 from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine_shares, mask_seed, reduce_modulo
-from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import packed_bytes, unpack_row, word_type
+from dpfed.aggregation.messages import (
+    WIDTHS,
+    Agreement,
+    MessageKind,
+    ModularTotal,
+    ProtocolStep,
+    Reveal,
+    party_of,
+    read_table,
+    write_table,
+)
+from dpfed.compress.fixed_point import packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {

@@ -17,14 +17,13 @@ from dpfed.audit.replays.audit import replay
 from dpfed.audit.run import RunAudit, audit_run
 from dpfed.audit.verdict import Check, Verdict, worst_outcome
 from dpfed.compress.conformance import Conformance
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config import own_code
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, read_toml
-from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.errors import ConfigError, did_you_mean
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods
-from dpfed.records.replays import ReplayRecord
+from dpfed.records.round import ReplayRecord
 
 Kind = Literal["run", "upload", "scheme", "replay"]
 Effort = Literal["quick", "normal", "long"]
@@ -260,13 +259,13 @@ def _of_name(request: _Request) -> Iterator[Audited]:
         for each in audited_methods():
             yield _checked(request, each)
         return
-    function = None if name in registered.objects_of_kind("method") else loaded_functions().get(name.replace("-", "_"))
+    function = None if name in own_code.objects_of_kind("method") else loaded_functions().get(name.replace("-", "_"))
     if function is not None and request.wants("upload"):
         yield _of_function(request, function)
         return
-    if name in presets.preset_names():
-        method = str(presets.preset_tables(name)["method"]["name"])
-        tables = presets.preset_tables(name)
+    if name in catalogue.preset_names():
+        method = str(catalogue.preset_tables(name)["method"]["name"])
+        tables = catalogue.preset_tables(name)
         if request.wants("upload") and all_methods()[method].private_with and "privacy" in tables:
             yield _checked(request, method, _settings_of_method(tables))
         if request.wants("replay"):
@@ -325,10 +324,10 @@ def _of_file(request: _Request, path: Path) -> Iterator[Audited]:
         rounds = request.of_replay["rounds"] if "replay.rounds" in "".join(request.settings) else None
         yield replay(call, pairs, seed=request.seed, rounds=rounds, name=call.__name__, progress=request.progress)
     if not claimed and not calls:
-        kinds: tuple[registered.Kind, ...] = ("method", "scheme")
+        kinds: tuple[own_code.Kind, ...] = ("method", "scheme")
         for kind in kinds:
-            for name in registered.objects_of_kind(kind):
-                if registered.registering_file(kind, name) == str(path.absolute()):
+            for name in own_code.objects_of_kind(kind):
+                if own_code.registering_file(kind, name) == str(path.absolute()):
                     yield from _of_name(_named(request, name))
 
 
@@ -368,7 +367,7 @@ def _require_known(given: dict[str, Any], known: Sequence[str], table: str) -> N
 
 
 def _unknown_text(request: _Request) -> str:
-    hint = did_you_mean(request.what, [*all_methods(), *compress.names(), *presets.preset_names()])
+    hint = did_you_mean(request.what, [*all_methods(), *compress.names(), *catalogue.preset_names()])
     loaded = f" The files of --load have {', '.join(names_of_loaded_functions())}." if request.load else ""
     return (
         f"{request.what!r}: must be a run folder or ledger, a TOML file, a preset, a method (`dpfed methods`), a "

@@ -17,7 +17,7 @@ from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import train_share_of_rounds
 
@@ -95,7 +95,7 @@ def replay_config(
     elif path.suffix == ".toml":
         tables = read_toml(path)
     else:
-        tables = presets.preset_tables(config)
+        tables = catalogue.preset_tables(config)
     load_files(list(load))
     call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}

@@ -20,17 +20,16 @@ from accounting import Guarantee, Ledger
 from accounting.html_table import html_table
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
-from dpfed.api.progress import chosen_progress
-from dpfed.api.track import viewers_of_run
+from dpfed.api.track import chosen_progress, viewers_of_run
 from dpfed.clients.losses import OfSamples
 from dpfed.clients.masks import MaskTraining
 from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.records.summary import Summary
+from dpfed.report.figures.experiment import plot_run
 from dpfed.report.figures.figure import import_pandas
-from dpfed.report.figures.run import plot_run
 from dpfed.report.finished_run import read_finished
 from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
@@ -282,7 +281,7 @@ def _named_tables(
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
-        tables, name = presets.preset_tables(config), config
+        tables, name = catalogue.preset_tables(config), config
         wanted = _natural_partition_settings(data) | wanted
     else:
         tables, name = read_toml(Path(config)), Path(config).stem

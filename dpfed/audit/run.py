@@ -21,7 +21,7 @@ from dpfed.audit.verdict import Check, Outcome, Verdict, check, names_of_failed_
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import InvalidRecord, Unavailable
-from dpfed.records.replays import replay_text
+from dpfed.records.round import replay_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

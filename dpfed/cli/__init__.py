@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
-from dpfed.config.registered import restore_named_files
+from dpfed.config.own_code import restore_named_files
 from dpfed.errors import DpfedError, RunError, RunInterrupted
 from dpfed.version import __version__
 

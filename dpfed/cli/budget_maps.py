@@ -11,7 +11,7 @@ from accounting.compose.rdp import Conversion
 from accounting.rounding import upwards
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.report.figures.budget_map import MapAxis, budget_map, plot_budget_map
+from dpfed.report.figures.budget import MapAxis, budget_map, plot_budget_map
 from dpfed.report.privacy_text import sampler_text
 
 

@@ -36,7 +36,7 @@ def config(
     if sum([new is not None, schema, markdown, json]) > 1 or (name is not None and (new or schema or markdown)):
         raise ConfigError("dpfed config: give one of KEY, --new, --schema, --markdown, --json (KEY with --json works).")
     from dpfed.cli.config_pages import configuration_page, requested_keys, show_keys, starter_file
-    from dpfed.methods.key_reference import schema_of
+    from dpfed.methods.keys import schema_of
 
     if new is not None:
         print(starter_file(new), end="")

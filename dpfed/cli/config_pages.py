@@ -8,8 +8,8 @@ import tomli_w
 from rich.table import Table
 
 from dpfed.cli.output import console
-from dpfed.methods import presets
-from dpfed.methods.key_reference import KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
+from dpfed.methods import catalogue
+from dpfed.methods.keys import KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
 
 SCHEMA = "dpfed.schema.json"
 
@@ -63,7 +63,7 @@ def starter_file(preset: str) -> str:
         f"# `dpfed config --schema > {SCHEMA}` writes the schema that editors check this file by.",
         "",
     ]
-    for table, keys in _flat_tables(presets.preset_tables(preset)):
+    for table, keys in _flat_tables(catalogue.preset_tables(preset)):
         lines.append(f"[{table}]")
         lines += [
             f"{_toml_line(name, value)}  # {_first_sentence(key_named(f'{table}.{name}').meaning)}"

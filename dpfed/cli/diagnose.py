@@ -28,8 +28,7 @@ def diagnose(folder: Path, *, json: Flag = False) -> None:
     json
         Measures and findings as one JSON document on standard output.
     """
-    from dpfed.report.diagnosis import is_learning, likely_causes, measures_of
-    from dpfed.report.evidence import evidence_of
+    from dpfed.report.diagnosis import evidence_of, is_learning, likely_causes, measures_of
 
     found = evidence_of(folder)
     findings, learning = likely_causes(found), is_learning(found)

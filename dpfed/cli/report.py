@@ -46,7 +46,7 @@ def report(
         from dpfed.cli.report_on_terminal import show_collection, write_statements
         from dpfed.report.collection import collect_runs
         from dpfed.report.experiment import write_experiment_report
-        from dpfed.report.paper import latex_table, privacy_paragraph
+        from dpfed.report.statistics import latex_table, privacy_paragraph
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
     if card is not None or registry is not None:

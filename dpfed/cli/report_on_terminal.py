@@ -12,11 +12,17 @@ from rich.table import Table
 from dpfed.cli.output import console, print_json, write_file
 from dpfed.errors import ConfigError
 from dpfed.report.collection import RunCollection
-from dpfed.report.conditions import differing_conditions
 from dpfed.report.finished_run import read_finished
-from dpfed.report.model_card import model_card
-from dpfed.report.registry_entry import registry_entry, to_yaml
-from dpfed.report.statement_answers import QUESTIONS, StatementAnswers, ask_questions, read_about
+from dpfed.report.privacy_card import differing_conditions
+from dpfed.report.registry_entry import (
+    QUESTIONS,
+    StatementAnswers,
+    ask_questions,
+    model_card,
+    read_about,
+    registry_entry,
+    to_yaml,
+)
 from dpfed.report.statistics import group_mean, groups_of
 
 

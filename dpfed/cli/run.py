@@ -16,8 +16,8 @@ from dpfed.cli.output import Flag, Load, Settings, console, print_json, training
 from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunInterrupted
-from dpfed.methods import presets
-from dpfed.methods.expected import ExpectedResults, expected_results
+from dpfed.methods import catalogue
+from dpfed.methods.catalogue import ExpectedResults, expected_results
 from dpfed.planner.whole_numbers import MaybeWholeNumber
 
 Engine = Literal["in-process", "flower"]
@@ -80,7 +80,7 @@ def run(
     """
     load_files(load or [])
     if list_presets:
-        print_json(presets.preset_names()) if json else _show_presets(presets.preset_names())
+        print_json(catalogue.preset_names()) if json else _show_presets(catalogue.preset_names())
         return 0
     with training_extra("dpfed run"):
         from accounting.ledger.project import ProjectLedger
@@ -142,7 +142,7 @@ def run(
 
 def _show_presets(names: list[str]) -> None:
     """Print a table method x data set on a terminal, and one of the data sets; in a pipe, one preset name per line."""
-    sets = sorted(presets.data_sets(), key=lambda name: not name.startswith("digits"))
+    sets = sorted(catalogue.data_sets(), key=lambda name: not name.startswith("digits"))
     if not sys.stdout.isatty():
         print("\n".join(sorted(names, key=lambda name: not name.endswith("-digits"))))
         return
@@ -158,14 +158,14 @@ def _show_presets(names: list[str]) -> None:
     methods.add_column("METHOD", no_wrap=True)
     for name in shown:
         methods.add_column(name, no_wrap=True)
-    for name in presets.tables_of_methods():
+    for name in catalogue.tables_of_methods():
         methods.add_row(name, *(_measured_text(measured.get(f"{name}-{data}")) for data in shown))
     described = Table()
     described.add_column("DATASET", no_wrap=True, min_width=max(map(len, sets)))
     for heading in ("network", "clients", "rounds", "epsilon"):
         described.add_column(heading, overflow="fold")
     for name in sets:
-        tables = presets.preset_tables(f"dp-fedavg-{name}")
+        tables = catalogue.preset_tables(f"dp-fedavg-{name}")
         who = tables["federation"]
         clients = f"{who['clients']}, {who['cohort']} a round"
         described.add_row(name, tables["model"]["name"], clients, str(who["rounds"]), str(tables["privacy"]["epsilon"]))

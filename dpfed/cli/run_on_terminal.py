@@ -11,20 +11,18 @@ from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.api.progress import progress_display
 from dpfed.api.run import Engine, run_and_report
-from dpfed.api.track import viewers_of_run
+from dpfed.api.track import progress_display, viewers_of_run
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
 from dpfed.clients.record_time import seconds_of_records
 from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
 from dpfed.errors import RunInterrupted
-from dpfed.methods import presets
-from dpfed.report.evidence import nothing_learned
+from dpfed.methods import catalogue
+from dpfed.report.diagnosis import nothing_learned
 from dpfed.report.privacy_card import card_of
-from dpfed.report.privacy_text import privacy_statement
+from dpfed.report.privacy_text import duration_text, privacy_statement
 from dpfed.report.run import run_texts
-from dpfed.report.units import duration_text
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
 from dpfed.runs.resuming import configuration_of_run, with_delta_of_run, with_solved_noise
@@ -48,7 +46,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     elif given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
-        tables, name = presets.preset_tables(given), given
+        tables, name = catalogue.preset_tables(given), given
     tables = override(tables, settings)
     if of_run is None:
         return parse(tables, source=str(given)), name

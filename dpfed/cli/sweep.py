@@ -26,8 +26,8 @@ from dpfed.cli.output import Flag, Load, Settings, console, number_text, print_j
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.planner.whole_numbers import MaybeWholeNumber
-from dpfed.report.conditions import conditions_text, differing_conditions
-from dpfed.report.units import percent_text
+from dpfed.report.privacy_card import conditions_text, differing_conditions
+from dpfed.report.privacy_text import percent_text
 
 if TYPE_CHECKING:
     from dpfed.records.summary import Summary

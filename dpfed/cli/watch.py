@@ -30,7 +30,7 @@ def watch(folder: Path, *, port: WholeNumber = 0) -> None:
 
 def watch_server(folder: Path, *, port: int) -> LoopbackServer:
     """Return a listening server of the run's page. RunError for a folder without run, ConfigError for a used port."""
-    from dpfed.report.live import live_page
+    from dpfed.report.run import live_page
 
     live_page(folder)
     return LoopbackServer(port, lambda: live_page(folder))

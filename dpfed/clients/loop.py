@@ -14,7 +14,7 @@ from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import gradients_of_records
 from dpfed.clients.side_by_side import allocate_moves
 from dpfed.clients.task import LocalTask, ModuleState, Walk, forward_pass, out_of_memory
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.errors import TrainingFailed
 
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, huber_loss, l1_loss, mse_loss
 
 from dpfed.clients.state import State
-from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, did_you_mean
 
 OfSamples = Callable[[Tensor, Tensor], Tensor]
 """Loss per sample: f(outputs [n, ...], targets [n, ...]) -> [n]."""

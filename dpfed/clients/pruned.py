@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpfed.clients.optimisers import Adam, Sgd
 from dpfed.clients.task import RoundStart, Walk
-from dpfed.compress.largest import Sparsity, purge
+from dpfed.compress.sparse import Sparsity, purge
 from dpfed.errors import ConfigError
 
 

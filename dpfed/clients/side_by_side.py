@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.errors import TrainingFailed
 
 

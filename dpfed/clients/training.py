@@ -31,7 +31,7 @@ from dpfed.clients.records import RecordLevel, Way
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
 from dpfed.clients.task import Course, InitialState, LocalTask
-from dpfed.compress.tf32 import tf32
+from dpfed.compress.rotation import tf32
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel

@@ -21,7 +21,7 @@ from torch import Tensor
 from dpfed.clients.state import OUTSIDE, StateChanges
 from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DpfedError

@@ -24,17 +24,15 @@ from accounting import require
 from dpfed.compress import own_scheme
 from dpfed.compress.conformance import Conformance, check
 from dpfed.compress.fields import Floats, Indices, SymbolField
-from dpfed.compress.levels import Dense, Qsgd, TernGrad
+from dpfed.compress.levels import Dense, Qsgd, SignSgd, StochasticSign, TernGrad
 from dpfed.compress.mask_schemes import FedMask, FedMrn, FedMrnSigned, FedPm
 from dpfed.compress.payload import Batch, Payload, Payloads, Scheme, parse
-from dpfed.compress.projection import FedScalar
 from dpfed.compress.rotated_levels import Drive, Eden
-from dpfed.compress.sign import SignSgd, StochasticSign
+from dpfed.compress.rotation import FedScalar
 from dpfed.compress.sparse import FedSparsify, RandK, SharedRandK, SharedTopK, TopK
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code, load_own_code
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, did_you_mean
 
 __all__ = [
     "Batch",
@@ -105,7 +103,7 @@ def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
 
 
 def _known_schemes() -> Mapping[str, Any]:
-    return {**_SCHEMES, **registered.objects_of_kind("scheme")}
+    return {**_SCHEMES, **own_code.objects_of_kind("scheme")}
 
 
 def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:

@@ -27,8 +27,17 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, most_bytes, parse, wire_options
-from dpfed.compress.wire import FrameHeader, write_frame
+from dpfed.compress.payload import (
+    FrameHeader,
+    Payload,
+    Payloads,
+    Scheme,
+    largest_entry,
+    most_bytes,
+    parse,
+    wire_options,
+    write_frame,
+)
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError, DpfedError, WireError
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates, type_and_shape
-from dpfed.config import registered
+from dpfed.config import own_code
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.errors import ConfigError, WireError
 
@@ -50,7 +50,7 @@ def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
 
     def add_scheme(given: Given) -> Given:
         made: Given = _scheme_class(name, given)
-        registered.register_object("scheme", name, made, taken=taken)
+        own_code.register_object("scheme", name, made, taken=taken)
         return made
 
     return add_scheme

@@ -24,8 +24,16 @@ from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
-from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
-from dpfed.compress.threads import row_sums
+from dpfed.compress.rotation import (
+    RotatedBlock,
+    block_sizes,
+    blocks,
+    check_rotation,
+    pieces,
+    rotate,
+    rotate_back,
+    row_sums,
+)
 from dpfed.errors import ConfigError
 
 UNBIASED, MIN_MSE = "unbiased", "min-mse"

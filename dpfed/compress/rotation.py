@@ -1,4 +1,10 @@
-"""Random rotation of R^d in n log n operations, after which the entries of every vector look Gaussian.
+"""Random rotations and projections whose results repeat on every device.
+
+TF32 on CUDA GPUs: inputs of matrix products are rounded to 11 bits if and only if TF32 is requested.
+
+Results that do not depend on the number of threads: by one thread, or by sums in a fixed order.
+
+Random rotation of R^d in n log n operations, after which the entries of every vector look Gaussian.
 
 Ailon and Chazelle, "The Fast Johnson-Lindenstrauss Transform" (SIAM J. Comput. 2009); Vargaftik et al., "DRIVE"
 (NeurIPS 2021) and "EDEN" (ICML 2022). On a block of n = 2^k coordinates
@@ -12,21 +18,92 @@ divides the bias by about √n / 3. The worst relative bias of one bit found, at
     n                64     128    256    1024   4096   65536
     two rounds       .147   .102   .070   .034   .018   .004
     as used here     .003   .001   .002   .003   .001   .004   (6, 5, 4, 3, 3, 2 rounds; see `rounds_for_size`)
+
+FedScalar: a client sends one number, the projection of its update on a random direction, whatever d is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from dpfed.compress import counter
-from dpfed.compress.tf32 import tf32
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.fields import Floats
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.errors import ConfigError
+
+
+def _tf32_switches() -> list[tuple[object, str, object, object]]:
+    """Return (object, attribute, value with TF32, value without) for products, convolutions and recurrent layers.
+
+    Torch since 2.9 has one switch for each kind of operation. Reading an older switch raises RuntimeError as soon as a
+    process has set one of the new ones.
+    """
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        return [(one, "fp32_precision", "tf32", "ieee") for one in (products, cudnn.conv, cudnn.rnn)]
+    return [(one, "allow_tf32", True, False) for one in (products, cudnn)]
+
+
+@contextmanager
+def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
+    """Use TF32 in products, convolutions and recurrent layers if `wanted`, else float32; sum bf16 products in float32.
+
+    Torch uses TF32 in convolutions by default. Devices other than CUDA GPUs are unchanged. Holds for the whole process;
+    the user's settings are restored at the end.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    switches, products = _tf32_switches(), torch.backends.cuda.matmul
+    before = [getattr(one, name) for one, name, *_ in switches]
+    reduced = products.allow_bf16_reduced_precision_reduction
+    for one, name, on, off in switches:
+        setattr(one, name, on if wanted else off)
+    products.allow_bf16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        for (one, name, *_), value in zip(switches, before, strict=True):
+            setattr(one, name, value)
+        products.allow_bf16_reduced_precision_reduction = reduced
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Set torch to one CPU thread, yield the previous number, and restore it at the end. Holds for the whole process.
+
+    Local batches are too small to divide among cores. Dividing them gains little and makes the bits depend on the
+    number of cores. On busy cores dividing is a hundred times as slow, as OpenMP's threads spin while they wait.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+_RUN = 64
+
+
+def row_sums(rows: Tensor) -> Tensor:
+    """Return the sums [c] of rows [c, n], float64: runs of 64 are summed in float32, their sums in float64.
+
+    This is a few times as fast as float64 throughout. Relative to the sum of magnitudes, the error is below 64 · 2^-24.
+    """
+    whole = rows.shape[1] // _RUN * _RUN
+    runs = rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN).sum(dim=2).sum(dim=1, dtype=torch.float64)
+    return runs if whole == rows.shape[1] else runs + rows[:, whole:].sum(dim=1, dtype=torch.float64)
+
 
 SMALLEST_BLOCK = 1 << 6
 LARGEST_BLOCK = 1 << 20
@@ -177,3 +254,109 @@ def _hadamards(rows: Tensor, block: RotatedBlock) -> Tensor:
 
 def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, number: int) -> Tensor:
     return counter.multiply_by_signs(rows, seeds, f"rotation.{number}", start=block.start)
+
+
+_DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
+_PROJECTION_AT_ONCE = 1 << 20  # numbers drawn at a time: fewer calls gain more than fitting a core's cache
+_PROJECTION_AT_ONCE_GPU = 1 << 24
+_MOST_NUMBERS = 1 << 32  # entries of all directions of a message: ten seconds on a core
+_NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedScalar(Scheme):
+    """r_k = <x, v_k> for k = 1 .. p; decoded to (1/p) Σ_k r_k v_k, v drawn again from the seed (FedScalar, Alg. 1).
+
+    Unbiased, as E v v^T = I. The covariance of one decoded vector with p = 1 is ||x||^2 I + x x^T for Gaussian v, and
+    that minus 2 diag(x^2) for signs: relative error (d + 1) / p and (d - 1) / p, so a step must be O(p / d). With
+    separate seeds a mean over clients reduces the error. With `shared_seed` it does not, but the clients' numbers can
+    be summed before decoding.
+
+    vectors:     "rademacher" (signs) or "gaussian".
+    projections: p, 32 bits each.
+    shared_seed: seed of the round's direction for every client, chosen by the server; None: a separate seed per client.
+
+    A client that chooses its seed can search for a favourable one, so the server chooses it, after the update is fixed.
+    A projection hides nothing, as v is public; ||x|| <= C does not bound r (only C √d does).
+    """
+
+    name: ClassVar[str] = "fedscalar"
+    unbiased: ClassVar[bool] = True
+
+    vectors: str = "rademacher"
+    projections: int = 1
+    shared_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors not in _DIRECTIONS:
+            raise ConfigError(f"fedscalar: vectors={self.vectors!r}: must be one of {', '.join(_DIRECTIONS)}.")
+        if not 1 <= self.projections <= 1 << 16:
+            raise ConfigError(f"fedscalar: projections={self.projections}: must be from 1 to {1 << 16}.")
+        if self.shared_seed is not None:
+            client_seeds([self.shared_seed], 1)
+
+    @property
+    def linear(self) -> bool:
+        return self.shared_seed is not None
+
+    def layout(self, dimension: int) -> Layout:
+        if self.projections * dimension > _MOST_NUMBERS:
+            raise ConfigError(
+                f"fedscalar: projections={self.projections} of d={dimension}: directions have "
+                f"{self.projections * dimension:,} numbers, must have at most {_MOST_NUMBERS:,}. Use fewer projections."
+            )
+        return {"scalars": Floats(count=self.projections)}
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
+        scalars = self.inner_products(x, seeds)
+        return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars)
+
+    def inner_products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """Return r_k = <x, v_k>, float32 [c, p], along the directions of the seeds [c], or of the shared seed."""
+        own = self._seeds(client_seeds(0, len(x)).to(x.device)) if seeds is None else seeds
+        scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
+        for rows, columns, number, vectors in self._directions(own, len(x), x.shape[1]):
+            scalars[rows, number] += (x[rows, columns] * vectors).sum(dim=1, dtype=torch.float64)
+        return scalars.float()
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batch(payloads, self)
+        decoded = sent["scalars"].new_zeros(len(sent), sent.dimension)
+        for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(sent), sent.dimension):
+            decoded[rows, columns] += sent["scalars"][rows, number, None] * vectors
+        return decoded.div_(self.projections)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batch(payloads, self)
+        scalars = sent["scalars"] / (len(sent) * self.projections)
+        if self.linear:
+            scalars = scalars.sum(dim=0, keepdim=True)
+        total = scalars.new_zeros(sent.dimension)
+        for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(scalars), sent.dimension):
+            with tf32(False, total.device):
+                total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
+        return total
+
+    def _seeds(self, seeds: Tensor) -> Tensor:
+        """Return the seeds of the directions: [c], or the one shared by all clients [1]."""
+        if self.shared_seed is None:
+            return seeds
+        return client_seeds([self.shared_seed], 1).to(seeds.device)
+
+    def _directions(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, int, Tensor]]:
+        """Yield ranges of clients and of coordinates, the direction's number, and the direction [rows or 1,
+        coordinates]."""
+        draw = _DIRECTIONS[self.vectors]
+        room = _PROJECTION_AT_ONCE if seeds.device.type == "cpu" else _PROJECTION_AT_ONCE_GPU
+        width = min(dimension, max(room, 1 << 16))
+        height = max(1, room // width)
+        for row in range(0, clients, height):
+            rows = slice(row, min(row + height, clients))
+            for first in range(0, dimension, width):
+                columns = slice(first, min(first + width, dimension))
+                for number in range(self.projections):
+                    start = number * _NEXT_DIRECTION + first
+                    own = seeds if self.linear else seeds[rows]
+                    yield rows, columns, number, draw(own, "projection", columns.stop - first, start=start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dpfed.config import registered
+from dpfed.config import own_code
 
 Noise = Literal["coins", "dithered"]
 
@@ -16,6 +16,6 @@ def noise_of_method(name: str) -> Noise | None:
     """Return the only noise that uploads of this method can have; None if privacy.noise chooses it."""
     if name in NOISE:
         return NOISE[name]
-    method = registered.objects_of_kind("method").get(name)
+    method = own_code.objects_of_kind("method").get(name)
     noise: Noise | None = None if method is None else method.specification.noise
     return noise

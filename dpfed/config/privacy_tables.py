@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from accounting.budget.gaussians import MOST_PARTS
-from dpfed.config.limits import LARGEST_FLOAT, Canaries, ClipNorm, Positive
-from dpfed.config.table import Table
+from dpfed.config.limits import LARGEST_FLOAT, Canaries, ClipNorm, Positive, Table
 
 
 class AdaptiveClipping(Table):

@@ -7,8 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, MOST_LAYERS, Clients, ClipNorm, Count, Positive, Seed
-from dpfed.config.table import Table, value_of_key
+from dpfed.config.limits import (
+    LARGEST_FLOAT,
+    MOST_CLIENTS,
+    MOST_LAYERS,
+    Clients,
+    ClipNorm,
+    Count,
+    Positive,
+    Seed,
+    Table,
+    value_of_key,
+)
 
 _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 

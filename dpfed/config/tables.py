@@ -16,14 +16,13 @@ from accounting.budget.samplings import without_runs_text
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.mechanisms.samplings import default_cap, rarely_exceeded
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.limits import Table
 from dpfed.config.noise_of_methods import noise_of_method
 from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy
 from dpfed.config.samples_tables import DataTable, FederationTable, ModelTable
 from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
-from dpfed.config.table import Table
 from dpfed.config.training_tables import LIST, Local, MaskTable, MethodTable
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, did_you_mean
 
 CHOICES = {
     "data": "partition",

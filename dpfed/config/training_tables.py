@@ -7,8 +7,19 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
-from dpfed.config.table import Table, value_of_key
+from dpfed.config.limits import (
+    LARGEST_FLOAT,
+    MOST_FACTORS,
+    Clients,
+    ClipNorm,
+    Count,
+    Positive,
+    Rounds,
+    Samples,
+    Steps,
+    Table,
+    value_of_key,
+)
 
 LIST = "[...]"
 """Text in messages for a local.schedule that is a list of factors."""

@@ -8,8 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.arrays import SUFFIXES, from_arrays, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
@@ -20,7 +19,7 @@ from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fash
 from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
-from dpfed.errors import ConfigError, DataError
+from dpfed.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from dpfed.data.wavelets import scattering
@@ -103,7 +102,7 @@ def load(
             f"data.classes={classes} with data.name={name!r}: data.classes is only for a custom file or folder; this "
             "data set declares its number of classes. Remove it."
         )
-    if name in registered.objects_of_kind("data set"):
+    if name in own_code.objects_of_kind("data set"):
         return _registered_dataset(name)
     if name == "digits":
         return load_digits()
@@ -113,7 +112,7 @@ def load(
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if no data set has this name; its files may still be missing."""
-    known = sorted(["digits", *DATASETS, *registered.objects_of_kind("data set")])
+    known = sorted(["digits", *DATASETS, *own_code.objects_of_kind("data set")])
     if name not in known and not is_own(name):
         raise ConfigError(
             f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors, .npz or .csv, or a "
@@ -139,12 +138,12 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "
             "one."
         )
-    registered.register_object("data set", name, dataset, taken=("digits", *DATASETS))
+    own_code.register_object("data set", name, dataset, taken=("digits", *DATASETS))
 
 
 def _registered_dataset(name: str) -> Dataset:
     """Return the registered data set, loaded once; raise ConfigError, with its line, if the user's function fails."""
-    given = registered.objects_of_kind("data set")[name]
+    given = own_code.objects_of_kind("data set")[name]
     return given if isinstance(given, Dataset) else _loaded(name, given)
 
 

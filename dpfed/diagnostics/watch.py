@@ -1,28 +1,132 @@
-"""Observer of a round, which records measures in diagnostics.jsonl; an audit recomputes the round from them."""
+"""Observer of a round, and the statistics that it records for the operator.
+
+Probes: products of a round's vectors with one public direction of random signs.
+
+A linear step on vectors is the equal linear step on their probes, so an audit can recompute a round without its
+vectors. Probed are the rows in the sum, the sum, its noise, the released sum, and the model before and after. Probes
+depend on private data, so they are in diagnostics.jsonl, which only the operator may read.
+
+Statistics of the noise in a round's sum, by which an audit tests the noise distribution that is charged.
+
+Observer of a round, which records measures in diagnostics.jsonl; an audit recomputes the round from them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import fft
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.compress.threads import one_thread
-from dpfed.diagnostics.noise_record import noise_record
-from dpfed.diagnostics.probes import json_number, probe, probe_of
+from dpfed.compress.counter import client_seeds, rademacher
+from dpfed.compress.rotation import one_thread
 from dpfed.mechanisms.integers import Integers
-from dpfed.participation import members
-from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Canaries, members_text
 from dpfed.records.round import CanaryLine, ChosenCoordinates, Probes, RoundRecord, SumNoise
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages, client_halves
-from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round, Tally
+
+_SEED = 2_718_281_828
+"""Seed of the direction, which no other stream starts from."""
+
+
+@lru_cache(maxsize=4)
+def direction(size: int, device: torch.device) -> Tensor:
+    """Return signs [size], float32, equal in every run, round and process; the tensor must not be written to."""
+    return rademacher(client_seeds([_SEED], 1).to(device), "audit.probe", size)[0]
+
+
+def probe(rows: Tensor) -> Tensor:
+    """Return the sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
+    float64 for floats, with the rounding of sums in float32."""
+    signs = direction(rows.shape[1], rows.device)
+    if rows.is_floating_point():
+        return (rows @ signs.to(rows.dtype)).double().sum()
+    return (rows.to(torch.int64).sum(dim=0) * signs.to(torch.int64)).sum()
+
+
+def probe_of(vector: Tensor) -> int | float:
+    """Return the probe of one vector [k] as a number for JSON; products of floats are computed in float64."""
+    rows = vector[None]
+    return json_number(probe(rows.double() if vector.is_floating_point() else rows))
+
+
+def json_number(value: Tensor) -> int | float:
+    """Return a scalar as a number for JSON."""
+    return float(value) if value.is_floating_point() else int(value)
+
+
+_MOST_BINS = 1 << 18
+"""Length above which noise is folded before its correlations are computed."""
+CORRELATION_ERROR = 3e-5
+"""Bound on the rounding error of a correlation of independent noise.
+
+A transform of length n in float32 has L2 error e = 7 log2(n) 2^-24 relative to its result (Higham 2002, Theorem 24.2),
+8e-6 for n = 2^19. By Cauchy and Schwarz the spectrum's error moves no r_l by more than 2 e, and the inverse's by e
+|r| / r_0, which is about e sqrt(2).
+"""
+
+
+def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
+    """Return statistics of the noise [k], the sum of `draws` draws, in the units of the sum; None if the noise is zero.
+
+    correlation: the largest magnitude of `correlations` (noise that repeats over coordinates correlates with itself)
+    """
+    if not noise.numel():
+        return None
+    exact = noise.double()
+    least, most = torch.aminmax(exact)
+    largest = max(-float(least), float(most))
+    if largest == 0:
+        return None
+    return SumNoise(
+        mean_square=float(exact @ exact) / noise.numel(),
+        largest=largest,
+        correlation=float(correlations(exact).abs().max()) if bin_count(noise.numel()) > 1 else 0.0,
+        entries=noise.numel(),
+        draws=draws,
+        digest=digest(noise),
+        probe=probe_of(noise),
+    )
+
+
+def bin_count(entries: int) -> int:
+    """Return the number of bins into which `entries` entries are folded."""
+    return entries // max(1, math.ceil(entries / _MOST_BINS))
+
+
+def correlations(noise: Tensor) -> Tensor:
+    """Return the autocorrelations r of noise [k], folded into m = `bin_count(k)` sums x of entries that are m apart.
+
+        r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
+
+    Noise that repeats after P entries repeats in x, too. Computed in float32 on x divided by its largest magnitude:
+    twice as fast as in float64. CORRELATION_ERROR bounds the error.
+    """
+    m = bin_count(noise.numel())
+    folded = noise[: noise.numel() // m * m].view(-1, m).sum(dim=0)
+    peak = folded.abs().max()
+    if not float(peak) > 0:
+        return torch.zeros(m - 1)
+    length = fft.next_fast_len(2 * m - 1, real=True)
+    spectrum = fft.rfft((folded / peak).float().cpu().numpy(), length)  # four times as fast as torch's on one core
+    products = torch.from_numpy(fft.irfft(spectrum.real**2 + spectrum.imag**2, length)[:m])
+    return products[1:] / products[0]
+
+
+def digest(noise: Tensor) -> str:
+    """Return the SHA-256 of a noise vector; equal digests of two rounds mean that a seed was used twice."""
+    return hashlib.sha256(noise.detach().cpu().contiguous().numpy().data).hexdigest()
+
 
 _PER_OCTAVE, _OCTAVES = 2, 16
 _BINS = 2 * _OCTAVES * _PER_OCTAVE
@@ -40,7 +144,7 @@ class RoundWatch:
                    units of the sum; None: only clients have the rows
     shares, draws: sum of the noise in the rows that arrive, in their units, and its number of draws; None: rows have no
                    noise, or (noise_known false) only clients have it
-    added_probe:   probe (`dpfed.diagnostics.probes`) of the rows in the sum that arrive; None: no row was observed
+    added_probe:   probe (`dpfed.diagnostics.watch`) of the rows in the sum that arrive; None: no row was observed
     rounding:      in a sum of integers without noise, a bound on the root mean square error of rounding a row, over the
                    median norm of rounded rows; None: no such sum, or only clients have the rows
     near_the_ends: number of entries of a sum of integers that have probably wrapped around
@@ -181,12 +285,12 @@ class RoundWatch:
         return RoundRecord(
             round=now.number + 1,
             cohort=len(drawn),
-            members=members.members_text(drawn, self._clients),
+            members=members_text(drawn, self._clients),
             counted=tally.counted if self.clipping_known else None,
             clipped=tally.counted - tally.inside if self.clipping_known else None,
             not_finite=tally.not_finite,
             failed=tally.failed,
-            failing=members.members_text(np.array(tally.failing), self._clients) if tally.failing else None,
+            failing=members_text(np.array(tally.failing), self._clients) if tally.failing else None,
             uplink_bytes=tally.uplink_bytes,
             mask_entropy=tally.mask_entropy,
             participants=len(now.task.participants),

@@ -20,11 +20,10 @@ from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.errors import WireError
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import MapChoice, SendAll
-from dpfed.stages.shared_mask import RandomSharedMask
+from dpfed.stages.project import MapChoice, RandomSharedMask, SendAll
 from dpfed.stages.stage import Round
 
 

@@ -31,11 +31,11 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least
-from dpfed.compress.ring import centre_residues
+from dpfed.compress.fixed_point import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
 _REST = 53 - 16
@@ -97,7 +97,7 @@ class PrivateCoins(Private):
         p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
 
     with edge and noise_std of the description: the charged samples are the drawn ones. Claim: a round is `mechanism()`,
-    if every row obeys the description's clips (`dpfed.stages.clip_moves.ClipMoves`; `dpfed.stages.chain` ensures it).
+    if every row obeys the description's clips (`dpfed.stages.clip.ClipMoves`; `dpfed.stages.chain` ensures it).
     Nothing is added to the sum; everything after it is post-processing.
     Source: docs/theory-bernoulli.md, Theorems 5 to 7. Adjacency: zero-out or replace-one. Errors: ConfigError for moves
     that are clipped otherwise than charged.

@@ -35,8 +35,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of, rarely_exceeded
 from dpfed.aggregation.sums import least_uploads
-from dpfed.compress.fixed_point import FixedPoint, count_near_ends
-from dpfed.compress.ring import centre_residues
+from dpfed.compress.fixed_point import FixedPoint, centre_residues, count_near_ends
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError

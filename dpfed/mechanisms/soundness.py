@@ -8,8 +8,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Stage, Wire, is_private, stage_attribute

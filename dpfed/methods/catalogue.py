@@ -1,18 +1,31 @@
-"""All methods by name: built-in methods from the file of their family, and user-defined methods."""
+"""All methods by name, their presets, and the presets' measured results.
+
+All methods by name: built-in methods from the file of their family, and user-defined methods.
+
+Presets METHOD-DATASET. The data set's tables are overridden by the method's, then by the data set's [adjust.METHOD].
+
+Custom methods and schemes have presets, too.
+
+Measured accuracy, epsilon, time and bits of presets, shown by `dpfed run --list`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
-from dpfed.errors import ConfigError
-from dpfed.methods import dithered, fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
+from dpfed.config import own_code
+from dpfed.errors import ConfigError, did_you_mean
+from dpfed.methods import fed_avg, fed_smp, fedmrn, fedpm, fedsparsify, quantisers
 from dpfed.methods.method import FederatedMethod
 from dpfed.methods.specification import MethodSpecification
 
-FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fedsparsify)
+FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, quantisers, fedsparsify)
 
 _OURS: dict[str, FederatedMethod] = {one.specification.name: one for family in FAMILIES for one in family.METHODS}
 
@@ -49,11 +62,11 @@ def federated_method(name: str) -> FederatedMethod:
 
 
 def _all_methods() -> dict[str, FederatedMethod]:
-    return {**_OURS, **_scheme_methods(), **registered.objects_of_kind("method")}
+    return {**_OURS, **_scheme_methods(), **own_code.objects_of_kind("method")}
 
 
 def _scheme_methods() -> dict[str, FederatedMethod]:
-    schemes, methods = registered.objects_of_kind("scheme"), registered.objects_of_kind("method")
+    schemes, methods = own_code.objects_of_kind("scheme"), own_code.objects_of_kind("method")
     taken = [name for name in schemes if name in METHODS]
     if taken:
         raise ConfigError(f"scheme {taken[0]!r}: is the name of an existing method. Choose another name.")
@@ -82,3 +95,84 @@ def most_bits(made: Callable[[], Any]) -> float:
     except (ConfigError, TypeError):
         return 0.0
     return float(8 * sum(part.most_bytes for part in layout.values()) / _DIMENSION)
+
+
+_DATA = files("dpfed.config") / "data_presets"
+
+
+def preset_names() -> list[str]:
+    """Return the names of all presets."""
+    return [f"{method}-{data}" for data in data_sets() for method in sorted(tables_of_methods())]
+
+
+def preset_tables(name: str) -> dict[str, Any]:
+    """Return the tables of a preset, not validated; raises ConfigError, which suggests a similar name, if it is
+    unknown."""
+    for data in data_sets():
+        method = name.removesuffix(f"-{data}")
+        if method != name and method in tables_of_methods():
+            below = tomllib.loads((_DATA / f"{data}.toml").read_text(encoding="utf-8"))
+            adjusted = below.pop("adjust", {}).get(method, {})
+            return _merge_tables(_merge_tables(below, tables_of_methods()[method]), adjusted)
+    named = any(word in name for data in data_sets() for word in data.split("-") if not word.isdigit())
+    hint = did_you_mean(name, [one for one in preset_names() if named or one.endswith("-digits")])
+    raise ConfigError(f"{name}: neither a file nor a preset. `dpfed run --list` names the presets.{hint}")
+
+
+def tables_of_methods() -> dict[str, dict[str, Any]]:
+    """Return the tables that methods set, by the preset's method part; `privacy = False` removes the data set's
+    [privacy]."""
+    found = {}
+    for method in all_methods().values():
+        for name, given in (method.presets or {method.name: {}}).items():
+            public = {} if method.privacy == "required" else {"privacy": False}
+            found[name] = {**public, **given, "method": {"name": method.name, **given.get("method", {})}}
+    return found
+
+
+def data_sets() -> list[str]:
+    """Return the names of the data sets that have presets."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
+
+
+def _merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` overridden by `above`, key by key; the value False in `above` removes the entry of `below`."""
+    merged = deepcopy(dict(below))
+    for key, value in above.items():
+        if value is False:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            merged[key] = _merge_tables(merged.get(key, {}), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedResults:
+    """Measured results of one run of a preset.
+
+    accuracy: test accuracy of the last round; epsilon: None if the preset is not private
+    seconds: on two CPU cores; bits_per_parameter: bits of an upload, divided by the number of parameters
+    """
+
+    accuracy: float
+    epsilon: float | None
+    seconds: float
+    bits_per_parameter: float
+
+
+@cache
+def expected_results() -> dict[str, ExpectedResults]:
+    """Return the results of the measured presets by the preset's name, from the file that `benchmarks/presets.py`
+    writes."""
+    tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
+    return {
+        name: ExpectedResults(
+            accuracy=table["accuracy"],
+            epsilon=table.get("epsilon"),
+            seconds=table["seconds"],
+            bits_per_parameter=table["bits_per_parameter"],
+        )
+        for name, table in tables.items()
+    }

@@ -1,8 +1,34 @@
-"""Properties of a run that are derived from several keys of its configuration."""
+"""Properties of a run that follow from several keys.
+
+Properties of a run that are derived from several keys of its configuration.
+
+Rounds that may end without a result (abort): only those whose abort does not reveal who took part.
+
+Ledger, metrics and summary publish whether a round aborts, so the abort is a release. It depends on dropouts, which do
+not depend on data, and on the number of participants. Claim: in every accepted private run, the distribution of aborts
+and of every published count, given the drawn clients, is equal for all neighbouring datasets:
+
+- A plain sum with the server's noise, or of Bernoulli samples, never aborts. The uploads that arrived, even none, are
+  summed, noised or padded, divided by a public number, and charged.
+- Sums with noise shares of clients, and secure sums, may abort: too few shares are too little noise, and too few
+  survivors cannot open the sum. Their number of participants is fixed. It is the cohort under fixed-size sampling.
+  Under Poisson sampling with a cap of K it is K: clients that were not drawn fill the sum up, and drawn clients beyond
+  K are left out, which the account includes. With federation.sampling = "all" it is the number of clients, which
+  neighbouring datasets share under zero-out and replace-one.
+- Therefore add-remove is refused if removing a client removes a participant from every sum: with "all", with a fixed
+  number of uploads that equals the number of clients, and with noise shares.
+- privacy.release = "uploads" and [local.record] charge every upload before any client trains; participation counts as
+  public there.
+
+Realised counts go to diagnostics.jsonl, which no epsilon covers. The exception is privacy.missing_shares = "charged".
+Its ledger lines contain the number of noise shares that arrived, of a fixed number; this count depends on dropouts
+alone, and the charge is computed from it.
+"""
 
 from __future__ import annotations
 
-from dpfed.aggregation.steps import most_missing
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.aggregation.messages import most_missing
 from dpfed.config.privacy_tables import BernoulliPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
@@ -118,3 +144,63 @@ def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:
         return config.run.on_error == "count"
     private = config.privacy is not None or config.local.record is not None
     return on_nodes or (private and config.run.for_release)
+
+
+def may_abort_round(config: Config, tolerance: float | None) -> bool:
+    """Return True if a round may end without a result.
+
+    tolerance: fraction of uploads that may be missing; None if any number may be missing
+    """
+    return config.aggregation.kind != "plain" or tolerance is not None
+
+
+def participants_follow_clients(config: Config, slots: int | None) -> bool:
+    """Return True if removing one client from the dataset removes one participant from every sum.
+
+    slots: fixed number of uploads of every sum under Poisson sampling; None if each drawn client sends one upload
+    """
+    federation = config.federation
+    all_take_part = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
+    return all_take_part or (config.privacy is not None and config.privacy.placement == "clients")
+
+
+def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tolerance: float | None) -> None:
+    """Raise ConfigError for a private sum whose missing result would reveal who took part.
+
+    The docstring of this module lists the accepted sums.
+    """
+    privacy, federation, kind = config.privacy, config.federation, config.aggregation.kind
+    assert privacy is not None
+    if kind == "plain" and privacy.placement == "server" and tolerance is not None:
+        raise ConfigError(
+            f"aggregation.tolerance={tolerance:g} with [privacy] and noise that is not the clients': a plain sum never "
+            "has to abort, because the server's noise is never missing; an abort would reveal how many took part. "
+            "Remove "
+            "aggregation.tolerance, or let the clients add the noise (privacy.placement='clients')."
+        )
+    if not may_abort_round(config, tolerance):
+        return
+    if federation.sampling not in ("fixed", "all") and slots is None:
+        raise ConfigError(
+            f"federation.sampling={federation.sampling!r} with privacy.placement={privacy.placement!r} and "
+            f"privacy.noise={privacy.noise or 'gaussian'!r}: the abort of a round, and the noise of its sum, would "
+            "depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', "
+            "or privacy.noise='discrete-gaussian', whose sums have a fixed number of uploads."
+        )
+    if adjacency is Adjacency.ADD_REMOVE and privacy.placement == "clients":
+        raise ConfigError(
+            "privacy.adjacency='add-remove' with privacy.placement='clients': adding or removing a client adds or "
+            "removes a share of noise, which no account covers. Use privacy.adjacency 'zero-out' or 'replace-one'."
+        )
+    if adjacency is Adjacency.ADD_REMOVE and participants_follow_clients(config, slots):
+        raise ConfigError(
+            f"privacy.adjacency='add-remove' with aggregation.kind={kind!r} and federation.sampling="
+            f"{federation.sampling!r}, where all {federation.clients} clients take part in every sum: removing a "
+            "client removes a participant, and a missing sum would reveal it. Use privacy.adjacency 'zero-out', or "
+            "aggregation.kind='plain'."
+        )
+    if slots is not None and slots > federation.clients:
+        raise ConfigError(
+            f"federation.cohort_cap={slots} with aggregation.kind={kind!r}: every upload needs a client, and there "
+            f"are {federation.clients}. Use a cap of at most {federation.clients}, or kind 'plain'."
+        )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpfed.config.tables import Config
     from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
-    from dpfed.server.state import ServerRule
+    from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
 
 _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"

@@ -21,12 +21,11 @@ from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
 from dpfed.errors import ConfigError
-from dpfed.methods.schemes import scheme_of_method, sparsity_schedule
+from dpfed.methods.settings import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, custom_rule
-from dpfed.server.state import ServerRule
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, ServerRule, custom_rule
 
 
 def layer_rates(texts: Sequence[str], model: FlatModel) -> Tensor:

@@ -30,14 +30,18 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
-from dpfed.methods.aborts import check_aborts
-from dpfed.methods.choices import bound_of_moves, bound_on_other_clients, edge_of_probabilities, tolerated_fraction
+from dpfed.methods.choices import (
+    bound_of_moves,
+    bound_on_other_clients,
+    check_aborts,
+    edge_of_probabilities,
+    tolerated_fraction,
+)
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
-from dpfed.stages.clip import Clip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves
 from dpfed.stages.stage import Private, Stage, stage_attribute
 
 

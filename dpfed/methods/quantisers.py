@@ -1,4 +1,12 @@
-"""Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN."""
+"""Methods that quantise updates: signs, levels, rotations, inner products with random directions, dithered noise.
+
+Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN.
+
+FedScalar: a client sends the inner products of its update with p random directions.
+
+DP-FedAvg whose privacy noise is the error of a dithered quantiser; the update needs less than one bit per
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +15,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
+from dpfed.config.noise_of_methods import NOISE
 from dpfed.methods.method import FederatedMethod
-from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
+from dpfed.methods.specification import COMPRESSED, SHARED, SPARSE, STAYS, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -49,6 +58,32 @@ def refuse_data_as_bound(config: Config) -> Iterator[str]:
             f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
             "computed from private data."
         )
+
+
+_FEDSCALAR = "Rostami, Kia 2024: FedScalar: A Communication Efficient Federated Learning"
+
+
+def inner_products(s: Settings) -> Stages:
+    """Return the chain that sends inner products with random directions.
+
+    Each client has its own directions. With method.shared all clients of a round have the same ones, and the server can
+    sum the inner products before it decodes.
+    """
+    return s.updates(s.shared_directions() if s.config.method.shared else stages.SendAll(size=s.size))
+
+
+def refuse_own_directions(config: Config) -> Iterator[str]:
+    """Yield a message for directions that are kept for the whole run (method.stays) but are not shared."""
+    if config.method.stays and not config.method.shared:
+        yield (
+            "method.stays=True has no effect here: it applies to directions that all clients share. Set "
+            "method.shared=true, or remove the key."
+        )
+
+
+def dithered_update(s: Settings) -> Stages:
+    """Return the chain that clips all d coordinates and quantises them; the decoding error is the Gaussian noise."""
+    return s.dithered(stages.SendAll(size=s.size))
 
 
 METHODS = (
@@ -123,5 +158,33 @@ METHODS = (
             presets={"eden": {"method": {"options": {"bits": 2}}}},
         ),
         stages=quantised_update,
+    ),
+    FederatedMethod(
+        specification=MethodSpecification(
+            name="fedscalar",
+            scheme="fedscalar",
+            paper=_FEDSCALAR,
+            nominal_bits_per_parameter=0.0,
+            unbiased=True,
+            what="the update's products with p random directions, the client's or (method.shared) the round's",
+            linear_if_shared=True,
+            takes=(*COMPRESSED, *SHARED, *STAYS),
+        ),
+        stages=inner_products,
+        refusals=refuse_own_directions,
+    ),
+    FederatedMethod(
+        specification=MethodSpecification(
+            name="dp-dithered",
+            paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
+            unbiased=True,
+            nominal_bits_per_parameter=0.88,
+            what="the whole update, clipped, through a quantiser with Gaussian error",
+            scheme=None,
+            takes=(),
+            privacy="required",
+            noise=NOISE["dp-dithered"],
+        ),
+        stages=dithered_update,
     ),
 )

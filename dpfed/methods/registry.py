@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpfed.config import registered
+from dpfed.config import own_code
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
 from dpfed.methods.fedpm import mask_server, mask_training
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpfed.clients.task import Course
     from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
-    from dpfed.server.state import ServerRule
+    from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
 
 MakesStages = Callable[["Settings"], "Stages"]
@@ -84,7 +84,7 @@ def register(
             server=server or (mask_server if masks else step_model),
             refusals=refusals_of_masks if masks else refuse_nothing,
         )
-        registered.register_object("method", name, made, taken=METHODS)
+        own_code.register_object("method", name, made, taken=METHODS)
         return makes
 
     return register_function

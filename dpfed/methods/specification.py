@@ -49,7 +49,7 @@ class MethodSpecification:
     sends_models: True if uploads are sparse models, not updates
     follows_rounds: description of the setting that depends on federation.rounds, if there is one
     audited_clip_norm: clip norm at which `dpfed audit METHOD` audits one upload; None for the preset's
-    presets: tables by the preset's name (`dpfed.methods.presets`); if empty, the method has one preset with its name
+    presets: tables by the preset's name (`dpfed.methods.catalogue`); if empty, the method has one preset with its name
     """
 
     name: str

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.dataset import Part
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, did_you_mean
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
-from dpfed.models.named_inputs import with_logits, with_named_inputs
 from dpfed.models.networks import (
     cnn_4_bn,
     cnn_8_bn,
@@ -30,6 +28,8 @@ from dpfed.models.networks import (
     mlp,
     strided_cnn,
     unpadded_fed_smp_cnn,
+    with_logits,
+    with_named_inputs,
 )
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
@@ -68,7 +68,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
-    registered.register_object("model", name, maker, taken=MODELS)
+    own_code.register_object("model", name, maker, taken=MODELS)
 
 
 def check_name(name: str) -> None:
@@ -144,7 +144,7 @@ def _custom_module(
 
 
 def _known_models() -> dict[str, Callable[..., nn.Module]]:
-    return {**MODELS, **registered.objects_of_kind("model")}
+    return {**MODELS, **own_code.objects_of_kind("model")}
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:

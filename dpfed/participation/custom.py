@@ -20,9 +20,8 @@ from scipy.special import bdtr, bdtrc
 from accounting.arrays import Floats, Ints
 from accounting.cohorts import Draws
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
-from dpfed.errors import ConfigError
+from dpfed.config import own_code
+from dpfed.errors import ConfigError, did_you_mean
 from dpfed.randomness import Randomness
 
 Distribution = Literal["poisson", "fixed"]
@@ -76,7 +75,7 @@ def register_sampler(name: str, *, distribution: Distribution | None) -> Callabl
         if not callable(draw):
             raise ConfigError(f"sampler {name!r}: is {type(draw).__name__}; must be a function that returns ids.")
         made = CustomSampler(name=name, draw=draw, distribution=distribution)
-        registered.register_object("sampler", name, made, taken=())
+        own_code.register_object("sampler", name, made, taken=())
         return draw
 
     return registering
@@ -84,7 +83,7 @@ def register_sampler(name: str, *, distribution: Distribution | None) -> Callabl
 
 def custom_sampler(name: str) -> CustomSampler:
     """Return the registered sampler of this name. Raises ConfigError if there is none."""
-    known = registered.objects_of_kind("sampler")
+    known = own_code.objects_of_kind("sampler")
     if name not in known:
         raise ConfigError(
             f"federation.sampler={name!r}: known samplers are {', '.join(sorted(known)) or 'none'}."

@@ -1,4 +1,10 @@
-"""Records of a round for the operator of the run: a line of diagnostics.jsonl, and lines of canaries.jsonl.
+"""Records of a run's files: lines of rounds, and the record of a replay audit.
+
+Record of a round that may be published with the model: a line of metrics.jsonl.
+
+Record of the replay audit of a run's configuration: audit-replay.json in the folder of the run.
+
+Records of a round for the operator of the run: a line of diagnostics.jsonl, and lines of canaries.jsonl.
 
 No epsilon covers these numbers, so they must not be published. Fields with a default are keys that versions 0.1 and 0.2
 did not write, or did not write in every round.
@@ -6,12 +12,134 @@ did not write, or did not write in every round.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from dpfed.records.reading import Count, Exact, Flag, Real, Size, Text
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
+from dpfed.records.reading import (
+    Count,
+    Exact,
+    Flag,
+    InvalidRecord,
+    Real,
+    Size,
+    Text,
+    Unavailable,
+    Word,
+    json_object,
+    validated_record,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsLine:
+    """Line of metrics.jsonl.
+
+    scores:    score by its key: test_accuracy, test_loss, test_NAME, last_test_NAME, validation_NAME; a score is None
+    in
+               rounds without evaluation
+    epsilon:   upper bound for all rounds so far; None in a run without privacy
+    clip_norm: clip norm of the next round
+    majority_accuracy: test accuracy of always predicting the most frequent label of the test half; None in rounds
+               without evaluation
+    uplink_megabytes: megabytes that all clients have sent so far
+    aborted:   public reason why the round has no result; None if it has one
+    """
+
+    round: Count
+    scores: Mapping[str, Real | None] = field(default_factory=dict)
+    epsilon: Size | None = None
+    clip_norm: Size | None = None
+    majority_accuracy: Size | None = None
+    uplink_megabytes: Size = 0.0
+    aborted: Text | None = None
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return self.scores.get("test_accuracy")
+
+    @property
+    def test_loss(self) -> float | None:
+        return self.scores.get("test_loss")
+
+    @property
+    def has_result(self) -> bool:
+        return self.aborted is None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON object of a line of metrics.jsonl."""
+        rest = {"epsilon": self.epsilon, "clip_norm": self.clip_norm, "uplink_megabytes": self.uplink_megabytes}
+        if self.majority_accuracy is not None:
+            rest = {"majority_accuracy": self.majority_accuracy, **rest}
+        aborted = {} if self.aborted is None else {"aborted": self.aborted}
+        return {"round": self.round, **self.scores, **rest, **aborted}
+
+
+REPLAY_RECORD = "audit-replay.json"
+
+
+def configuration_fingerprint(tables: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a configuration's tables; it does not depend on the order of their keys."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayRecord:
+    """Verdict of a replay audit, and the fingerprint of the audited configuration.
+
+    words:         explanation of the verdict
+    configuration: `configuration_fingerprint` of the tables of the audited configuration
+    pairs_tested:  number of pairs of neighbouring datasets with the outcome "pass"
+    """
+
+    verdict: Word
+    words: Text
+    configuration: Word
+    pairs_tested: Count = 0
+
+    @classmethod
+    def read(cls, folder: Path, tables: Mapping[str, Any]) -> Self | None:
+        """Return the record in a run's folder; None if it is missing, or is about other tables than `tables`.
+
+        The operator could have written the file: it proves nothing to others.
+        Errors: InvalidRecord or Unavailable for a file that this package does not write.
+        """
+        path = folder / REPLAY_RECORD
+        if not path.exists():
+            return None
+        try:
+            values = json_object(read_text(path, at_most=LARGEST_DOCUMENT), str(path))
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{path}: cannot be read ({error}). Repeat the audit: `dpfed audit {folder}`.") from None
+        found = validated_record(cls, values, str(path))
+        if found.verdict not in ("pass", "fail", "inconclusive"):
+            raise InvalidRecord(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
+        return found if found.configuration == configuration_fingerprint(tables) else None
+
+    @property
+    def verdict_text(self) -> str:
+        """Sentence with the verdict, for reports."""
+        if self.verdict == "pass":
+            return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
+        return f"replay audit of this configuration: {self.verdict}. {self.words}"
+
+
+def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
+    """Return the verdict of the replay audit in a run's folder as text; if there is none, name the command for it."""
+    try:
+        found = ReplayRecord.read(folder, tables)
+    except (InvalidRecord, Unavailable) as reason:
+        return str(reason)
+    if found is None:
+        return "no replay audit of this configuration is recorded: `dpfed audit` makes one of this folder"
+    return found.verdict_text
+
 
 INTERRUPTED = "interrupted after its charge; nothing of it was used"
 """Reason why a round of a participation schedule has no result: a crash ended the round after its charge."""
@@ -19,14 +147,14 @@ INTERRUPTED = "interrupted after its charge; nothing of it was used"
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise in the sum of a round, in the units in which it is added (`dpfed.diagnostics.noise_record`).
+    """Noise in the sum of a round, in the units in which it is added (`dpfed.diagnostics.watch`).
 
     mean_square:  mean square of the noise vector's entries; the noise is the sum of `draws` independent draws
     largest:      largest magnitude of an entry
     correlation:  largest magnitude of a correlation between entries
     entries:      number of entries of the noise vector; draws: number of draws that were added
     digest:       SHA-256 of the noise vector, equal for equal noise
-    probe:        inner product of the noise and the direction of `dpfed.diagnostics.probes`
+    probe:        inner product of the noise and the direction of `dpfed.diagnostics.watch`
     """
 
     mean_square: Size
@@ -40,7 +168,7 @@ class SumNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Inner products of a round's vectors and one fixed direction (`dpfed.diagnostics.probes`).
+    """Inner products of a round's vectors and one fixed direction (`dpfed.diagnostics.watch`).
 
     added:    product of the rows as they enter the sum; None if only the clients have seen these rows
     summed:   product of the sum, equal to `added`, modulo 2^bits if `bits` is given
@@ -64,7 +192,7 @@ class Probes:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenCoordinates:
-    """Coordinates chosen by training on public samples (`dpfed.stages.shared_mask`)."""
+    """Coordinates chosen by training on public samples (`dpfed.stages.project`)."""
 
     samples: Text
     kept: Count
@@ -94,7 +222,7 @@ class RoundRecord:
     """Line of diagnostics.jsonl.
 
     round:         number of the round, counted from 1
-    cohort:        number of drawn clients, without canaries; members: their ids (`dpfed.participation.members`)
+    cohort:        number of drawn clients, without canaries; members: their ids (`dpfed.participation.sampling`)
     participants:  number of requested uploads, including those of clients that only fill up the sum
     arrived:       number of uploads in the sum, including those of clients that only fill it up
     counted:       number of the cohort's rows; None if only the clients have seen their rows

@@ -19,9 +19,8 @@ from dpfed.audit.run import RunAudit
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
-from dpfed.records.replays import REPLAY_RECORD
-from dpfed.report.figures.audit import ObservedErrors, plot_trials
-from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
+from dpfed.records.round import REPLAY_RECORD
+from dpfed.report.figures.audit import CanaryScores, CohortSizes, NoiseRatios, ObservedErrors, plot_audit, plot_trials
 from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put

@@ -10,14 +10,20 @@ from typing import Any
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.report.collection import SEED, RunCollection, write_results
-from dpfed.report.conditions import differing_conditions
-from dpfed.report.evidence import NOTHING_SHARE, nothing_learned
+from dpfed.report.diagnosis import NOTHING_SHARE, nothing_learned
 from dpfed.report.experiment_figures import draw_figures
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.page import render_page
-from dpfed.report.privacy_card import PrivacyCard, short_card_of
-from dpfed.report.readings import readings_of
-from dpfed.report.statistics import GroupMean, RunGroup, group_mean, groups_of, short_axis_name, write_table
+from dpfed.report.privacy_card import PrivacyCard, differing_conditions, short_card_of
+from dpfed.report.statistics import (
+    GroupMean,
+    RunGroup,
+    group_mean,
+    groups_of,
+    readings_of,
+    short_axis_name,
+    write_table,
+)
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from dpfed.errors import RunError
-from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
-from dpfed.records.round import RoundRecord
+from dpfed.records.round import MetricsLine, RoundRecord
 from dpfed.records.summary import Summary
 
 

@@ -13,8 +13,7 @@ from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, LocalRelease, Purchase, Release
 from accounting.rounding import downwards, upwards
-from dpfed.report.privacy_text import sampler_name
-from dpfed.report.units import significant_text
+from dpfed.report.privacy_text import sampler_name, significant_text
 
 _MOST_LINES = 6
 _KINDS = {

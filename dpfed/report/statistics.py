@@ -1,4 +1,11 @@
-"""Means over seeds, compared with published numbers."""
+"""Results over seeds: means, readings of epsilon, and tables for a paper.
+
+Means over seeds, compared with published numbers.
+
+Epsilon of a group of private runs by two readings: the Fed-SMP paper's computation, and the bound for what ran.
+
+A report's results for a paper: a LaTeX table (booktabs), and the privacy paragraph of all rows.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +15,18 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+from accounting import budget
+from accounting.budget import Plan
+from accounting.errors import AccountingError
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.rounding import upwards
+from dpfed.records.summary import Summary
 from dpfed.report.collection import SEED, RunCollection
-from dpfed.report.conditions import conditions_text
 from dpfed.report.finished_run import FinishedRun
+from dpfed.report.privacy_card import conditions_of, conditions_text
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
 from dpfed.runs.sweep_folder import PublishedNumber
@@ -34,7 +48,7 @@ class RunGroup:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Distinct conditions of the group's epsilons (`dpfed.report.conditions`)."""
+        """Distinct conditions of the group's epsilons (`dpfed.report.privacy_card`)."""
         return tuple(dict.fromkeys(conditions_text(run.summary) for run in self.runs))
 
 
@@ -138,3 +152,145 @@ def _published_number(group: RunGroup, key: str, collection: RunCollection) -> P
     at = group.at.get(collection.x or "")
     found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}
     return found.get(at, found.get(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonReadings:
+    """Epsilons at the delta of `summary`, the record of the group's longest run.
+
+    stated_epsilon:    upper bound for what ran, recomputed from the ledger; `holds_for`: unit, adjacency, sampler
+    classical_epsilon: the Fed-SMP paper's formula: Poisson sampling, add-remove, Renyi with the classical conversion
+    poisson_epsilon:   the tightest account for Poisson sampling and add-remove
+    other_sampler_ran: True if the run had another sampler or adjacency, for which the last two are no guarantee
+    The last two are upper bounds for Poisson sampling with the run's noise. They are None unless the run adds Gaussian
+    noise of one size to a sampled sum.
+    """
+
+    group: RunGroup
+    summary: Summary
+    stated_epsilon: float
+    holds_for: str
+    classical_epsilon: float | None
+    poisson_epsilon: float | None
+    other_sampler_ran: bool
+
+
+def readings_of(group: RunGroup) -> EpsilonReadings | None:
+    """Return the readings of a group, computed for its longest run; None if that run is not private."""
+    summary = max(group.runs, key=lambda run: run.summary.rounds).summary
+    if summary.epsilon is None or summary.delta is None:
+        return None
+    classical = poisson = None
+    if summary.noise_multiplier is not None and _is_sampled_gaussian(summary):
+        classical, poisson = _poisson_readings(
+            summary.clients, summary.cohort, summary.rounds, summary.noise_multiplier, summary.delta
+        )
+    sampler = "every upload seen" if summary.noise_placement == "uploads" else f"{summary.sampling} sampling"
+    return EpsilonReadings(
+        group=group,
+        summary=summary,
+        stated_epsilon=max(run.summary.epsilon or 0.0 for run in group.runs),
+        holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
+        classical_epsilon=classical,
+        poisson_epsilon=poisson,
+        other_sampler_ran=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),
+    )
+
+
+def _is_sampled_gaussian(summary: Summary) -> bool:
+    return (
+        summary.unit == "client"
+        and summary.noise == "gaussian"
+        and summary.noise_placement == "server"
+        and not summary.noise_schedule
+        and summary.sampling in ("poisson", "fixed")
+        and summary.rounds > 0
+    )
+
+
+@lru_cache
+def _poisson_readings(
+    clients: int, cohort: int, rounds: int, z: float, delta: float
+) -> tuple[float | None, float | None]:
+    plan = Plan(clients=clients, cohort=cohort, sampling="poisson", adjacency=Adjacency.ADD_REMOVE, delta=delta)
+    try:
+        old = budget.epsilon(plan, noise_multiplier=z, rounds=rounds, accountant="rdp", conversion="classical")
+        tight = budget.epsilon(plan, noise_multiplier=z, rounds=rounds)
+    except AccountingError:
+        return None, None
+    return old, tight
+
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+_SPECIAL |= {one: f"\\{one}" for one in "&%$#_{}"}
+
+
+def latex_table(collection: RunCollection) -> str:
+    """Return the results as a LaTeX table; its caption states the conditions of epsilon, or a column where they
+    differ."""
+    groups, keys = groups_of(collection), collection.quantities
+    axes = list(dict.fromkeys(name for group in groups for name in group.at))
+    conditions = list(dict.fromkeys(one for group in groups for one in group.conditions))
+    private = any(run.summary.epsilon is not None for run in collection.runs)
+    differ = private and len(conditions) > 1
+    heads = ["", *map(short_axis_name, axes), *(QUANTITIES[key].heading for key in keys), "n"]
+    heads += ["epsilon holds for"] if differ else []
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{l{'l' * len(axes)}{'r' * (len(keys) + 1)}{'l' if differ else ''}}}",
+        r"\toprule",
+        _row(heads),
+        r"\midrule",
+    ]
+    for group in groups:
+        cells = [group.row, *(group.at.get(axis, "") for axis in axes)]
+        cells += [_number(group_mean(group, key, collection)) for key in keys]
+        lines.append(_row([*cells, str(len(group.runs)), *(["; ".join(group.conditions)] if differ else [])]))
+    caption = f"{collection.title}. Mean over n seeds, from three on with the standard deviation; epsilon: the largest."
+    if private and not differ:
+        caption += f" Epsilon holds for: {conditions[0]}."
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(caption)}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def privacy_paragraph(collection: RunCollection) -> str:
+    """Return one sentence for each group of rows whose guarantees have equal conditions."""
+    by_conditions: dict[tuple[tuple[str, str], ...], list[RunGroup]] = {}
+    for group in groups_of(collection):
+        worst = max(group.runs, key=lambda run: run.summary.epsilon or 0.0)
+        by_conditions.setdefault(tuple(conditions_of(worst.summary).items()), []).append(group)
+    sentences = []
+    for items, groups in by_conditions.items():
+        names = ", ".join(group.name for group in groups)
+        if not items:
+            sentences.append(f"{names}: no differential privacy.")
+            continue
+        found = dict(items)
+        largest = max(run.summary.epsilon or 0.0 for group in groups for run in group.runs)
+        accountants = ", ".join(dict.fromkeys(str(run.summary.accountant) for group in groups for run in group.runs))
+        public = found["public samples"]
+        exempt = "" if public == "none" else f" {public} public samples are not protected."
+        sentences.append(
+            f"{names}: each run is (epsilon, delta)-differentially private with epsilon at most {upwards(largest)} and "
+            f"delta {found['delta']} for one {found['unit']}, {found['neighbours']} neighbours, {found['sampler']} "
+            f"participation, computed from the ledger of releases (accountant: {accountants}).{exempt}"
+        )
+    if sum(run.summary.epsilon is not None for run in collection.runs) > 1:
+        sentences.append("Each epsilon is for one run alone; publishing several of these runs adds up their losses.")
+    return " ".join(sentences)
+
+
+def _number(one: GroupMean) -> str:
+    if one.mean is None:
+        return "–"
+    words = one.quantity.printed(one.mean, one.digits)
+    return words if one.shown_std is None else f"{words} ± {one.shown_std:,.{one.digits}f}"
+
+
+def _row(cells: list[str]) -> str:
+    return " & ".join(map(_escaped, cells)) + r" \\"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(one, one) for one in text).replace("±", r"$\pm$").replace("epsilon", r"$\varepsilon$")

@@ -16,7 +16,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
 from dpfed.runs.experiment import Experiment
-from dpfed.server.readout import frozen_network_of
+from dpfed.server.rules import frozen_network_of
 
 FORMAT = "dpfed-run-2"
 """Version of the random streams and steps of a run; it changes whenever dpfed would continue a run differently."""

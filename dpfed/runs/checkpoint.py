@@ -18,7 +18,7 @@ from dpfed.errors import RunError
 from dpfed.records.reading import Unavailable, json_object, validated_record
 from dpfed.records.round import CheckpointReport
 from dpfed.runs.binding import PARTS, Binding, LedgerHeads
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 _FORMAT = "dpfed-checkpoint-5"
 

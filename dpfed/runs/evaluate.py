@@ -30,11 +30,10 @@ from dpfed.clients.losses import (
 )
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
-from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
-from dpfed.errors import ConfigError, TrainingFailed
+from dpfed.errors import ConfigError, TrainingFailed, did_you_mean
 from dpfed.models.flat import FlatModel
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]

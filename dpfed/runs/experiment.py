@@ -15,8 +15,7 @@ from dpfed.clients import LocalTraining
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import InitialState
-from dpfed.config import registered
-from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code
+from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code, registering_file
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
@@ -40,8 +39,7 @@ from dpfed.methods.choices import counts_errors
 from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget, private_records
-from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
-from dpfed.methods.release import check_release
+from dpfed.methods.refusals import check_release, refuse, refuse_network, refuse_ranks
 from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
@@ -68,9 +66,8 @@ from dpfed.runs.training import (
     with_personal_layers,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.readout import MovingAverage, Readout
+from dpfed.server.rules import MovingAverage, Readout, ServerRule, ServerState
 from dpfed.server.rules import check_name as check_rule
-from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
 
@@ -295,7 +292,7 @@ def _chain_of_stages(settings: Settings) -> Stages:
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # a user's function may raise anything
-        if registered.registering_file("method", specification.name) is None:
+        if registering_file("method", specification.name) is None:
             raise
         raise ConfigError(f"method.name={specification.name!r}: its function raises {error_text(error)}.") from error
 
@@ -321,7 +318,7 @@ def _check_own_scheme(stages: Stages) -> None:
     A private run requires that a scheme encodes each row independently of the others.
     """
     encode = stages.find(Encode)
-    if encode is None or registered.registering_file("scheme", encode.scheme.name) is None:
+    if encode is None or registering_file("scheme", encode.scheme.name) is None:
         return
     found = compress.check(encode.scheme, statistics=False)
     if not found.passed:

@@ -45,9 +45,8 @@ from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import Block
-from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
-from dpfed.records.round import CanaryLine, RoundRecord
+from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs import checkpoint, durable_files
 from dpfed.runs.binding import Binding, configuration_hash
@@ -60,7 +59,7 @@ from dpfed.runs.resuming import (
     read_own_code,
     with_delta_of_run,
 )
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 _LOCK = "lock"
 CLIENT_NAMES = "client_names.json"

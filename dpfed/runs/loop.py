@@ -27,8 +27,7 @@ from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import AnyTarget
 from dpfed.randomness import Secure
-from dpfed.records.metrics import MetricsLine
-from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord
+from dpfed.records.round import INTERRUPTED, CheckpointReport, MetricsLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.round import (
     NO_RESULT,

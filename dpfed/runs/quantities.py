@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from accounting.rounding import downwards, upwards
-from dpfed.config.did_you_mean import did_you_mean
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, did_you_mean
 
 SAFELY: Mapping[str, Callable[[float], str]] = {
     "epsilon": upwards,

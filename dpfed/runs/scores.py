@@ -12,11 +12,10 @@ from torch import Tensor
 
 from dpfed.data.samples import Validation
 from dpfed.models.flat import FlatModel
-from dpfed.records.metrics import MetricsLine
+from dpfed.records.round import MetricsLine
 from dpfed.runs.evaluate import Objective, TestResult, evaluate
 from dpfed.runs.experiment import Experiment
-from dpfed.server.readout import AveragedReadout, Readout
-from dpfed.server.state import ServerState
+from dpfed.server.rules import AveragedReadout, Readout, ServerState
 
 Scores = dict[str, float | None]
 _PREFIXES = ("test_", "last_test_", "validation_")

@@ -14,7 +14,7 @@ from accounting.ledger import Ledger, LocalRelease, Release
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
-from dpfed.records.metrics import MetricsLine
+from dpfed.records.round import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
 from dpfed.runs.book import LedgerBook
@@ -22,7 +22,7 @@ from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 from dpfed.runs.training import gpu_description
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 
 def summary_of(

@@ -28,11 +28,10 @@ from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
 from dpfed.methods.parts import personal_entries
 from dpfed.models.flat import FlatModel
-from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.models.mask_file import Recipe
+from dpfed.models.frozen import FrozenNetwork, Recipe, freeze
 from dpfed.runs.evaluate import Metric
 from dpfed.seeds import Seeds
-from dpfed.server.readout import AveragedReadout, MaskedReadout, Readout, WeightsReadout
+from dpfed.server.rules import AveragedReadout, MaskedReadout, Readout, WeightsReadout
 from dpfed.stages.stage import require_room_for_memory
 
 TRIAL_LIMITS = (

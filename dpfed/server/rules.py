@@ -1,25 +1,57 @@
-"""Server rules, which compute the next model from the released mean: built-in rules, and custom rules by name.
+"""State of the server, the rules that update it, and the network made from it.
+
+State of the server between rounds.
+
+Server rules, which compute the next model from the released mean: built-in rules, and custom rules by name.
 
 FedAvg and FedAvgM add the mean update times a server step size, with optional momentum. FedAdagrad, FedAdam and FedYogi
 step adaptively along the mean update. FedPM keeps the Beta posterior of mask probabilities. FedSparsify sets the
 smallest weights to zero after another rule's step.
+
+Network that is evaluated and saved, computed from the server's state: its weights, the weights under a mask, or the
+average of past rounds' models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
-from dpfed.compress.largest import Sparsity, purge
-from dpfed.config import registered
-from dpfed.config.did_you_mean import did_you_mean
+from dpfed.compress.sparse import Sparsity, purge
+from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.errors import ConfigError
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.errors import ConfigError, did_you_mean
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork, Recipe, mask_file
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerState:
+    """State from which a round starts.
+
+    broadcast: [n], vector from which clients start: weights, or the probabilities of a mask
+    memory:    vectors that the server's rule keeps from round to round, by name (velocity, alpha, beta), each [n]
+    stages:    tensors that the method's stages keep from round to round, by name (errors: one row per client)
+    clip_norm: the clip norm of the next round; infinite if nothing is clipped
+    """
+
+    round: int
+    broadcast: Tensor
+    clip_norm: float
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    stages: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class ServerRule(Protocol):
+    """Computation of the next state from the state and the released sum: post-processing."""
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """Return the state after a round whose (noisy) mean over `count` clients was mean_move [n]."""
+
 
 RULES = ("step", "adam", "yogi", "adagrad", "posterior")
 """Names of the built-in rules."""
@@ -183,7 +215,7 @@ def register(name: str) -> Callable[[Given], Given]:
     """Register the decorated function, or class, as server.rule `name` of this process.
 
     The function is called with learning_rate and momentum (server.learning_rate, server.momentum) and returns a
-    `dpfed.server.state.ServerRule`: a step from state and mean update to the next state, whose `round` is one higher.
+    `dpfed.server.rules.ServerRule`: a step from state and mean update to the next state, whose `round` is one higher.
     Memory of the rule must be in `state.memory` only, so that a run can resume. A rule receives released numbers only,
     so its step is post-processing. Raises ConfigError for a name that is already registered.
     """
@@ -191,7 +223,7 @@ def register(name: str) -> Callable[[Given], Given]:
     def add_rule(makes: Given) -> Given:
         if not callable(makes):
             raise ConfigError(f"server rule {name!r}: is {type(makes).__name__}; must be a function that makes a rule.")
-        registered.register_object("server rule", name, makes, taken=RULES)
+        own_code.register_object("server rule", name, makes, taken=RULES)
         return makes
 
     return add_rule
@@ -199,7 +231,7 @@ def register(name: str) -> Callable[[Given], Given]:
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if no rule has this name."""
-    known = (*RULES, *registered.objects_of_kind("server rule"))
+    known = (*RULES, *own_code.objects_of_kind("server rule"))
     if name not in known:
         raise ConfigError(
             f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
@@ -209,7 +241,7 @@ def check_name(name: str) -> None:
 
 def custom_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
     """Return the custom rule of this name, else None; raise ConfigError, with its line, if it cannot be made."""
-    makes = registered.objects_of_kind("server rule").get(name)
+    makes = own_code.objects_of_kind("server rule").get(name)
     if makes is None:
         return None
     with errors_of_user_code(f"server.rule={name!r}: cannot be made"):
@@ -219,3 +251,104 @@ def custom_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRu
             f"server.rule={name!r}: gives {type(made).__name__}, which has no step(state, mean, *, count)."
         )
     return made
+
+
+NAME = "average"
+"""Key of the moving average in a state's memory."""
+
+
+class Readout(Protocol):
+    """Computation of the network from the released state, which is post-processing."""
+
+    def weights(self, state: ServerState) -> Tensor:
+        """Return the network's weights [d]."""
+
+    def file(self, state: ServerState) -> bytes | None:
+        """Return a mask file with exactly these weights; None if no mask gives them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WeightsReadout:
+    """Readout of a server that broadcasts the network's weights."""
+
+    model: FlatModel
+
+    def weights(self, state: ServerState) -> Tensor:
+        return state.broadcast
+
+    def file(self, state: ServerState) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedReadout:
+    """Readout of mask probabilities theta: frozen weights times a mask. The mask is drawn from theta with the seed's
+    public dice, or 1[theta >= 1/2], or theta itself, the mean of all masks (which no mask file can hold)."""
+
+    network: FrozenNetwork
+    recipe: Recipe
+    rule: Literal["sample", "threshold", "mean"]
+
+    def weights(self, state: ServerState) -> Tensor:
+        mask = self._mask(state)
+        return self.network.weights(state.broadcast if mask is None else mask.to(state.broadcast.dtype))
+
+    def file(self, state: ServerState) -> bytes | None:
+        mask = self._mask(state)
+        return None if mask is None else mask_file(self.recipe, self.network, mask)
+
+    def _mask(self, state: ServerState) -> Tensor | None:
+        theta = state.broadcast
+        if self.rule == "mean":
+            return None
+        if self.rule == "threshold":
+            return theta.ge(0.5)
+        return self.network.dice.lt(theta.double())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MovingAverage:
+    """State after `rule`, with an exponential moving average of its broadcasts.
+
+        a = w after the first round, then a = decay a + (1 - decay) w
+
+    Rounds continue from w, as without the average. Post-processing of released models. Raises ConfigError.
+    """
+
+    rule: ServerRule
+    decay: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ConfigError(f"server.average={self.decay}: must be between 0 and 1.")
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """Return the state that the next round starts from."""
+        after = self.rule.step(state, mean_move, count=count)
+        before = state.memory.get(NAME)
+        average = after.broadcast.clone() if before is None else before.lerp(after.broadcast, 1 - self.decay)
+        return replace(after, memory={**after.memory, NAME: average})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AveragedReadout:
+    """Readout `readout`, applied to the moving average in place of the broadcast."""
+
+    readout: Readout
+
+    def weights(self, state: ServerState) -> Tensor:
+        return self.readout.weights(_averaged_state(state))
+
+    def file(self, state: ServerState) -> bytes | None:
+        return self.readout.file(_averaged_state(state))
+
+
+def frozen_network_of(readout: Readout) -> FrozenNetwork | None:
+    """Return the frozen network under the masks, if masks are trained; else None."""
+    last = readout.readout if isinstance(readout, AveragedReadout) else readout
+    return last.network if isinstance(last, MaskedReadout) else None
+
+
+def _averaged_state(state: ServerState) -> ServerState:
+    """Return the state with the moving average as its broadcast; before the first round there is only the broadcast."""
+    return replace(state, broadcast=state.memory.get(NAME, state.broadcast))

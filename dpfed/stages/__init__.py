@@ -1,4 +1,4 @@
-"""Stages of a method, one per file, each with a client half and a half at the sum; loaded on first use."""
+"""Stages of a method, a family per file, each with a client half and a half at the sum; loaded on first use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from accounting import lazy
 
 if TYPE_CHECKING:
-    from dpfed.stages.maps import SendAll as SendAll
-    from dpfed.stages.shared_mask import RandomSharedMask as RandomSharedMask
+    from dpfed.stages.project import RandomSharedMask as RandomSharedMask
+    from dpfed.stages.project import SendAll as SendAll
 
-_HOMES = lazy.names("dpfed.stages.shared_mask", "RandomSharedMask") | lazy.names("dpfed.stages.maps", "SendAll")
+_HOMES = lazy.names("dpfed.stages.project", "RandomSharedMask", "SendAll")
 
 
 def __getattr__(name: str) -> object:

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed import replayed
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.errors import ConfigError
-from dpfed.server.state import ServerState
-from dpfed.stages.clip import Clip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.server.rules import ServerState
+from dpfed.stages.clip import Clip, ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, stage_attribute

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpfed.compress import from_bytes
 from dpfed.compress.levels import Dense
 from dpfed.compress.payload import Payload, Payloads, Scheme, encode_with_feedback, largest_entry, most_bytes
-from dpfed.compress.threads import one_thread
+from dpfed.compress.rotation import one_thread
 from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes

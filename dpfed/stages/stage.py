@@ -20,8 +20,28 @@ from accounting.ledger import Release
 from accounting.mechanisms import Composed, SingleRelease
 from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.errors import ConfigError
-from dpfed.server.state import ServerState
-from dpfed.stages.maps import Map
+from dpfed.server.rules import ServerState
+
+
+class Map(Protocol):
+    """Linear map of one round. `sent` is the number of values that `forward` returns for a client."""
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def description(self) -> dict[str, Any] | None:
+        """Record of a map that was chosen from public data; None for any other map."""
+        return None
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        """Return the values to send [c, sent] of updates [c, d]; may overwrite its argument."""
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        """Return the adjoint's vector [d] of a sum [sent]."""
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        """Return the entries [sent] of the broadcast [d] at the sent coordinates, without scaling."""
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,8 @@
-"""TOML file of an experiment (rows, axes, profiles, tuning), and its CSV of published numbers.
+"""TOML file of an experiment, and the settings of its rows.
+
+Settings and axes of a row, merged level by level; a later level overrides an earlier one.
+
+TOML file of an experiment (rows, axes, profiles, tuning), and its CSV of published numbers.
 
 An unknown key is an error.
 """
@@ -7,24 +11,136 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
-from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.tables import flat_tables, read_toml, value_text
-from dpfed.errors import ConfigError
+from dpfed.config.tables import flat_tables, override, read_toml, set_key, value_text
+from dpfed.errors import ConfigError, did_you_mean
 from dpfed.runs.quantities import quantity_of_key
 from dpfed.runs.sweep_folder import PublishedNumber
-from dpfed.sweep.row_settings import value_label
+
+Axes = Mapping[str, Sequence[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """Configuration `tables`, `axes` that override them, and `final` keys that override even the axes.
+
+    A value of an axis is a value of the key named by the axis, or a table of several keys with a `label`. `place`: the
+    row, for error messages.
+    """
+
+    place: str
+    tables: Mapping[str, object]
+    axes: Axes = field(default_factory=dict)
+    final: Mapping[str, object] = field(default_factory=dict)
+
+    def without_keys(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
+        """Return the settings without these keys or tables, and without axes of these keys."""
+        for key in keys:
+            if must_be_there and not self.has_key(key):
+                raise ConfigError(f"{self.place}: drop {key!r}: no such key is set. Remove it from drop.")
+        return replace(
+            self,
+            tables=_tables_without(self.tables, keys),
+            axes={name: values for name, values in self.axes.items() if not _is_below(name, keys)},
+        )
+
+    def has_key(self, key: str) -> bool:
+        """Return True if the key, or a key below it, is set or is an axis."""
+        return any(_is_below(name, [key]) for name in (*flat_tables(self.tables), *self.axes))
+
+    def with_settings(self, settings: Mapping[str, object]) -> RowSettings:
+        """Return the settings with these dotted keys set; an axis with the name of such a key has only this value."""
+        pinned = {name: [settings[name]] for name in self.axes if name in settings}
+        return replace(self, tables=put_keys(self.tables, settings), axes={**self.axes, **pinned})
+
+    def with_final(self, settings: Mapping[str, object]) -> RowSettings:
+        """Return the settings with these dotted keys set, which override even tables of an axis."""
+        return replace(self.with_settings(settings), final={**self.final, **settings})
+
+    def with_axes(self, axes: Axes) -> RowSettings:
+        """Return the settings with these axes added; an existing axis of the same name is replaced at its position."""
+        for name, values in axes.items():
+            labels = [value_label(value) for value in values]
+            if len(set(labels)) < len(labels) or "" in labels:
+                raise ConfigError(
+                    f"{self.place}: axis {name!r}: its values are {labels}; they must differ, and a table among them "
+                    "needs a `label`."
+                )
+        return replace(self, axes={**self.axes, **axes})
+
+    def axis_points(self) -> list[tuple[dict[str, str], RowSettings]]:
+        """Return (labels by axis, settings with the axis values set and without axes) for every point of the axes."""
+        found = []
+        for values in itertools.product(*self.axes.values()):
+            point = dict(zip(self.axes, values, strict=True))
+            labels = {name: value_label(value) for name, value in point.items()}
+            found.append((labels, replace(self, tables=put_keys(self.tables, values_at(point)), axes={})))
+        return found
+
+    def to_tables(self) -> dict[str, object]:
+        """Return the tables of a run configuration."""
+        return put_keys(self.tables, self.final)
+
+
+def value_label(value: object) -> str:
+    """Return the text of an axis value that tables, folder names and the column x of published numbers show."""
+    match value:
+        case Mapping():
+            return str(value.get("label", ""))
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.12g}"
+        case list():
+            return "+".join(map(value_label, value))
+    return str(value)
+
+
+def values_at(point: Mapping[str, object]) -> dict[str, object]:
+    """Return the dotted keys that a point of the axes sets, in the order of the axes."""
+    found: dict[str, object] = {}
+    for name, value in point.items():
+        if isinstance(value, Mapping):
+            found |= {key: one for key, one in flat_tables(value).items() if key != "label"}
+        else:
+            found[name] = value
+    return found
+
+
+def put_keys(tables: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the tables with these dotted keys set. ConfigError for a key below a value."""
+    result = override(dict(tables), [])
+    for key, value in settings.items():
+        set_key(result, key, value, given=key, form="table.key, as in federation.rounds")
+    return result
+
+
+def _is_below(name: str, keys: Sequence[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
+
+
+def _tables_without(tables: Mapping[str, object], keys: Sequence[str], path: str = "") -> dict[str, object]:
+    kept = {}
+    for key, value in tables.items():
+        name = f"{path}{key}"
+        if name not in keys:
+            kept[key] = _tables_without(value, keys, f"{name}.") if isinstance(value, Mapping) else value
+    return kept
+
 
 _LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]
 FlatSettings = Annotated[dict[str, object], BeforeValidator(flat_tables)]
-Axes = Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(flat_tables)]
+AxesTable = Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(flat_tables)]
 
 
 class _ExperimentTable(BaseModel):
@@ -40,8 +156,8 @@ class Row(_ExperimentTable):
     preset: str | None = None
     drop: list[str] = []
     set: FlatSettings = {}
-    axes: Axes = {}
-    tune: Axes | None = None
+    axes: AxesTable = {}
+    tune: AxesTable | None = None
 
 
 class SweepProfile(_ExperimentTable):
@@ -54,7 +170,7 @@ class SweepProfile(_ExperimentTable):
     rows: list[str] | None = None
     drop: list[str] = []
     set: FlatSettings = {}
-    axes: Axes = {}
+    axes: AxesTable = {}
     tune: bool = True
 
 
@@ -64,7 +180,7 @@ class Tune(_ExperimentTable):
     Each candidate is run once with `seed`; the choice is by validation accuracy after the last round. `validation`:
     number of training samples set aside in those runs; default: data.validation of the row."""
 
-    axes: Axes = {}
+    axes: AxesTable = {}
     seed: Annotated[int, Field(ge=0)] = 0
     validation: Annotated[int, Field(ge=1)] | None = None
 
@@ -78,7 +194,7 @@ class ExperimentFile(_ExperimentTable):
     quantities: list[str] = ["test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total"]
     x: str | None = None
     base: dict[str, object] = {}
-    axes: Axes = {}
+    axes: AxesTable = {}
     row: Annotated[list[Row], Field(min_length=1)]
     profiles: dict[str, SweepProfile] = {}
     tune: Tune | None = None

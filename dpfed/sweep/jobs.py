@@ -24,8 +24,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 from joblib.externals.loky import get_reusable_executor
 
 from accounting.errors import AccountingError
+from dpfed.config.own_code import VARIABLE as OWN_CODE
 from dpfed.config.own_code import load_own_code
-from dpfed.config.registered import VARIABLE as OWN_CODE
 from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
 from dpfed.records.summary import Summary

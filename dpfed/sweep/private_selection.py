@@ -19,9 +19,8 @@ from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
 from dpfed.runs.durable_files import put
 from dpfed.runs.experiment import build
-from dpfed.sweep.grid import SEED, GridCell
 from dpfed.sweep.jobs import worker_pool
-from dpfed.sweep.plan import PlannedSweep
+from dpfed.sweep.plan import SEED, GridCell, PlannedSweep
 from dpfed.sweep.sweep import RULES, OnRun, best_run_of, run_all, write_json
 
 DRAWN, OPERATOR, SELECTED, DOCUMENT = "drawn.json", "not-to-publish", "selected", "selection.json"

@@ -14,9 +14,8 @@ from dpfed.records.summary import Summary
 from dpfed.report.figures.figure import import_pandas
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
-from dpfed.sweep.grid import SEED, GridCell, TuningChoice
 from dpfed.sweep.jobs import JobResult, RunJob, Workers, build_job, run_job, worker_pool
-from dpfed.sweep.plan import PlannedSweep, State, folder_state, sweep_listing
+from dpfed.sweep.plan import SEED, GridCell, PlannedSweep, State, TuningChoice, folder_state, sweep_listing
 
 OnRun = Callable[["EndedRun"], None]
 _ENDING = "after the last round of one run; among equal candidates the first in the file"

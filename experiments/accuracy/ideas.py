@@ -12,7 +12,7 @@ import torch
 from accounting import budget
 from accounting.budget import Plan
 from dpfed import methods, server
-from dpfed.stages.shared_mask import RandomSharedMask, SharedMask, random_indices, top_indices
+from dpfed.stages.project import RandomSharedMask, SharedMask, random_indices, top_indices
 
 # --- masks
 

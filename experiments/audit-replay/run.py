@@ -39,7 +39,7 @@ from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import UpdatesByClient
 from dpfed.config.tables import override, parse, set_key
 from dpfed.errors import DpfedError
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build

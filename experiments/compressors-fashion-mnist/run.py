@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from dpfed.config.tables import override, parse
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -54,7 +54,7 @@ COLUMNS = ["row", "method", "round", "test_accuracy", "uplink_megabytes", "bits_
 def run(row: str, rounds: int) -> list[dict[str, object]]:
     """Return the lines of one method."""
     method, settings = ROWS[row]
-    tables = presets.preset_tables(f"{method}-fashion-mnist")
+    tables = catalogue.preset_tables(f"{method}-fashion-mnist")
     config = parse(override(tables, [*COMMON, f"federation.rounds={rounds}", *settings]), source=row)
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(build(config), Path(folder) / "run", on_round=lambda record: print(row, record))

@@ -22,7 +22,7 @@ import torch
 import dpfed
 from dpfed.config.tables import Config, parse
 from dpfed.data.samples import Public, public_samples, whole_data
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 

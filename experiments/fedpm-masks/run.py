@@ -25,8 +25,8 @@ import torch
 
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import Config, override, parse
-from dpfed.methods import presets
-from dpfed.models.mask_file import load_mask
+from dpfed.methods import catalogue
+from dpfed.models.frozen import load_mask
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import Experiment, build
@@ -147,7 +147,7 @@ ROWS: dict[str, dict[str, Row]] = {
 
 def tables_of(row: Row, seed: int) -> dict[str, Any]:
     """Return the tables of the configuration."""
-    tables = override(presets.preset_tables(row.preset), [*row.settings, f"run.seed={seed}"])
+    tables = override(catalogue.preset_tables(row.preset), [*row.settings, f"run.seed={seed}"])
     for path in row.without:
         table, key = path.split(".")
         del tables[table][key]

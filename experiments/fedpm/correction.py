@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from dpfed.config.tables import override, parse
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 

@@ -20,7 +20,7 @@ import torch
 from accounting.rounding import upwards
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -54,7 +54,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 def run_row(name: str, seed: int) -> dict[str, Any]:
     preset, settings = ROWS[name]
     config = parse(
-        override(presets.preset_tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]),
+        override(catalogue.preset_tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]),
         source=name,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -8,8 +8,8 @@ import torch
 from accounting.mechanisms import Adjacency, BernoulliAggregate, BernoulliChannel, FullParticipation
 from dpfed.aggregation.ranks import Task
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.server.state import ServerState
-from dpfed.stages.maps import Identity
+from dpfed.server.rules import ServerState
+from dpfed.stages.project import Identity
 from dpfed.stages.stage import Round, Tally
 
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from dpfed.config import registered
+from dpfed.config import own_code
 from dpfed.sweep.experiment_file import read_experiment
-from dpfed.sweep.grid import GridCell
-from dpfed.sweep.plan import plan
+from dpfed.sweep.plan import GridCell, plan
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = sorted(path.relative_to(EXPERIMENTS).as_posix() for path in EXPERIMENTS.glob("*/*.toml"))
@@ -63,7 +62,7 @@ def _own_code() -> Iterator[None]:
         runpy.run_path(str(path))
     yield
     for path in OWN_CODE:
-        registered.forget_file(str(path))
+        own_code.forget_file(str(path))
 
 
 def cells(name: str, profile: str, tmp_path: Path) -> tuple[GridCell, ...]:

@@ -9,8 +9,7 @@ from fuzz.of_runs import EXPERIMENT
 from fuzz.parser import Parser, folder, written
 
 from dpfed.report.collection import collect_runs, write_results
-from dpfed.report.readings import readings_of
-from dpfed.report.statistics import groups_of
+from dpfed.report.statistics import groups_of, readings_of
 from dpfed.report.statistics import write_table as write_statistics
 from dpfed.sweep.experiment_file import read_experiment, read_published
 

@@ -9,12 +9,12 @@ import torch
 from fuzz.parser import Parser, written
 
 from dpfed.config import tables as config
-from dpfed.methods import presets
-from dpfed.models import mask_file
+from dpfed.methods import catalogue
+from dpfed.models import frozen
 from dpfed.records.round import CheckpointReport, RoundRecord
 from dpfed.runs import checkpoint
 from dpfed.runs.binding import Binding
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.sweep.experiment_file import read_experiment
 
 
@@ -39,20 +39,20 @@ def _checkpoint(content: bytes) -> None:
 
 
 def _saved_mask_seeds() -> list[bytes]:
-    recipe = mask_file.Recipe(
+    recipe = frozen.Recipe(
         model="mlp", input_shape=(1, 2, 2), classes=2, options={"hidden": [3]}, seed=1, constant="kaiming",
         biases="masked", scale=1.0, spread=0.1,
     )  # fmt: skip
     network = recipe.build()
-    return [mask_file.mask_file(recipe, network, torch.ones(len(network.initial), dtype=torch.bool))]
+    return [frozen.mask_file(recipe, network, torch.ones(len(network.initial), dtype=torch.bool))]
 
 
 def _saved_mask(content: bytes) -> None:
-    mask_file.load_mask(written(content, "model.mask.safetensors"))
+    frozen.load_mask(written(content, "model.mask.safetensors"))
 
 
 def _config_seeds() -> list[bytes]:
-    return [tomli_w.dumps(presets.preset_tables(name)).encode() for name in presets.preset_names()[::9]]
+    return [tomli_w.dumps(catalogue.preset_tables(name)).encode() for name in catalogue.preset_names()[::9]]
 
 
 def _config(content: bytes) -> None:

@@ -11,7 +11,7 @@ from reference.compressors import SETTINGS, make
 
 import dpfed.compress
 from dpfed.aggregation.messages import WIDTHS, MessageKind, read_table, write_table
-from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.compress.mask_schemes import mask_from_bytes, mask_to_bytes
 
 D = 24
 SESSION = b"0123456789abcdef"

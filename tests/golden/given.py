@@ -25,7 +25,7 @@ import dpfed
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import Config, parse, set_key
 from dpfed.errors import RunInterrupted
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs import loop
 from dpfed.runs.experiment import Experiment, build
 from dpfed.stages.stage import Tally, Wire

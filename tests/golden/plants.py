@@ -25,8 +25,8 @@ from dpfed.randomness import Simulated
 from dpfed.runs import checkpoint
 from dpfed.seeds import Seeds
 from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior
-from dpfed.stages import clip, clip_moves, encode
-from dpfed.stages.shared_mask import RandomSharedMask
+from dpfed.stages import clip, encode
+from dpfed.stages.project import RandomSharedMask
 from dpfed.stages.stage import Round
 
 MORE = 1.001
@@ -46,9 +46,7 @@ def clip_is_larger(reached: Reached) -> Replaced:
     def encoded(self: Any, rows: Any, *, clip_norm: float, **more: Any) -> Any:
         return encode_row(self, rows, clip_norm=clip_norm * MORE, **more)
 
-    return [(module, "clip_rows", clip_rows) for module in (clip, clip_moves, records)] + [
-        (FixedPoint, "encode", encoded)
-    ]
+    return [(module, "clip_rows", clip_rows) for module in (clip, records)] + [(FixedPoint, "encode", encoded)]
 
 
 def noise_is_larger(reached: Reached) -> Replaced:

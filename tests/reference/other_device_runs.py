@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dpfed.config.tables import override, parse
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import experiment
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -17,7 +17,7 @@ from reference.other_device import other_device
 
 def both(preset: str, settings: list[str], here: Path, there: Path) -> tuple[float, float]:
     """Test accuracy of the same run on the CPU and on the other device."""
-    config = parse(override(presets.preset_tables(preset), settings), source=preset)
+    config = parse(override(catalogue.preset_tables(preset), settings), source=preset)
 
     def run(device: torch.device, folder: Path) -> float:
         experiment.device_of = lambda *_: device

@@ -11,18 +11,18 @@ import torch
 
 from dpfed.compress import Floats, Indices, SymbolField, counter
 from dpfed.compress.fields import FieldBytes
-from dpfed.config import own_code, registered
+from dpfed.config import own_code
 
 
 @contextmanager
 def fresh_names():
     """Whatever is registered inside is forgotten afterwards."""
-    names = {kind: dict(names) for kind, names in registered._KNOWN.items()}
+    names = {kind: dict(names) for kind, names in own_code._KNOWN.items()}
     files = dict(own_code._LOADED)
     try:
         yield
     finally:
-        for kept, before in ((registered._KNOWN, names), (own_code._LOADED, files)):
+        for kept, before in ((own_code._KNOWN, names), (own_code._LOADED, files)):
             kept.clear()
             kept.update(before)
 

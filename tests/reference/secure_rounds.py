@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.client import Client
+from dpfed.aggregation.messages import agree_on_terms
 from dpfed.aggregation.server import Server
 
 BEFORE = {"advertise": 0, "share": 1, "upload": 2, "unmask": 3}

@@ -25,7 +25,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
-from dpfed.participation import members
+from dpfed.participation import sampling
 from dpfed.participation.custom import FALSE_ALARM, ROUNDS, CustomCohorts, sampler_problem
 from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import Simulated
@@ -231,7 +231,7 @@ def cohorts_by_round(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
                 "record the drawn clients."
             )
         try:
-            yield one, members.parse_members(one.members, clients)
+            yield one, sampling.parse_members(one.members, clients)
         except ValueError as error:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
 

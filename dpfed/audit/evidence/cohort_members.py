@@ -34,7 +34,7 @@ from dpfed.audit.evidence.cohort_distribution import (
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.data.client_ids import ClientIds
-from dpfed.participation import members
+from dpfed.participation import sampling
 
 LAGS = 5
 
@@ -50,7 +50,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     if files.unrecorded_cohorts:
         return None, f"the cohorts of {files.unrecorded_cohorts} skipped rounds are not recorded."
     clients = files.config.federation.clients
-    if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
+    if files.sampler.law.probability >= 1 and all(one.members == sampling.ALL_CLIENTS for one in files.rounds):
         return True, f"all {clients} clients in every round."
     cohorts = []
     for one, ids in cohorts_by_round(files):

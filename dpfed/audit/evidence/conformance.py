@@ -18,7 +18,7 @@ from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.summary_evidence import protection_problem, values_from_configuration, values_from_ledger
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
-from dpfed.methods import aborts
+from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.records.reading import InvalidRecord, Unavailable
 from dpfed.records.round import RoundRecord
@@ -125,7 +125,7 @@ def summary_states_the_claim(files: RunFiles) -> Finding:
 def every_round_is_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as a round without result and publication."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
-    may_end = aborts.may_abort_round(files.config, tolerated_fraction(files.config))
+    may_end = choices.may_abort_round(files.config, tolerated_fraction(files.config))
     left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # an interrupted round is not repeated
     problems: dict[str, list[int]] = {}
     for one in files.published_rounds:

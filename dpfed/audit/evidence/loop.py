@@ -21,9 +21,8 @@ from dpfed.audit.evidence.conformance import earlier_calibration_text, first_dif
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
-from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, read_lines
-from dpfed.records.round import RoundRecord
+from dpfed.records.round import MetricsLine, RoundRecord
 from dpfed.runs.client_level.book import client_ids_file, diagnostics_file
 from dpfed.runs.client_level.plan import config_of
 

@@ -22,7 +22,7 @@ from dpfed.methods.settings import public_steps
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import ChosenCoordinates
 from dpfed.seeds import Seeds
-from dpfed.stages.shared_mask import fingerprint, sampled_bits, top_indices
+from dpfed.stages.project import fingerprint, sampled_bits, top_indices
 
 _ALIKE = 0.99
 """Part of the coordinates above which no other processor is assumed."""

@@ -19,7 +19,7 @@ from dpfed.audit.evidence.noise_evidence import (
 )
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
-from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bin_count
+from dpfed.diagnostics.watch import CORRELATION_ERROR, bin_count
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4

@@ -28,10 +28,10 @@ from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import clients_in_filled_sum
-from dpfed.participation.canaries import Canaries
+from dpfed.participation.sampling import Canaries
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerState
-from dpfed.stages.maps import Identity
+from dpfed.server.rules import ServerState
+from dpfed.stages.project import Identity
 from dpfed.stages.stage import Round
 
 _ROUNDING = 1e-9

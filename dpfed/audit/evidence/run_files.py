@@ -29,9 +29,8 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.participation.lanes import ids_of_turns
 from dpfed.participation.sampling import sampler_of
-from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
-from dpfed.records.round import CanaryLine, RoundRecord
+from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import CLIENT_IDS

@@ -1,7 +1,7 @@
 """Evidence that a round's sum consists of its rows and noise, and that only this sum moved the model.
 
 Sums and steps are linear, so they are recomputed from probes: inner products of each vector with a public direction of
-random signs (`dpfed.diagnostics.probes`). An additional vector of norm r changes a probe by about r.
+random signs (`dpfed.diagnostics.watch`). An additional vector of norm r changes a probe by about r.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
-from dpfed.diagnostics.probes import probe_of
+from dpfed.diagnostics.watch import probe_of
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import sums_integers
 from dpfed.records.reading import Unavailable

@@ -35,7 +35,7 @@ from dpfed.runs.summary import (
     readings_of,
     uplink_megabytes,
 )
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 _EXACT = 1e-6
 

@@ -26,7 +26,7 @@ from dpfed.randomness import Simulated
 from dpfed.round import Method, RoundResult
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
 PUBLIC = ("who is drawn", "who is asked", "who arrives")

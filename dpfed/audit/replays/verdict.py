@@ -13,7 +13,7 @@ from dpfed.audit.replays.pairs import NOT_FINITE, REMOVED, REPORTING, SAME, SIZE
 from dpfed.audit.replays.replay_run import Difference, RunFindings
 from dpfed.audit.verdict import Check, PairRow, Verdict
 from dpfed.audit.verdict import Outcome as VerdictWord
-from dpfed.records.replays import configuration_fingerprint
+from dpfed.records.round import configuration_fingerprint
 
 Outcome = Literal["pass", "fail", "nothing tested", "refused", "could not tell", "not finite"]
 

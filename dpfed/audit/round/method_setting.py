@@ -19,7 +19,7 @@ from dpfed.audit.verdict import Check
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods, method_specification
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
@@ -64,8 +64,8 @@ def audited_configuration(name: str, settings: Sequence[str] = (), noise_multipl
             f"{name} has no private variant, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit {near}`."
         )
-    tables = presets.preset_tables(_preset_name(name))
-    tables.setdefault("privacy", {"clip_norm": presets.preset_tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
+    tables = catalogue.preset_tables(_preset_name(name))
+    tables.setdefault("privacy", {"clip_norm": catalogue.preset_tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {} if chosen.audited_clip_norm is None else {"clip_norm": chosen.audited_clip_norm}
     tables = override(tables, [*_SETTING, *settings])
@@ -100,7 +100,7 @@ def _refuse_padded_coins(config: Config) -> None:
 
 def _preset_name(name: str) -> str:
     private = f"{name}-private-digits"
-    return private if private in presets.preset_names() else f"{name}-digits"
+    return private if private in catalogue.preset_names() else f"{name}-digits"
 
 
 def _with_noise_or_epsilon(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def audit_upload(
         seed=seed,
         delta=config.privacy.delta or 1e-5,
         draws=draws,
-        rounds=presets.preset_tables(_preset_name(name))["federation"]["rounds"],
+        rounds=catalogue.preset_tables(_preset_name(name))["federation"]["rounds"],
         checks=(_sampler_checks(name, experiment, seed), _secure_check_once(), *together),
         progress=progress,
     )
@@ -202,6 +202,6 @@ def _secure_check_once() -> Check:
 
 def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:
     """Check the sampler of the audited round and the sampler of the method's preset."""
-    table = presets.preset_tables(_preset_name(name))["federation"]
+    table = catalogue.preset_tables(_preset_name(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -10,7 +10,7 @@ from torch import Tensor
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.trials import LOUD_NORM, Direction, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.models.flat import Block
-from dpfed.stages.maps import Map
+from dpfed.stages.stage import Map
 
 HUGE = 1e15
 TINY = 1e-3

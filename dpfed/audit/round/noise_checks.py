@@ -22,7 +22,7 @@ from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.compress.ring import centre_residues
+from dpfed.compress.fixed_point import centre_residues
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.randomness import Simulated
 from dpfed.stages.clip import Clip

@@ -21,12 +21,11 @@ from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.randomness import Randomness
 from dpfed.round import Method
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import Map
-from dpfed.stages.stage import Round, Tally
+from dpfed.stages.stage import Map, Round, Tally
 
 PUBLIC_SEEDS = 16
 """Number of different public seeds that trials use in turn."""

@@ -11,14 +11,13 @@ from accounting.ledger import Entry
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.integers import Integers
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.server.rules import ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves, DropNotFinite, FixedClip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round, Stage
-from dpfed.stages.symbols import Symbols
+from dpfed.stages.wires import Symbols
 
 _ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
 _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)

@@ -20,11 +20,10 @@ from dpfed.audit.round.recorders import LedgerInMemory, RowRecorder
 from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import Check
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.ring import centre_residues
+from dpfed.compress.fixed_point import centre_residues
 from dpfed.mechanisms.integers import Integers
 from dpfed.round import run_round
-from dpfed.stages.public_signs import PublicSigns
-from dpfed.stages.shared_mask import PublicTopMask
+from dpfed.stages.project import PublicSigns, PublicTopMask
 
 _ROUNDING = 1e-5  # relative rounding error of float32 sums
 

@@ -21,11 +21,10 @@ from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.recorders import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
 from dpfed.round import OpenRound, client_groups, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
-from dpfed.server.rules import Averaging
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.server.rules import Averaging, ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.maps import Identity, Map, MapChoice
-from dpfed.stages.project import Project
+from dpfed.stages.project import Identity, MapChoice, Project
+from dpfed.stages.stage import Map
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

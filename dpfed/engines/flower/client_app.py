@@ -18,7 +18,7 @@ from torch import Tensor
 from accounting import require
 from dpfed import replayed
 from dpfed.aggregation.ranks import Task
-from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.sums import SecureSums
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (

@@ -30,7 +30,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.plan import json_of_options
 from dpfed.runs.client_level.private_loop import Sampling
-from dpfed.stages.shared_mask import kept_coordinates
+from dpfed.stages.project import kept_coordinates
 
 
 class ClientLevelStrategy(Strategy):

@@ -18,7 +18,7 @@ from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError, WireError
 from dpfed.round import Method
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 

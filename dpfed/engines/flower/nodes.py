@@ -11,8 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.sums import PlainSums, Sums
+from dpfed.aggregation.sums import PlainSums, SecureSums, Sums
 from dpfed.engines.flower.conversation import Instruction, log_dropout, read_answer
 from dpfed.engines.flower.directory import NodeDirectory
 from dpfed.engines.flower.inbox import NodesTotal, RoundInbox, server_sees_rows, single_replies

@@ -19,7 +19,7 @@ from dpfed.data.partition import Partition
 from dpfed.data.samples import check_letters
 from dpfed.errors import ConfigError, DataError
 from dpfed.runs.experiment import Experiment
-from dpfed.stages.weigh import Weigh
+from dpfed.stages.clip import Weigh
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
 """Function that returns the node's inputs [n, ...] and labels or targets [n, ...], n at least 1, in the format of

@@ -8,10 +8,10 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
-from dpfed.aggregation.secure import SecureSums
-from dpfed.compress.ring import unpack_row
+from dpfed.aggregation.messages import Agreement
+from dpfed.aggregation.sums import SecureSums
+from dpfed.compress.fixed_point import unpack_row
 from dpfed.errors import WireError
 from dpfed.runs.experiment import Experiment
 

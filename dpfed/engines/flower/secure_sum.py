@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, StepPlan
-from dpfed.aggregation.messages import MessageKind, party_of
+from dpfed.aggregation.messages import Agreement, MessageKind, ProtocolStep, StepPlan, party_of
 from dpfed.aggregation.ranks import Task
-from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.sums import SumResult, require_enough_uploads
+from dpfed.aggregation.sums import SecureSums, SumResult, require_enough_uploads
 from dpfed.engines.flower.conversation import log_dropout
 from dpfed.errors import SecureSumAborted, WireError
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
-from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.sums import SecureSums
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.directory import NodeDirectory

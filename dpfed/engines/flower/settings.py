@@ -8,8 +8,7 @@ import json
 import os
 import secrets
 
-from dpfed.config.own_code import code_hash, files_of_this_process_only
-from dpfed.config.registered import VARIABLE
+from dpfed.config.own_code import VARIABLE, code_hash, files_of_this_process_only
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import user_code_of_run, with_derived_defaults

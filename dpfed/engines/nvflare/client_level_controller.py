@@ -21,7 +21,7 @@ from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.plan import json_of_options
-from dpfed.stages.shared_mask import kept_coordinates
+from dpfed.stages.project import kept_coordinates
 
 
 class ClientLevelFedAvg(ModelController):

@@ -34,13 +34,11 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.round import Method
 from dpfed.runs.resuming import with_solved_noise
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import SendAll
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import RandomSharedMask, kept_coordinates
+from dpfed.stages.project import Project, RandomSharedMask, SendAll, kept_coordinates
 from dpfed.stages.stage import Round, Stage, stage_attribute
 from dpfed.stages.wires import Words
 

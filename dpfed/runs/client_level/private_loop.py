@@ -28,8 +28,7 @@ from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.participation.members import members_text
-from dpfed.participation.sampling import draw_cohort
+from dpfed.participation.sampling import draw_cohort, members_text
 from dpfed.records.round import RoundRecord
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
@@ -46,7 +45,7 @@ from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, upd
 from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import configuration_differences
 from dpfed.runs.spending import EqualRounds, over_budget_text
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 from dpfed.sources import GivenRows
 from dpfed.version import __version__
 

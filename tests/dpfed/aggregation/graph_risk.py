@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dpfed.aggregation.graph import shares_needed
+from dpfed.aggregation.cryptography import shares_needed
 from dpfed.errors import ConfigError
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.aggregation.agreement import agree_on_terms
-from dpfed.aggregation.graph import random_circle
+from dpfed.aggregation.cryptography import random_circle
+from dpfed.aggregation.messages import ProtocolStep, agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
-from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import SecureSumAborted
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])

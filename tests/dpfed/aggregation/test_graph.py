@@ -6,12 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfed.aggregation.graph import (
-    Graph,
-    complete_graph,
-    default_neighbours,
-    random_circle,
-)
+from dpfed.aggregation.cryptography import Graph, complete_graph, default_neighbours, random_circle
 from dpfed.errors import ConfigError
 from tests.dpfed.aggregation.graph_risk import graph_risk, least_neighbours
 

@@ -12,7 +12,7 @@ from reference.secure_rounds import BEFORE, SecureRound
 
 from dpfed.aggregation import cryptography
 from dpfed.aggregation.messages import MessageKind, Reveal, read_table, sent_beside_row, write_table
-from dpfed.compress.ring import packed_bytes
+from dpfed.compress.fixed_point import packed_bytes
 from dpfed.errors import SecureSumAborted, WireError
 
 STEPS = pytest.mark.parametrize("step", list(BEFORE))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks
-from dpfed.compress.ring import pack_row, packed_bytes, unpack_row, word_type
+from dpfed.compress.fixed_point import pack_row, packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9

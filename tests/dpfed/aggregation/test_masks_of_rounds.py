@@ -8,11 +8,11 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.aggregation import agreement, client, cryptography, protocol
+from dpfed.aggregation import client, cryptography, messages, protocol
 from dpfed.aggregation.ranks import Task
-from dpfed.aggregation.secure import SecureSums
+from dpfed.aggregation.sums import SecureSums
 from dpfed.seeds import Seeds
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 SEEDS = Seeds(root=0)
 CLIENTS, ROUNDS, SIZE = 6, 3, 100
@@ -124,10 +124,10 @@ def test_old_keys_under_an_old_session_are_found(seen, monkeypatch):
     monkeypatch.setattr(client, "X25519PrivateKey", FixedKey())
     assert reused(*seen("protocol")) == []
     monkeypatch.setattr(client, "X25519PrivateKey", FixedKey())
-    plain = agreement.Agreement.__init__
+    plain = messages.Agreement.__init__
 
     def fixed(self, **terms):
         plain(self, **{**terms, "session": fixed_bytes(16)})
 
-    monkeypatch.setattr(agreement.Agreement, "__init__", fixed)
+    monkeypatch.setattr(messages.Agreement, "__init__", fixed)
     assert "a seed in two rounds" in reused(*seen("protocol"))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.aggregation.agreement import agree_on_terms
+from dpfed.aggregation.messages import ProtocolStep, agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
-from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])

@@ -12,12 +12,11 @@ from scipy.stats import chisquare
 
 import dpfed.aggregation.client
 from dpfed.aggregation import cryptography
-from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks, combine_shares
-from dpfed.aggregation.messages import MessageKind, read_table
+from dpfed.aggregation.messages import MessageKind, agree_on_terms, read_table
 from dpfed.aggregation.protocol import MaskedSum
-from dpfed.compress.ring import unpack_row
+from dpfed.compress.fixed_point import unpack_row
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded

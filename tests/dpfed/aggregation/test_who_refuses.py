@@ -3,7 +3,7 @@
 import pytest
 from reference.secure_rounds import SecureRound
 
-from dpfed.aggregation.graph import shares_needed
+from dpfed.aggregation.cryptography import shares_needed
 from dpfed.aggregation.messages import MessageKind, write_table
 from dpfed.errors import SecureSumAborted
 

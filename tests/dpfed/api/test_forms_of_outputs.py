@@ -15,7 +15,7 @@ import dpfed
 from dpfed import data
 from dpfed.clients.losses import CROSS_ENTROPY, cross_entropy_without
 from dpfed.errors import ConfigError, DataError
-from dpfed.models.named_inputs import Logits
+from dpfed.models.networks import Logits
 from dpfed.runs.evaluate import Objective
 
 GENERATOR = torch.Generator().manual_seed(5)

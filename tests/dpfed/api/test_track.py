@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 import dpfed
-from dpfed.api.progress import clipping_hint, progress_display
-from dpfed.api.track import open_trackers
+from dpfed.api.track import clipping_hint, open_trackers, progress_display
 from dpfed.errors import ConfigError
 
 TABLES = {

@@ -105,7 +105,7 @@ def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from dpfed.report.figures import audit, audit_run, experiment
+    from dpfed.report.figures import audit, experiment
 
     mine = Figure()
     panels = mine.subplots(1, 8)
@@ -115,8 +115,8 @@ def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
     point = experiment.Point(name="a", x=1.0, mean=0.5, std=0.1)
     assert experiment.plot_over_axis([point], xlabel="x", ylabel="y", ax=panels[2]) is mine
     assert audit.plot_trials(rates, 0.5 * rates, rates, 1 - rates, [], ax=panels[3:5]) is mine
-    sizes = audit_run.CohortSizes(sizes=[3, 4, 4], smallest_size=2, mass=np.array([0.2, 0.3, 0.5]))
-    assert audit_run.plot_audit(None, None, sizes, ax=panels[5:]) is mine
+    sizes = audit.CohortSizes(sizes=[3, 4, 4], smallest_size=2, mass=np.array([0.2, 0.3, 0.5]))
+    assert audit.plot_audit(None, None, sizes, ax=panels[5:]) is mine
     assert [len(one.lines) > 0 for one in panels] == [True, True, True, True, True, False, False, True]
     assert not mine.legends  # a legend beside the whole figure would be among the caller's panels
 
@@ -126,8 +126,7 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     pytest.importorskip("pandas")
     from matplotlib.figure import Figure
 
-    from dpfed.report.figures.budget import plot_readings
-    from dpfed.report.figures.budget_map import MapAxis, budget_map, plot_budget_map
+    from dpfed.report.figures.budget import MapAxis, budget_map, plot_budget_map, plot_readings
 
     row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
     mine = Figure()

@@ -17,8 +17,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Randomness
 from dpfed.server.rules import Averaging
 from dpfed.stages.clip import Clip, clip_rows, count_clipped, drop_not_finite
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices
+from dpfed.stages.project import Project, PublicTopMask, SharedMask, top_indices
 
 KEPT = 40
 

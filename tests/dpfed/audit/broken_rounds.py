@@ -12,10 +12,9 @@ from dpfed.compress.sparse import TopK
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import Integers
-from dpfed.stages.clip import Clip
+from dpfed.stages.clip import Clip, Weigh
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.weigh import Weigh
 
 from ...rounds import with_after
 from .broken_parts import (

@@ -34,8 +34,7 @@ from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import PublicTopMask, fingerprint, top_indices
+from dpfed.stages.project import Project, PublicTopMask, fingerprint, top_indices
 
 from .broken_parts import AddsTheSumItself, RemembersTheSum, WrongNormals, fields_of
 from .run_folders import TABLES

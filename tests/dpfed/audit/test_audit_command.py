@@ -12,7 +12,7 @@ from dpfed.api.audit import audits, combined
 from dpfed.audit.evidence.loop import rank_sum_p_value
 from dpfed.audit.verdict import worst_outcome
 from dpfed.cli import status
-from dpfed.config.registered import restore_named_files
+from dpfed.config.own_code import restore_named_files
 
 FILE = """
 import numpy as np

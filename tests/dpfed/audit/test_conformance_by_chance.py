@@ -13,9 +13,9 @@ from accounting.cohorts import PoissonCohorts
 from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
-from dpfed.diagnostics.noise_record import noise_record
+from dpfed.diagnostics.watch import noise_record
 from dpfed.mechanisms.integer_distributions import SkellamLaw
-from dpfed.participation import members
+from dpfed.participation import sampling
 from dpfed.randomness import Simulated
 from dpfed.records.round import SumNoise
 from dpfed.seeds import Seeds
@@ -32,7 +32,7 @@ def as_claimed(folder, generator):
     def draw(lines):
         for line in lines:
             drawn = np.flatnonzero(generator.random(60) < 0.2)
-            line["cohort"], line["members"] = len(drawn), members.members_text(drawn, 60)
+            line["cohort"], line["members"] = len(drawn), sampling.members_text(drawn, 60)
             line["participants"] = line["arrived"] = line["cohort"] + present[line["round"]]
             line["noise"] = asdict(noise_record(torch.from_numpy(2.0 * generator.standard_normal(610)), 1))
 

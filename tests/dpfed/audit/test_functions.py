@@ -19,8 +19,7 @@ from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_functions
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
-from dpfed.config.own_code import load_files
-from dpfed.config.registered import restore_named_files
+from dpfed.config.own_code import load_files, restore_named_files
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.catalogue import all_methods
 

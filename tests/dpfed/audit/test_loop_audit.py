@@ -17,8 +17,7 @@ from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import RandomSharedMask
+from dpfed.stages.project import Project, RandomSharedMask
 
 from .loop_folders import SURE, D, change, failed, ran, undecided
 

@@ -14,8 +14,7 @@ from dpfed.audit.round.round_audit import claim_of_round
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.runs.experiment import build
-from dpfed.stages.clip import Clip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves
 
 SMALL = "model.hidden=[2]"
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.count_noise_std=2.0")

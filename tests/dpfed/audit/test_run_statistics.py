@@ -11,9 +11,9 @@ from scipy.stats import binom, norm
 from dpfed.audit.evidence import cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.cohort_members import RecordedCohorts
 from dpfed.audit.evidence.noise_evidence import ChargedNoise
-from dpfed.diagnostics import noise_record
+from dpfed.diagnostics import watch
 from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
-from dpfed.participation import members
+from dpfed.participation import sampling
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
@@ -21,20 +21,20 @@ from dpfed.seeds import Seeds
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])
 def test_members_are_read_back_and_stay_small(ids):
     clients = max(300, max(ids, default=0) + 1)
-    assert members.parse_members(
-        members.members_text(np.array(ids, dtype=np.int64), clients), clients
+    assert sampling.parse_members(
+        sampling.members_text(np.array(ids, dtype=np.int64), clients), clients
     ).tolist() == sorted(ids)
     large = np.sort(np.random.default_rng(1).choice(10**6, 10_000, replace=False))
-    text = members.members_text(large, 10**6)
-    assert np.array_equal(members.parse_members(text, 10**6), large)
+    text = sampling.members_text(large, 10**6)
+    assert np.array_equal(sampling.parse_members(text, 10**6), large)
     assert len(text) < 27_000
-    assert members.members_text(np.arange(10**5), 10**5) == "all"
+    assert sampling.members_text(np.arange(10**5), 10**5) == "all"
 
 
 @pytest.mark.parametrize("text", ["", "3:AA==", "1:AAA", "2:AA==", "1:é", "8://////////8=", "1:/w==", "x"])
 def test_members_that_nobody_wrote_are_one_error(text):
     with pytest.raises(ValueError, match="members"):
-        members.parse_members(text, 60)
+        sampling.parse_members(text, 60)
 
 
 def test_the_law_of_overlaps_is_that_of_enumeration():
@@ -100,11 +100,11 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
     for entries in (20, 200, 5_000):
         limit = noise_shape.correlation_that_is_found(entries, 0.05)
         assert noise_shape.p_value_of_correlation(entries, limit) == pytest.approx(0.05)
-        fresh = [float(noise_record.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
+        fresh = [float(watch.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
         assert sum(one > limit for one in fresh) <= binom.isf(1e-4, 400, 0.05)
     for parts in (2, 3, 10):
         tiled = torch.randn(5_000 // parts).repeat(parts).double()
-        assert float(noise_record.correlations(tiled).abs().max()) > 0.45
+        assert float(watch.correlations(tiled).abs().max()) > 0.45
     assert noise_shape.correlation_that_is_found(5_000, 1e-6) < 0.1
 
 
@@ -112,19 +112,19 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
 def test_correlations_are_those_of_the_definition(entries):
     noise = torch.randn(entries, generator=torch.Generator().manual_seed(entries)).double()
     whole = np.correlate(noise.numpy(), noise.numpy(), "full")[entries - 1 :]
-    assert np.allclose(noise_record.correlations(noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
-    assert np.allclose(noise_record.correlations(1e200 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
-    assert np.allclose(noise_record.correlations(1e-300 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(watch.correlations(noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(watch.correlations(1e200 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(watch.correlations(1e-300 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
 
 
 def test_rounding_of_long_correlations_is_within_its_bound():
     """300 of the 262,143 lags of the longest noise, each against its sum in float64."""
     generator = np.random.default_rng(6)
     noise = generator.standard_normal(1 << 18)
-    found = noise_record.correlations(torch.from_numpy(noise)).numpy()
+    found = watch.correlations(torch.from_numpy(noise)).numpy()
     for lag in generator.choice(len(found), 300, replace=False):
         exact = float(noise[: len(noise) - lag - 1] @ noise[lag + 1 :]) / float(noise @ noise)
-        assert abs(float(found[lag]) - exact) < noise_record.CORRELATION_ERROR / 30
+        assert abs(float(found[lag]) - exact) < watch.CORRELATION_ERROR / 30
 
 
 def test_single_lags_are_bounded_by_chernoff():
@@ -139,11 +139,11 @@ def test_single_lags_are_bounded_by_chernoff():
 
 
 def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
-    monkeypatch.setattr(noise_record, "_MOST_BINS", 64)
-    assert noise_record.bin_count(1_000) == 62
+    monkeypatch.setattr(watch, "_MOST_BINS", 64)
+    assert watch.bin_count(1_000) == 62
     torch.manual_seed(3)
-    assert float(noise_record.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
-    assert float(noise_record.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
+    assert float(watch.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
+    assert float(watch.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
 
 
 def charged(variance, *, whole_numbers=True, excess=0.0):

@@ -46,7 +46,7 @@ def test_renyi_cells_of_fixed_sizes_are_the_accountants(capsys, mechanism):
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_what_was_released_before_is_counted(sampling):
-    from dpfed.report.figures.budget_map import MapAxis, budget_map
+    from dpfed.report.figures.budget import MapAxis, budget_map
 
     plan = Plan(clients=600, cohort=30, delta=1e-4, sampling=sampling)
     after = replace(plan, before=plan.run(1.0, 50))
@@ -107,7 +107,7 @@ def test_a_map_goes_somewhere(capsys):
 def test_infinities_are_null():
     import numpy as np
 
-    from dpfed.report.figures.budget_map import BudgetMap, MapAxis
+    from dpfed.report.figures.budget import BudgetMap, MapAxis
 
     axis = MapAxis(name="rounds", low=1, high=2)
     found = BudgetMap(

@@ -9,11 +9,10 @@ import jsonschema
 import pytest
 
 from dpfed.cli import status
-from dpfed.config.did_you_mean import nearest_name
 from dpfed.config.tables import override, parse
-from dpfed.errors import ConfigError
-from dpfed.methods import presets
-from dpfed.methods.key_reference import EXCLUDES, keys_of_table, schema_of, table_descriptions
+from dpfed.errors import ConfigError, nearest_name
+from dpfed.methods import catalogue
+from dpfed.methods.keys import EXCLUDES, keys_of_table, schema_of, table_descriptions
 from dpfed.runs.experiment import build
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -44,15 +43,15 @@ def test_every_key_has_a_type_a_default_and_a_meaning(capsys):
 def test_a_file_to_begin_with_is_the_preset(capsys, name):
     written = output(capsys, "--new", name)
     assert written.startswith("#:schema ./dpfed.schema.json\n")
-    assert tomllib.loads(written) == presets.preset_tables(name)
+    assert tomllib.loads(written) == catalogue.preset_tables(name)
 
 
 def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
     schema = schema_of()
     validator = jsonschema.validators.validator_for(schema)(schema)
     validator.check_schema(schema)
-    for name in presets.preset_names():
-        validator.validate(presets.preset_tables(name))
+    for name in catalogue.preset_names():
+        validator.validate(catalogue.preset_tables(name))
     for setting in (
         "federation.rounds=0",
         "federation.round=3",
@@ -60,7 +59,7 @@ def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
         "mask.edge=0.5",
         "run.seed=-1",
     ):
-        tables = override(presets.preset_tables("fedpm-private-digits"), [setting])
+        tables = override(catalogue.preset_tables("fedpm-private-digits"), [setting])
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(tables)
         with pytest.raises(ConfigError):
@@ -85,7 +84,7 @@ OTHERS = {
 @pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in EXCLUDES.items() for other in others])
 def test_what_excludes_each_other_is_refused_together_and_accepted_alone(one, other):
     preset, setting = ACCEPTED[one]
-    alone = override(presets.preset_tables(preset), [setting])
+    alone = override(catalogue.preset_tables(preset), [setting])
     build(parse(alone, source="alone"))
     name, _, value = OTHERS[other].partition("=")
     beside = override(alone, [f"{name}={value}"]) if "." in name else alone | override({}, [f"x.{name}={value}"])["x"]
@@ -146,4 +145,4 @@ def test_one_key_is_told_with_its_methods_and_what_it_needs(capsys):
     ],
 )
 def test_a_hint_for_a_preset_keeps_method_and_data_set(given, meant):
-    assert nearest_name(given, presets.preset_names()) == meant
+    assert nearest_name(given, catalogue.preset_names()) == meant

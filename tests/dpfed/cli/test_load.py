@@ -11,9 +11,8 @@ import pytest
 import tomli_w
 
 from dpfed.cli import status
-from dpfed.config import registered
-from dpfed.config.own_code import load_own_code
-from dpfed.config.registered import VARIABLE
+from dpfed.config import own_code
+from dpfed.config.own_code import VARIABLE, load_own_code
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -143,7 +142,7 @@ def test_what_one_command_has_loaded_the_next_does_not_know(mine, tmp_path, caps
     assert status(["run", "masked-levels-digits", "--load", str(mine), *SMALL, "--out", out]) == 0
     assert VARIABLE not in os.environ
     load_own_code()
-    assert not registered.objects_of_kind("scheme")
+    assert not own_code.objects_of_kind("scheme")
     assert status(["run", "masked-levels-digits", "--out", str(tmp_path / "other")]) == 2
     assert "neither a file nor a preset" in capsys.readouterr().err
 

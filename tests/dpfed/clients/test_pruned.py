@@ -14,14 +14,12 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
-from dpfed.compress.largest import cubic_sparsity, purge, purged_count
-from dpfed.compress.sparse import FedSparsify
+from dpfed.compress.sparse import FedSparsify, cubic_sparsity, purge, purged_count
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
 from dpfed.seeds import Seeds
-from dpfed.server.rules import Averaging, Purging
-from dpfed.server.state import ServerState
+from dpfed.server.rules import Averaging, Purging, ServerState
 
 SEEDS = Seeds(root=11)
 SIZES = [12, 0, 7, 5, 13]

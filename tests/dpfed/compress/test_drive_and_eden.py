@@ -12,8 +12,8 @@ import torch
 from scipy.stats import norm
 
 from dpfed import compress
+from dpfed.compress.payload import FrameHeader, write_frame
 from dpfed.compress.rotated_levels import POSITIVE_CENTROIDS
-from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)

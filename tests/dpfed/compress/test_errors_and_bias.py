@@ -13,7 +13,7 @@ import torch
 from reference.compressors import exact_error
 
 import dpfed.compress
-from dpfed.compress import levels, sign, sparse
+from dpfed.compress import levels, sparse
 
 TRIALS, TOGETHER, LIMIT = 2000, 10, 5.0
 GAUSSIAN = torch.randn(60, generator=torch.Generator().manual_seed(2))
@@ -111,14 +111,14 @@ FAULTS = {
     "a probability of x/B": (
         "stochastic-sign",
         {},
-        (sign, "coins", lambda p, *rest: COINS((2 * p - 1).abs(), *rest)),
+        (levels, "coins", lambda p, *rest: COINS((2 * p - 1).abs(), *rest)),
         {},
         {"slope", "coordinate"},
     ),
     "half the bound": (
         "stochastic-sign",
         {},
-        (sign.StochasticSign, "_client_bounds", lambda _, x: x.abs().amax(dim=1, keepdim=True) / 2),
+        (levels.StochasticSign, "_client_bounds", lambda _, x: x.abs().amax(dim=1, keepdim=True) / 2),
         {},
         {"error", "slope"},
     ),

@@ -9,8 +9,7 @@ import torch
 
 from accounting.integers.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
-from dpfed.compress.fixed_point import FixedPoint, count_near_ends
-from dpfed.compress.ring import centre_residues, to_ring
+from dpfed.compress.fixed_point import FixedPoint, centre_residues, count_near_ends, to_ring
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
 from dpfed.randomness import Secure, Simulated

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference.compressors import SETTINGS, make
 
 import dpfed.compress
-from dpfed.compress.wire import FrameHeader, write_frame
+from dpfed.compress.payload import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)

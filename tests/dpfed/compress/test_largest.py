@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.compress import largest
-from dpfed.compress.largest import largest_indices
+from dpfed.compress import sparse
+from dpfed.compress.sparse import largest_indices
 
 SIZE = 5000
 
@@ -33,11 +33,11 @@ def test_zeros_count_as_the_smallest_and_the_first_of_them_come_first(held):
 def test_taking_the_last_of_the_equal_ones_is_caught(monkeypatch):
     """The planted fault: from a threshold one step too low, those that stay out are not its equals."""
     row = pruned(150, 3)
-    right = largest._kth_largest
+    right = sparse._kth_largest
 
     def lower(magnitudes, kept):
         return np.nextafter(right(magnitudes, kept), np.float32(-1))
 
-    monkeypatch.setattr(largest, "_kth_largest", lower)
+    monkeypatch.setattr(sparse, "_kth_largest", lower)
     with pytest.raises((AssertionError, ValueError)):
         assert largest_indices(row[None], 120)[0].tolist() == by_sort(row.tolist(), 120)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfed.compress.mask_bytes import mask_from_bytes, mask_to_bytes
+from dpfed.compress.mask_schemes import mask_from_bytes, mask_to_bytes
 from dpfed.errors import WireError
 
 

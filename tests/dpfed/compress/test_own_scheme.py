@@ -10,8 +10,8 @@ from reference.own_schemes import Honest, TakesNan
 
 from dpfed import compress
 from dpfed.compress import Floats, Indices, SymbolField, counter
-from dpfed.compress.wire import FrameHeader, write_frame
-from dpfed.config import registered
+from dpfed.compress.payload import FrameHeader, write_frame
+from dpfed.config import own_code
 from dpfed.errors import ConfigError, WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -24,7 +24,7 @@ class Kept(Honest):
     pass
 
 
-registered.forget_file(__file__)  # other tests see none of it
+own_code.forget_file(__file__)  # other tests see none of it
 
 
 def test_it_is_a_scheme_like_ours():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpfed.compress.largest import positions_of
+from dpfed.compress.sparse import positions_of
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.07, 0.5, 1.0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfed import compress
-from dpfed.compress import projection
+from dpfed.compress import rotation
 from dpfed.errors import ConfigError
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 0.5, 3.0])
@@ -94,7 +94,7 @@ def test_bytes_means_and_pieces(options, monkeypatch):
     decoded = scheme.decode(parsed)
     largest = float(decoded.abs().max())
     torch.testing.assert_close(scheme.mean(parsed), decoded.mean(dim=0), rtol=0, atol=1e-5 * largest)
-    monkeypatch.setattr(projection, "_AT_ONCE", 1)
+    monkeypatch.setattr(rotation, "_AT_ONCE", 1)
     torch.testing.assert_close(scheme.decode(parsed), decoded, rtol=1e-5, atol=1e-6 * largest)
     again = scheme.encode(x, seed=7).fields["scalars"]
     torch.testing.assert_close(again, payloads.fields["scalars"], rtol=1e-4, atol=1e-2)

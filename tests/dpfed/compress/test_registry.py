@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dpfed.compress
-from dpfed.compress.wire import FrameHeader, write_frame
+from dpfed.compress.payload import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 
 
@@ -104,7 +104,7 @@ def test_forged_messages(forged):
 
 @pytest.mark.parametrize("options", [b"[1]", b'{"bits": 16}', b'{"bits":[]}', b"[" * 200, b"\xff", b'{"bits":16'])
 def test_forged_options(options, monkeypatch):
-    monkeypatch.setattr("dpfed.compress.wire._options_to_bytes", lambda _: options)
+    monkeypatch.setattr("dpfed.compress.payload._options_to_bytes", lambda _: options)
     forged = frame(options={})
     monkeypatch.undo()
     with pytest.raises(WireError):

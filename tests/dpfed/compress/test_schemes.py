@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from reference.compressors import exact_error
 
 import dpfed.compress
-from dpfed.compress.largest import cubic_sparsity, largest_indices
 from dpfed.compress.levels import clamp_coordinates
 from dpfed.compress.payload import encode_with_feedback
+from dpfed.compress.sparse import cubic_sparsity, largest_indices
 from dpfed.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import tomli_w
 
 from dpfed.config.tables import override, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, DataError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import METHODS
 from dpfed.runs.experiment import build
 
@@ -139,10 +139,10 @@ def test_cuda_graphs_of_earlier_versions_are_read_as_vmap(tiny_config):
 
 
 def test_every_preset_is_a_valid_configuration():
-    names = presets.preset_names()
+    names = catalogue.preset_names()
     assert {f"{method}-digits" for method in METHODS} <= set(names)
     for name in names:
-        config = parse(presets.preset_tables(name), source=name)
+        config = parse(catalogue.preset_tables(name), source=name)
         variant = "-private" if METHODS[config.method.name].sends_masks and config.privacy is not None else ""
         variant = "-noiseless" if config.method.noiseless else variant
         features = "" if config.data.features is None else "-features"
@@ -154,13 +154,13 @@ def test_every_preset_is_a_valid_configuration():
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_digits_preset_can_be_built(method):
     name = f"{method}-digits"
-    build(parse(override(presets.preset_tables(name), []), source=name))
+    build(parse(override(catalogue.preset_tables(name), []), source=name))
 
 
 def test_an_unknown_preset_names_the_nearest():
     for given, meant in (("fed-smp-topk-digit", "fed-smp-topk-digits"), ("eden-fashion", "eden-fashion-mnist")):
         with pytest.raises(ConfigError, match=meant):
-            presets.preset_tables(given)
+            catalogue.preset_tables(given)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 import dpfed
 from dpfed.data import from_arrays, from_clients, from_samples
 from dpfed.errors import ConfigError, DataError
-from dpfed.models.named_inputs import NamedInputs
+from dpfed.models.networks import NamedInputs
 
 DRAW = np.random.default_rng(0)
 IDS = DRAW.integers(0, 20, (60, 6)).astype(np.int32)

@@ -15,7 +15,7 @@ from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.stages.shared_mask import PublicTopMask
+from dpfed.stages.project import PublicTopMask
 
 RUN = {
     "federation": {"clients": 12, "cohort": 12, "rounds": 2, "sampling": "all"},

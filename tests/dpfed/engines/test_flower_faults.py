@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from accounting import Aborted, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger.project import ProjectLedger
-from dpfed.aggregation.steps import ProtocolStep
+from dpfed.aggregation.messages import ProtocolStep
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.runs import loop as federation

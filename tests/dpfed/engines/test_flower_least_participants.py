@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpfed.aggregation.agreement import agree_on_terms
+from dpfed.aggregation.messages import agree_on_terms
 from dpfed.aggregation.server import Server
 from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from accounting import Ledger
 from dpfed import data
-from dpfed.aggregation.steps import ProtocolStep
+from dpfed.aggregation.messages import ProtocolStep
 from dpfed.config.tables import override, parse
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build

@@ -9,7 +9,7 @@ import pytest
 
 from accounting import Ledger
 from dpfed.compress import Floats, register
-from dpfed.config import registered
+from dpfed.config import own_code
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import build
@@ -62,7 +62,7 @@ def registered_here():
         lambda s: s.updates(RandomSharedMask(size=s.size, kept=s.kept))
     )
     yield
-    registered.forget_file(__file__)
+    own_code.forget_file(__file__)
 
 
 def test_what_only_this_program_registers_is_refused_before_nodes_start(tmp_path, tables, registered_here):

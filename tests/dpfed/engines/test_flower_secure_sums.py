@@ -221,7 +221,7 @@ def test_masks_are_new_in_every_round(tmp_path, grid, tables, monkeypatch, fault
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from dpfed.aggregation import client
-    from dpfed.aggregation.agreement import Agreement
+    from dpfed.aggregation.messages import Agreement
 
     chosen = tables(
         "dp-fedavg", *SECURE, "federation.sampling=all", "federation.clients=8", "federation.rounds=3", privacy=SHARES
@@ -257,7 +257,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     """What SECURITY.md says of accuracy under the protocol; a bound that is checked would make this fail."""
     import numpy as np
 
-    from dpfed.compress.ring import pack_row, unpack_row
+    from dpfed.compress.fixed_point import pack_row, unpack_row
     from dpfed.engines.flower import client_app
 
     whole = client_app.send_masked_row

@@ -10,7 +10,7 @@ from accounting.mechanisms import FullParticipation
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
@@ -50,7 +50,7 @@ def test_every_count_near_the_expected_one_is_read_right_and_no_other(theta, bit
 
 def chosen(*settings):
     tables = override(
-        presets.preset_tables("stochastic-sign-digits"),
+        catalogue.preset_tables("stochastic-sign-digits"),
         [
             "federation.rounds=3", "federation.clients=200", "federation.cohort=60", "method.options.bound=0.2",
             "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,

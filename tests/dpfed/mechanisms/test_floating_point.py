@@ -15,9 +15,8 @@ import torch
 
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.mechanisms.bernoulli import Coins
-from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw, draw
 from dpfed.mechanisms.integers import Integers
-from dpfed.mechanisms.inversion import draw
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds

@@ -12,8 +12,14 @@ import pytest
 from scipy import special, stats
 
 from dpfed.errors import ConfigError
-from dpfed.mechanisms import inversion
-from dpfed.mechanisms.integer_distributions import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
+from dpfed.mechanisms import integer_distributions
+from dpfed.mechanisms.integer_distributions import (
+    _UNDECIDED,
+    LARGEST_VARIANCE,
+    DiscreteGaussianLaw,
+    SkellamLaw,
+    draw_short,
+)
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 
@@ -75,7 +81,7 @@ def p_value(draws, masses):
 @pytest.mark.parametrize("variance", [1, 2, 50, 30_000])
 def test_sums_are_right_to_every_bit_that_is_promised(law, variance):
     with mpmath.workdps(160):
-        sums = inversion._cumulative_sums(law(variance).weights(400))
+        sums = integer_distributions._cumulative_sums(law(variance).weights(400))
         exact = exact_sums(law, variance, 60)
         worst = max(abs(mpmath.mpf(sums[k]) / sums[-1] - exact[k]) for k in range(min(61, len(sums))))
         assert worst < mpmath.mpf(2) ** -400
@@ -85,7 +91,7 @@ def test_sums_are_right_to_every_bit_that_is_promised(law, variance):
 @pytest.mark.parametrize("variance", [1, 2, 50])
 def test_the_table_holds_the_integer_parts_to_the_last_bit_and_all_of_them(law, variance):
     with mpmath.workdps(60):
-        table = inversion._integer_parts(law(variance), 63)
+        table = integer_distributions._integer_parts(law(variance), 63)
         exact = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, len(table) - 1)]
     assert table.tolist() == exact
     assert exact[-1] == 2**63 - 1 > exact[-2]
@@ -97,7 +103,7 @@ def test_the_table_holds_the_integer_parts_to_the_last_bit_and_all_of_them(law, 
 def test_the_table_of_a_large_variance(law, variance):
     with mpmath.workdps(60):
         exact = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, 40)]
-    assert inversion._integer_parts(law(variance), 63)[:41].tolist() == exact
+    assert integer_distributions._integer_parts(law(variance), 63)[:41].tolist() == exact
 
 
 def test_a_table_of_doubles_would_not_be_exact():
@@ -105,7 +111,7 @@ def test_a_table_of_doubles_would_not_be_exact():
     masses = double_masses(DiscreteGaussianLaw, 50, 100)[100:]
     sums = np.cumsum(np.append(masses[0], 2 * masses[1:]))
     floors = [int(min(one, 1 - 2**-53) * 2**63) for one in sums]
-    exact = inversion._integer_parts(DiscreteGaussianLaw(50), 63).tolist()
+    exact = integer_distributions._integer_parts(DiscreteGaussianLaw(50), 63).tolist()
     assert sum(a != b for a, b in zip(floors, exact, strict=False)) > len(exact) / 2
 
 
@@ -124,7 +130,7 @@ class HardlyMoreThanHalf:
 def test_an_integer_part_that_is_in_doubt_is_computed_again():
     """Too small by a hair, the sum's integer part would be one less: it is asked for until there is no doubt."""
     law = HardlyMoreThanHalf()
-    assert inversion._integer_parts(law, 63)[0] == 1 << 62
+    assert integer_distributions._integer_parts(law, 63)[0] == 1 << 62
     assert law.asked == list(range(127, 320, 32))  # G(k) is 2^-(201+k) above 1 - 2^-(k+1)
 
 
@@ -157,7 +163,7 @@ def test_every_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law):
         floors = {int(mpmath.floor(one * 256)) for one in sums}
         undecided = [head for head in range(256) if head in floors]
         script = Script(heads, [tail if head == 255 else more[head] for head in undecided], [12345 << 40])
-        drawn = inversion.draw(law(3), 256, script, "test", bits=8)
+        drawn = integer_distributions.draw(law(3), 256, script, "test", bits=8)
         for head in range(256):
             if head == 255:
                 uniform = mpmath.mpf((head << 128) + (tail << 64) + (12345 << 40)) / mpmath.mpf(2) ** 136
@@ -173,8 +179,8 @@ def test_every_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law):
 
 def test_the_last_bit_is_the_sign_and_nothing_else():
     words = SIMULATED.bits(10_000, "words") & ~np.uint64(1)
-    plus = inversion.draw(SkellamLaw(90), 10_000, Script(words), "test")
-    minus = inversion.draw(SkellamLaw(90), 10_000, Script(words | np.uint64(1)), "test")
+    plus = integer_distributions.draw(SkellamLaw(90), 10_000, Script(words), "test")
+    minus = integer_distributions.draw(SkellamLaw(90), 10_000, Script(words | np.uint64(1)), "test")
     assert np.array_equal(plus, -minus)
     assert plus.min() == 0
 
@@ -182,7 +188,7 @@ def test_the_last_bit_is_the_sign_and_nothing_else():
 def test_a_draw_that_is_in_doubt_waits_for_more_bits():
     """U = 1/2 and not a bit more is below P(X = 0), though not as it is told at first; 256 bits settle it."""
     script = Script([1 << 63], [0], [0], [0], [0])
-    assert inversion.draw(HardlyMoreThanHalf(), 1, script, "test", bits=8).tolist() == [0]
+    assert integer_distributions.draw(HardlyMoreThanHalf(), 1, script, "test", bits=8).tolist() == [0]
     assert not script.calls
 
 
@@ -192,7 +198,7 @@ def test_a_draw_that_is_in_doubt_waits_for_more_bits():
 def test_the_law_does_not_depend_on_the_bits_of_the_table(law, bits, variance):
     """Three bits leave nearly every draw to the exact search, 63 none: the same law."""
     count = 20_000 if bits < 20 else COUNT
-    draws = inversion.draw(law(variance), count, SIMULATED, "coarse", bits, variance, bits=bits)
+    draws = integer_distributions.draw(law(variance), count, SIMULATED, "coarse", bits, variance, bits=bits)
     assert p_value(draws, double_masses(law, variance, int(12 * variance**0.5) + 3)) > ALPHA
 
 
@@ -209,10 +215,10 @@ def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, vari
     """
     heads = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(variance)
-    short = inversion._short_table(law(variance))
-    undecided = np.flatnonzero(short == inversion._UNDECIDED)
+    short = integer_distributions._short_table(law(variance))
+    undecided = np.flatnonzero(short == _UNDECIDED)
     more = rng.integers(0, 2**64, len(undecided), dtype=np.uint64)
-    drawn = inversion.draw_short(law(variance), 1 << 16, Script(heads.view(np.uint64), more), "test")
+    drawn = draw_short(law(variance), 1 << 16, Script(heads.view(np.uint64), more), "test")
     with mpmath.workdps(60):
         sums = [int(mpmath.floor(one * 2**63)) for one in exact_sums(law, variance, int(14 * variance**0.5) + 8)]
     known = set(sums[:-1]) - {2**63 - 1}
@@ -225,17 +231,21 @@ def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, vari
             assert abs(drawn[head]) == bisect_right(sums, uniform), head
         assert drawn[head] == 0 or (drawn[head] < 0) == bool(head & 1)
     assert 0 < len(undecided) < len(heads) / 4
-    assert [len(inversion.draw_short(law(variance), count, SIMULATED, "edges")) for count in (0, 1, 5)] == [0, 1, 5]
+    assert [len(draw_short(law(variance), count, SIMULATED, "edges")) for count in (0, 1, 5)] == [
+        0,
+        1,
+        5,
+    ]
 
 
 def test_a_short_table_that_decides_too_much_is_seen():
     """The planted fault: cells with a G(k) in them that take the k of their lower end shift the law by 1 in 10,000."""
     law, masses = DiscreteGaussianLaw(30_000), double_masses(DiscreteGaussianLaw, 30_000, 1600)
-    short = inversion._short_table(law)
+    short = integer_distributions._short_table(law)
     wrong = np.repeat(np.maximum.accumulate(np.where(short[::2] >= 0, short[::2], -1)), 2)
     tail = np.bincount(np.maximum(wrong, 0), minlength=1601)[:1601] / (1 << 16)
     exact = masses[1600:] * np.where(np.arange(1601) > 0, 2, 1)
-    right = np.bincount(np.abs(np.where(short == inversion._UNDECIDED, 0, short)), minlength=1601)[:1601] / (1 << 16)
+    right = np.bincount(np.abs(np.where(short == _UNDECIDED, 0, short)), minlength=1601)[:1601] / (1 << 16)
     assert np.abs(tail - exact).sum() > 1e-3
     assert (right[1:] <= exact[1:] + 1e-12).all()  # what is decided never exceeds the law
 
@@ -259,12 +269,12 @@ def wrong_look_ups(table, bits):
 @pytest.mark.parametrize("bits", [3, 8, 20, 63])
 @pytest.mark.parametrize("variance", [1, 50, 30_000])
 def test_every_place_where_k_changes_is_looked_up_rightly(law, variance, bits):
-    assert not wrong_look_ups(inversion._inversion_table(law(variance), bits), bits)
+    assert not wrong_look_ups(integer_distributions._inversion_table(law(variance), bits), bits)
 
 
 def test_a_search_that_goes_one_step_and_no_further_is_seen():
     """The planted fault: in the tail many integer parts share the first bits, and one step does not pass them all."""
-    table = inversion._inversion_table(DiscreteGaussianLaw(30_000), 63)
+    table = integer_distributions._inversion_table(DiscreteGaussianLaw(30_000), 63)
 
     def one_step(heads):
         found = table.guide_table[heads >> table.shift].astype(np.int64)
@@ -278,11 +288,11 @@ def test_a_search_that_goes_one_step_and_no_further_is_seen():
 @pytest.mark.slow
 def test_a_variance_too_large_for_short_draws_has_words_from_the_start():
     law = DiscreteGaussianLaw(10**10)
-    assert inversion._short_table(law) is None
-    assert np.array_equal(law.sample(50, SIMULATED, "words"), inversion.draw(law, 50, SIMULATED, "words"))
+    assert integer_distributions._short_table(law) is None
+    assert np.array_equal(law.sample(50, SIMULATED, "words"), integer_distributions.draw(law, 50, SIMULATED, "words"))
 
 
-@pytest.mark.parametrize("count", [0, 1, inversion._AT_ONCE, 2 * inversion._AT_ONCE + 1])
+@pytest.mark.parametrize("count", [0, 1, integer_distributions._AT_ONCE, 2 * integer_distributions._AT_ONCE + 1])
 def test_counts_at_the_edges_of_the_pieces(count):
     draws = DiscreteGaussianLaw(9).sample(count, SIMULATED, "edges")
     assert draws.shape == (count,)

@@ -11,15 +11,13 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.soundness import require_sound
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import AdaptiveClip, Clip
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves, Weigh
 from dpfed.stages.encode import Encode
-from dpfed.stages.weigh import Weigh
 from dpfed.stages.wires import Words
 
 from ...rounds import with_after, with_before
@@ -38,7 +36,7 @@ CHAINS = {
 
 def chain(name):
     preset, *settings = CHAINS[name]
-    return build(parse(override(presets.preset_tables(preset), settings), source="test")).method.stages
+    return build(parse(override(catalogue.preset_tables(preset), settings), source="test")).method.stages
 
 
 class Built(dict):

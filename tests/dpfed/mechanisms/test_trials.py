@@ -13,7 +13,7 @@ from accounting.mechanisms import FullParticipation, unsampled
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -101,7 +101,7 @@ def test_the_sum_shows_no_more_than_is_charged(trials):
 
 def chosen(*settings):
     tables = override(
-        presets.preset_tables("stochastic-sign-digits"),
+        catalogue.preset_tables("stochastic-sign-digits"),
         ["federation.rounds=3", "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3", *settings],
     )
     return parse(tables, source="test")

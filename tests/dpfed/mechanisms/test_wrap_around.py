@@ -29,7 +29,7 @@ from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.round import draw_round_cohort
 from dpfed.runs import loop as federation
@@ -53,7 +53,7 @@ ALPHA = 1e-6
 
 
 def secure(*settings, preset="fed-smp-randk-digits"):
-    tables = override(presets.preset_tables(preset), ["aggregation.kind=masked", "privacy.epsilon=3", *settings])
+    tables = override(catalogue.preset_tables(preset), ["aggregation.kind=masked", "privacy.epsilon=3", *settings])
     return build(parse(tables, source="test"))
 
 
@@ -245,7 +245,7 @@ _SETTINGS = {}
 def malicious_setting(noise_law, kind):
     if (noise_law, kind) not in _SETTINGS:
         chosen = (f"privacy.noise={noise_law}", f"aggregation.kind={kind}", "privacy.accountant=rdp")
-        tables = override(presets.preset_tables("fed-smp-randk-digits"), [*chosen, "privacy.noise_multiplier=2"])
+        tables = override(catalogue.preset_tables("fed-smp-randk-digits"), [*chosen, "privacy.noise_multiplier=2"])
         _SETTINGS[noise_law, kind] = build(parse(tables, source="test"))
     return _SETTINGS[noise_law, kind]
 

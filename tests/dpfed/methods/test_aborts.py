@@ -18,7 +18,7 @@ from accounting.mechanisms import Composed, sampling_of
 from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
-from dpfed.methods import aborts, privacy_target
+from dpfed.methods import choices, privacy_target
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
@@ -101,7 +101,7 @@ def tells_of_the_cohort(config, promise):
     Dropouts are drawn for a number of participants; with one number for all cohorts, of both worlds, their law, and so
     that of ending and of every count of arrivals, is the same.
     """
-    if config.privacy.release == "uploads" or not aborts.may_abort_round(config, tolerated_fraction(config)):
+    if config.privacy.release == "uploads" or not choices.may_abort_round(config, tolerated_fraction(config)):
         return False
     add_remove = promise.privacy_target.mechanism.adjacency.value == "add-remove"
     worlds = (config.federation.clients, config.federation.clients - add_remove)
@@ -112,7 +112,7 @@ def tells_of_the_cohort(config, promise):
 def test_no_accepted_combination_tells_of_the_cohort_by_ending():
     found = {one: kept for one in COMBINATIONS if (kept := accepted(one)) is not None}
     assert len(found) > 150
-    may_end = [one for one, (config, _) in found.items() if aborts.may_abort_round(config, tolerated_fraction(config))]
+    may_end = [one for one, (config, _) in found.items() if choices.may_abort_round(config, tolerated_fraction(config))]
     assert {one[0] for one in may_end} == {"poisson", "fixed", "all"}
     assert {one[2] for one in may_end} == {"plain", "masked", "protocol"}
     assert {one[3] for one in may_end} == set(NOISE)

@@ -14,8 +14,7 @@ from dpfed.runs.experiment import build, check_configuration
 from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
-from dpfed.stages.public_signs import SignedProbabilities
-from dpfed.stages.shared_mask import SharedMask
+from dpfed.stages.project import SharedMask, SignedProbabilities
 
 from ..announced import announced
 

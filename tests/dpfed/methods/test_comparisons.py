@@ -7,16 +7,16 @@ import torch
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, check_configuration
-from dpfed.stages.shared_mask import random_indices
+from dpfed.stages.project import random_indices
 
 from ...rounds import watched_round, with_updates
 
 
 def experiment_of(preset, *settings):
-    return build(parse(override(presets.preset_tables(preset), ["federation.rounds=2", *settings]), source="test"))
+    return build(parse(override(catalogue.preset_tables(preset), ["federation.rounds=2", *settings]), source="test"))
 
 
 def updates_of(experiment, length):
@@ -82,7 +82,7 @@ def test_a_run_without_noise_says_that_it_is_not_private(tmp_path, capsys):
 )
 def test_a_run_without_noise_is_asked_for_by_name(preset, settings, words):
     with pytest.raises(ConfigError, match=words):
-        check_configuration(parse(override(presets.preset_tables(preset), settings), source="test"))
+        check_configuration(parse(override(catalogue.preset_tables(preset), settings), source="test"))
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -119,4 +119,4 @@ def test_fedsparsify_at_one_sparsity_sends_the_same_share_in_every_round(tmp_pat
 )
 def test_a_sparsity_that_no_schedule_has_is_refused(setting, words):
     with pytest.raises(ConfigError, match=words):
-        check_configuration(parse(override(presets.preset_tables("fedsparsify-digits"), [setting]), source="test"))
+        check_configuration(parse(override(catalogue.preset_tables("fedsparsify-digits"), [setting]), source="test"))

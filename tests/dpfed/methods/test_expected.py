@@ -5,15 +5,15 @@ import pytest
 import dpfed
 from accounting.rounding import upwards
 from dpfed.cli import status
-from dpfed.methods import presets
-from dpfed.methods.expected import expected_results
+from dpfed.methods import catalogue
+from dpfed.methods.catalogue import expected_results
 
 DIGITS = sorted(name for name in expected_results() if name.endswith("-digits"))
 
 
 def test_every_preset_on_the_digits_was_measured():
-    assert set(DIGITS) == {name for name in presets.preset_names() if name.endswith("-digits")}
-    assert set(expected_results()) <= set(presets.preset_names())
+    assert set(DIGITS) == {name for name in catalogue.preset_names() if name.endswith("-digits")}
+    assert set(expected_results()) <= set(catalogue.preset_names())
 
 
 def test_no_preset_is_a_failure():

@@ -16,7 +16,7 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.models.mask_file import load_mask
+from dpfed.models.frozen import load_mask
 from dpfed.records.summary import Summary
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import evaluate

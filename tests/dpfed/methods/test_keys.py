@@ -4,7 +4,7 @@ import pytest
 
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.keys import differs_from_default, methods_by_key
 from dpfed.runs.experiment import check_configuration
@@ -29,7 +29,7 @@ AWAY = {
 
 def refused(method: str, key: str) -> bool:
     """Whether the digits preset with this key is refused because the method does not take it."""
-    tables = presets.preset_tables(f"{method}-digits")
+    tables = catalogue.preset_tables(f"{method}-digits")
     given = override({}, [f"at.it={AWAY[key]}"])["at"]["it"]
     tables = override(tables, [f"{key}={AWAY[key]}"]) if "." in key else tables | {key: given}
     try:
@@ -54,14 +54,14 @@ def test_a_key_is_refused_by_exactly_those_that_do_not_take_it(key):
 
 
 def test_presets_set_no_key_that_their_method_does_not_take():
-    for name in presets.preset_names():
-        config = parse(presets.preset_tables(name), source=name)
+    for name in catalogue.preset_names():
+        config = parse(catalogue.preset_tables(name), source=name)
         others = set(methods_by_key(METHODS)) - set(METHODS[config.method.name].takes)
         assert not [key for key in others if differs_from_default(config, key)], name
 
 
 def test_the_message_names_the_key_its_value_and_who_takes_it():
-    config = parse(override(presets.preset_tables("dp-fedavg-digits"), ["method.keep=0.5"]), source="test")
+    config = parse(override(catalogue.preset_tables("dp-fedavg-digits"), ["method.keep=0.5"]), source="test")
     with pytest.raises(
         ConfigError, match=r"method.keep=0.5 .*'dp-fedavg'.* it is for .*fed-smp-randk.* Remove the key"
     ):

@@ -8,7 +8,7 @@ from dpfed.clients.masks import MaskTraining
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import method_specification
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
@@ -43,7 +43,7 @@ def registered():
 
 
 def configured(*settings, privacy=None):
-    tables = override(presets.preset_tables("my-masks-digits"), [*SMALL, *settings])
+    tables = override(catalogue.preset_tables("my-masks-digits"), [*SMALL, *settings])
     return parse(tables if privacy is None else {**tables, "privacy": privacy}, source="test")
 
 

@@ -17,7 +17,7 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.soundness import require_forgetful
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import METHODS, all_methods, method_specification
 from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
@@ -40,7 +40,7 @@ def honest():
 
 
 def built(name, *settings):
-    return build(parse(override(presets.preset_tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
+    return build(parse(override(catalogue.preset_tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
 
 
 def registered_as(name, makes, **specification):
@@ -58,8 +58,8 @@ def test_a_scheme_is_a_method_and_has_presets(honest):
     assert specification.what.startswith("Three levels")
     assert specification.nominal_bits_per_parameter == pytest.approx(1.6, rel=0.01)
     assert "honest" in audited_methods()
-    assert "honest-digits" in presets.preset_names()
-    assert "privacy" not in presets.preset_tables("honest-mnist")
+    assert "honest-digits" in catalogue.preset_names()
+    assert "privacy" not in catalogue.preset_tables("honest-mnist")
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_its_chains_are_those_of_a_quantiser(honest, settings, chain):
 
 def test_presets_hold_the_tables_that_were_given(honest):
     registered_as("mine", whole, sparse="yes", privacy="required", preset={"method": {"keep": 0.3}})
-    tables = presets.preset_tables("mine-digits")
+    tables = catalogue.preset_tables("mine-digits")
     assert tables["method"] == {"name": "mine", "keep": 0.3}
-    assert tables["privacy"] == presets.preset_tables("dp-fedavg-digits")["privacy"]
+    assert tables["privacy"] == catalogue.preset_tables("dp-fedavg-digits")["privacy"]
     with pytest.raises(ConfigError, match=r"without \[privacy\]"):
         build(parse({key: value for key, value in tables.items() if key != "privacy"}, source="test"))
 

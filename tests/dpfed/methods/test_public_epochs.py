@@ -8,10 +8,10 @@ import torch
 
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
-from dpfed.methods import presets
-from dpfed.methods.presets import preset_tables
+from dpfed.methods import catalogue
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.experiment import build
-from dpfed.stages.shared_mask import top_indices
+from dpfed.stages.project import top_indices
 
 from ..audit import run_folders
 
@@ -92,6 +92,6 @@ def verdict_of_coordinates(folder):
 
 
 def test_a_preset_names_a_number_and_never_the_clients_period():
-    for name in presets.preset_names():
-        config = parse(presets.preset_tables(name), source=name)
+    for name in catalogue.preset_names():
+        config = parse(catalogue.preset_tables(name), source=name)
         assert isinstance(config.method.public_epochs, int), name

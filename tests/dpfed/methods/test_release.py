@@ -9,7 +9,7 @@ from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
@@ -52,9 +52,9 @@ def test_a_method_that_cannot_be_released_is_refused_once(tiny_config, name, wit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
+@pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
 def test_presets(tmp_path, name):
-    tables = override(presets.preset_tables(f"{name}-digits"), ["run.release=true", "federation.rounds=1"])
+    tables = override(catalogue.preset_tables(f"{name}-digits"), ["run.release=true", "federation.rounds=1"])
     try:
         made = build(parse(tables, source=name))
     except ConfigError as error:

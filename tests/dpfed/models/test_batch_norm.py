@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dpfed.models.batch_norm import PaddedBatchNorm, with_padding
+from dpfed.models.flat import PaddedBatchNorm, with_padding
 
 REAL = 5
 

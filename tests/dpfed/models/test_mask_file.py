@@ -8,7 +8,7 @@ import torch
 from safetensors.numpy import load, save
 
 from dpfed.errors import DataError
-from dpfed.models.mask_file import Recipe, load_mask, mask_file
+from dpfed.models.frozen import Recipe, load_mask, mask_file
 
 RECIPE = Recipe(
     model="mlp",

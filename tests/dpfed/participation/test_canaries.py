@@ -10,7 +10,7 @@ import torch
 from accounting import Ledger
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.participation.canaries import LOUD, Canaries
+from dpfed.participation.sampling import LOUD, Canaries
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds

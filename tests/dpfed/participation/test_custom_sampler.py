@@ -5,7 +5,7 @@ import pytest
 
 import dpfed
 from dpfed.audit.run import audit_run
-from dpfed.config import registered
+from dpfed.config import own_code
 from dpfed.errors import ConfigError
 from dpfed.participation.custom import LIMITS, CustomCohorts, CustomSampler, sampler_problem
 from dpfed.randomness import Simulated
@@ -102,7 +102,7 @@ def named():
     dpfed.register_sampler("wrong", distribution="poisson")(more_often)
     dpfed.register_sampler("mute", distribution=None)(by_chance)
     yield
-    registered.forget_file(__file__)
+    own_code.forget_file(__file__)
 
 
 def settings(name, **more):

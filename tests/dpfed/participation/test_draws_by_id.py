@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from accounting import cohorts as blocks
 from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts, PoissonCohorts
-from dpfed.aggregation import steps as protocol_steps
-from dpfed.aggregation.graph import random_circle
-from dpfed.aggregation.steps import Dropouts, ProtocolStep
+from dpfed.aggregation import messages as protocol_steps
+from dpfed.aggregation.cryptography import random_circle
+from dpfed.aggregation.messages import Dropouts, ProtocolStep
 from dpfed.audit.round.draw_checks import cohorts_check
 from dpfed.clients import records
 from dpfed.clients.optimisers import Sgd

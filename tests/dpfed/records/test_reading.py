@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 
 from dpfed.records import reading
-from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import InvalidRecord, Unavailable, read_lines
+from dpfed.records.round import MetricsLine
 
 LINE = {"round": 1, "seconds": 0.5, "uplink_megabytes": 1.0}
 

@@ -5,13 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from dpfed.records.metrics import MetricsLine
-from dpfed.report.figures.experiment import Curve, plot_curves
+from dpfed.records.round import MetricsLine
+from dpfed.report.figures.experiment import Curve, plot_curves, plot_run
 from dpfed.report.figures.figure import figure
 from dpfed.report.figures.inline import add_tooltips, inline_svg
-from dpfed.report.figures.run import plot_run
 from dpfed.report.page import code_marked
-from dpfed.report.units import duration_text, percent_text, significant_text, size_text
+from dpfed.report.privacy_text import duration_text, percent_text, significant_text, size_text
 
 pytestmark = pytest.mark.drawn
 

@@ -11,9 +11,9 @@ from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
 from dpfed.report.collection import collect_runs
-from dpfed.report.conditions import conditions_text, differing_conditions
 from dpfed.report.experiment import write_experiment_report
-from dpfed.report.paper import latex_table, privacy_paragraph
+from dpfed.report.privacy_card import conditions_text, differing_conditions
+from dpfed.report.statistics import latex_table, privacy_paragraph
 from dpfed.runs.sweep_folder import ListedRun, Sweep, write_sweep
 
 OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}

@@ -11,8 +11,7 @@ from dpfed.cli import status
 from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
-from dpfed.report.diagnosis import Cause, likely_causes
-from dpfed.report.evidence import RunEvidence, evidence_of
+from dpfed.report.diagnosis import Cause, RunEvidence, evidence_of, likely_causes
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 

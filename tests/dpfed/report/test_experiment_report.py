@@ -11,8 +11,7 @@ from run_folders import PRIVATE, run_folder
 from dpfed.cli import status
 from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
-from dpfed.report.readings import readings_of
-from dpfed.report.statistics import group_mean, groups_of
+from dpfed.report.statistics import group_mean, groups_of, readings_of
 from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
 pytestmark = [pytest.mark.slow_but_one_in(3), pytest.mark.drawn]

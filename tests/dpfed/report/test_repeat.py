@@ -12,7 +12,7 @@ import torch
 
 import dpfed
 from dpfed.cli import status
-from dpfed.config.registered import restore_named_files
+from dpfed.config.own_code import restore_named_files
 
 NETWORK = """
 import torch

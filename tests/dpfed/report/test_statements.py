@@ -11,9 +11,7 @@ from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
 from dpfed.report.finished_run import read_finished
-from dpfed.report.model_card import model_card
-from dpfed.report.registry_entry import registry_entry, to_yaml
-from dpfed.report.statement_answers import QUESTIONS, StatementAnswers, ask_questions
+from dpfed.report.registry_entry import QUESTIONS, StatementAnswers, ask_questions, model_card, registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
 ANSWERS = """

@@ -10,8 +10,8 @@ from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
 from dpfed.cli.watch import watch_server
-from dpfed.report.live import live_page
 from dpfed.report.loopback import page_address
+from dpfed.report.run import live_page
 
 
 @pytest.fixture

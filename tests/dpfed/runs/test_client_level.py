@@ -13,7 +13,7 @@ import dpfed
 from accounting import Aborted, Composed, Ledger, Release, guarantee
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.client_level.private_loop import SKIPPED
@@ -67,7 +67,7 @@ def test_calibrated_as_the_preset(epsilon, randomness):
 
 def preset(epsilon, randomness, noise):
     settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
-    return parse(override(presets.preset_tables("dp-fedavg-digits"), settings), source="test")
+    return parse(override(catalogue.preset_tables("dp-fedavg-digits"), settings), source="test")
 
 
 def test_the_release_is_the_one_of_a_run(tiny_config, tmp_path):

@@ -20,9 +20,7 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import SendAll
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import RandomSharedMask
+from dpfed.stages.project import Project, RandomSharedMask, SendAll
 
 
 def masked(kept, s):

@@ -13,7 +13,7 @@ from dpfed.runs.client_level import private_loop
 from dpfed.runs.client_level.book import LoopBook
 from dpfed.runs.experiment import build
 from dpfed.sweep import plan as sweeps
-from dpfed.sweep.grid import GridCell
+from dpfed.sweep.plan import GridCell
 from tests.private_loops import level, releases, rows
 
 from ...rounds import Killed, killed_after

@@ -16,7 +16,7 @@ from dpfed.clients.plan import default_budget
 from dpfed.compress import counter
 from dpfed.config.tables import override, parse
 from dpfed.errors import RunInterrupted
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.randomness import Secure
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
@@ -34,7 +34,7 @@ SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", 
 
 
 def experiment_of(name, device, *settings):
-    tables = presets.preset_tables(f"{name}-digits")
+    tables = catalogue.preset_tables(f"{name}-digits")
     return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
 
 
@@ -99,7 +99,7 @@ def test_secure_noise_comes_from_the_operating_system_and_goes_to_the_device(dev
 
 @pytest.mark.slow_but_one_in(10)
 @on_devices
-@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
+@pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
 def test_every_method_costs_the_same_and_ends_finite(name, device):
     model, charged = after(name, device)
     reference, charged_there = after(name, "cpu")

@@ -14,10 +14,10 @@ import dpfed.compress
 from dpfed.aggregation import ranks
 from dpfed.aggregation.ranks import SingleProcess
 from dpfed.clients.plan import default_budget
-from dpfed.compress.tf32 import tf32
+from dpfed.compress.rotation import tf32
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.models.flat import FlatModel
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
@@ -30,7 +30,7 @@ SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", 
 
 
 def experiment_of(name, device, *settings):
-    tables = presets.preset_tables(f"{name}-digits")
+    tables = catalogue.preset_tables(f"{name}-digits")
     return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
 
 
@@ -54,7 +54,7 @@ def test_tensors_of_two_devices_do_not_meet():
 @pytest.mark.parametrize(("budget", "together"), [(10**9, 400), (10**7, 250), (10**4, 100)])
 def test_the_whole_cohort_is_one_group_on_a_gpu_if_memory_allows(budget, together):
     """The memory holds 16 vectors of the model for each client; a hundred clients of a small model are the least."""
-    config = parse(override(presets.preset_tables("dp-fedavg-digits"), ["federation.cohort=400"]), source="test")
+    config = parse(override(catalogue.preset_tables("dp-fedavg-digits"), ["federation.cohort=400"]), source="test")
     model = mock.Mock(size=10**7 // (4 * 16 * 250))
     with mock.patch("dpfed.runs.training.default_budget", return_value=budget):
         assert clients_trained_together(config, model, torch.device("cuda")) == together
@@ -76,7 +76,7 @@ def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
 
 
 @pytest.mark.slow_but_one_in(15)
-@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
+@pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
 def test_every_method_trains_on_a_gpu(name):
     with fake_gpu():
         assert after(name, "cuda:0", "local.strategy=loop").isfinite().all()

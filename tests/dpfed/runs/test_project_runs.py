@@ -11,7 +11,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 from dpfed.config.tables import parse
 from dpfed.errors import RunError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -157,7 +157,7 @@ def test_a_project_is_made_for_a_plan(tmp_path, capsys):
     assert f"which is {project.units[0]} units (poisson" in said
     assert project.terms.reserve == 0.02
     ((_, rounds),) = project.terms.declared
-    assert rounds == build(parse(presets.preset_tables("fed-smp-randk-digits"), source="")).config.federation.rounds
+    assert rounds == build(parse(catalogue.preset_tables("fed-smp-randk-digits"), source="")).config.federation.rounds
     assert status(["ledger", "create", f"{path}2", "--clients", "60", "--epsilon", "6", *plan]) == 2
     assert "must have [privacy] and 60 clients" in capsys.readouterr().err
     assert status(["run", "dp-fedavg-digits", "--pay", "3", "--out", str(tmp_path / "run")]) == 2

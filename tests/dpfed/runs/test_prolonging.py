@@ -9,7 +9,7 @@ from accounting.ledger import Ledger
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.errors import RunError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -18,7 +18,7 @@ BUDGET = ("privacy.noise_multiplier=2.0", "privacy.epsilon=8.0")
 
 
 def experiment(preset, rounds, *settings):
-    tables = override(presets.preset_tables(preset), [*SMALL, f"federation.rounds={rounds}", *settings])
+    tables = override(catalogue.preset_tables(preset), [*SMALL, f"federation.rounds={rounds}", *settings])
     return build(parse(tables, source="test"))
 
 

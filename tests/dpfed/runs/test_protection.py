@@ -3,7 +3,7 @@
 import pytest
 
 from dpfed.config.tables import parse
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs.protection import limitations_of_guarantee
 
 WORDS = "against other clients that deviate"
@@ -11,7 +11,7 @@ WORDS = "against other clients that deviate"
 
 def of_coins(*, kind="plain", partition="iid", **privacy):
     """What FedPM's private preset on digits with such sums says of other clients' coins."""
-    tables = presets.preset_tables("fedpm-digits")
+    tables = catalogue.preset_tables("fedpm-digits")
     tables["privacy"] = {"linf_clip": 0.1, "clip_norm": 1.0, "noise": "coins", **privacy}
     tables["aggregation"] = {"kind": kind}
     tables["data"] = {**tables["data"], "partition": partition}

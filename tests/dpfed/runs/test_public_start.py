@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.loop import Run, run
 

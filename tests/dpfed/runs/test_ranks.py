@@ -12,13 +12,13 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfed.aggregation import ranks
-from dpfed.aggregation.steps import ProtocolStep
+from dpfed.aggregation.messages import ProtocolStep
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.server.state import ServerState
+from dpfed.server.rules import ServerState
 
 COMMON = (
     "model.hidden=[8]", "federation.clients=60", "federation.cohort=15", "federation.rounds=3",
@@ -55,7 +55,7 @@ def by_torchrun(preset, out):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", RUNS)
 def test_two_processes_are_one_run(tmp_path, preset):
-    config = parse(override(presets.preset_tables(preset), settings_of(preset)), source=preset)
+    config = parse(override(catalogue.preset_tables(preset), settings_of(preset)), source=preset)
     alone = federation.run(build(config), tmp_path / "one").summary
     both = by_torchrun(preset, tmp_path / "two")
     assert (alone["processes"], both["processes"]) == (1, 2)

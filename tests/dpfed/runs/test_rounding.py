@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.presets import preset_tables
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 

@@ -10,9 +10,7 @@ from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.server.readout import MovingAverage
-from dpfed.server.rules import AdaptiveRule, Averaging
-from dpfed.server.state import ServerState
+from dpfed.server.rules import AdaptiveRule, Averaging, MovingAverage, ServerState
 
 
 def by_numpy(kind, start, moves, *, rate, beta1, beta2, tau):

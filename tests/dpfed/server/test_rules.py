@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dpfed.errors import ConfigError
-from dpfed.server.rules import Averaging, BetaPosterior
-from dpfed.server.state import ServerState
+from dpfed.server.rules import Averaging, BetaPosterior, ServerState
 
 THETA = torch.tensor([0.5, 0.2, 0.9])
 

@@ -17,7 +17,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import ClipMoves
 
 from ..announced import a_round
 

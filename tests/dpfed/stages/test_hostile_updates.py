@@ -10,7 +10,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.integers import Integers
 from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
-from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.clip import ClipMoves
 
 from ...rounds import Book, configured, random_updates, watched_round, with_updates
 from ..announced import bound

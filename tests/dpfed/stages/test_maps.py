@@ -8,8 +8,15 @@ import torch
 
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
-from dpfed.stages.maps import Identity, SendAll
-from dpfed.stages.shared_mask import RandomSharedMask, SharedMask, kept_coordinates, random_indices, top_indices
+from dpfed.stages.project import (
+    Identity,
+    RandomSharedMask,
+    SendAll,
+    SharedMask,
+    kept_coordinates,
+    random_indices,
+    top_indices,
+)
 
 SEEDS = Seeds(root=3)
 SIZE, KEPT = 12, 5

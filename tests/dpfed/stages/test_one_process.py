@@ -8,7 +8,7 @@ import torch
 
 import dpfed.sources
 from dpfed import compress, data
-from dpfed.compress.largest import largest_indices
+from dpfed.compress.sparse import largest_indices
 from dpfed.data.dataset import Dataset
 from dpfed.runs.experiment import build
 from dpfed.stages.clip import Clip, clip_rows, largest_magnitudes, row_norms

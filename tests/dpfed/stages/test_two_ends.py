@@ -58,7 +58,7 @@ def test_alone_is_as_together(case):
 @pytest.mark.parametrize("case", ["summed coins", "shared noise", "public bound"])
 def test_entries_that_no_client_could_send_are_refused(case):
     """A ring has room for the sum of all; one client's entry is an integer of its own small alphabet."""
-    from dpfed.compress.ring import ring_to_bytes
+    from dpfed.compress.fixed_point import ring_to_bytes
 
     stages, _, now = stages_and_rows(case)
     entries = torch.zeros(1, stages.width, dtype=torch.int64)

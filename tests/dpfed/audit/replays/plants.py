@@ -27,8 +27,7 @@ from dpfed.runs import evaluate, experiment, training
 from dpfed.server.rules import Averaging
 from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.project import Project
-from dpfed.stages.shared_mask import PublicTopMask
+from dpfed.stages.project import Project, PublicTopMask
 
 ROUNDS = {"federation.rounds": 3, "run.evaluate_every": 1}
 ADAPTIVE = ROUNDS | {

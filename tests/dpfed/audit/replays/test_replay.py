@@ -11,7 +11,7 @@ from dpfed.api.replay import ConfiguredRun, replay_config
 from dpfed.audit.replays.pairs import Pair
 from dpfed.config.tables import set_key
 from dpfed.errors import ConfigError, DataError, DpfedError
-from dpfed.methods import presets
+from dpfed.methods import catalogue
 
 from .plants import NETWORKS, PLANTS, RECORDS, SOUND, mean_taken_away, nothing, rows_added_twice
 from .sound_pieces import SoundPiece
@@ -21,7 +21,9 @@ ONE_IN = 15
 """Planted faults of `make test`: every fifteenth, from the first on; the others are slow tests."""
 
 
-PRIVATE = [one for one in presets.preset_names() if one.endswith("-digits") and "privacy" in presets.preset_tables(one)]
+PRIVATE = [
+    one for one in catalogue.preset_names() if one.endswith("-digits") and "privacy" in catalogue.preset_tables(one)
+]
 
 
 def _slow_but_one(cases):
@@ -63,7 +65,7 @@ def test_all_pairs_of_every_preset_pass(name):
 
 
 OTHER_DATA = [
-    one for one in presets.preset_names() if not one.endswith("-digits") and "privacy" in presets.preset_tables(one)
+    one for one in catalogue.preset_names() if not one.endswith("-digits") and "privacy" in catalogue.preset_tables(one)
 ]
 IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 800}
 
@@ -71,7 +73,7 @@ IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER_DATA)
 def test_two_half_pairs_of_presets_on_other_data_pass(name):
-    tables = presets.preset_tables(name)
+    tables = catalogue.preset_tables(name)
     public = tables["data"].get("public", 0)  # taken from the training samples
     settings = [f"{key}={value}" for key, value in IN_SMALL.items()] + ["data.train_samples=2000"] * (public > 0)
     settings += ["local.epochs=", "local.steps=2"]
@@ -134,7 +136,7 @@ def test_sound_pieces_drawn_by_a_seed_pass(seed):
 
 
 def _among_ranks(plant, processes=2):
-    given = presets.preset_tables("dp-fedavg-digits")
+    given = catalogue.preset_tables("dp-fedavg-digits")
     few = SMALL | {"federation.rounds": 1, "federation.clients": 30, "data.train_samples": 240}
     for key, value in few.items():
         set_key(given, key, value, given=key, form="table.key")
@@ -203,7 +205,7 @@ def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
     path.write_text(
         json.dumps(
             {
-                "config": presets.preset_tables("dp-fedavg-digits"),
+                "config": catalogue.preset_tables("dp-fedavg-digits"),
                 "load": [],
                 "rounds": 1,
                 "seed": 0,
@@ -272,6 +274,6 @@ def test_a_fault_in_round_seven_is_found_by_the_last_rounds():
     assert dpfed.audit.replay(call, 2, rounds=3).verdict == "pass"
     found = dpfed.audit.replay(call, 2, last=1)
     assert (found.verdict, found.failed.first_difference.round) == ("fail", 7)
-    tables = presets.preset_tables("dp-fedavg-digits")
+    tables = catalogue.preset_tables("dp-fedavg-digits")
     assert tables["federation"]["rounds"] > 2
     assert replay_config("dp-fedavg-digits", ["federation.rounds=4"], last=1, pairs=2).verdict == "pass"
