@@ -1,17 +1,11 @@
 """Terms, steps and messages of a secure sum.
 
-Steps of a secure sum at which a client may drop out, and dropouts simulated with the run's secret randomness.
-
-Byte format of the messages of a secure sum.
-
 Every message is a table: client ids in rising order, each with content of the fixed width of the message's kind.
 
     magic "dps1" | kind 1 byte | session 16 bytes | party 8 bytes | rows 4 bytes | rows x (id 8 bytes, content)
 
 The party is the sending client, or the client to whom the server sends. Integers are little-endian. Ids rise strictly,
 so a message cannot hold two entries for a client: neither two keys nor shares of both secrets of a client.
-
-Public terms of a secure sum, the clients that take part in each step, and the modular total of their rows.
 """
 
 from __future__ import annotations

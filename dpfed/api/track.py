@@ -1,8 +1,4 @@
-"""Progress of a run, shown to its caller and to experiment trackers.
-
-Progress of a run on standard error: a bar on a terminal or in a notebook.
-
-Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow, Weights & Biases.
+"""Progress of a run, as a bar on standard error, and trackers of its lines: CSV, TensorBoard, MLflow, Weights & Biases.
 
 Installed packages add trackers by the entry point group `dpfed.trackers`: a function of the run folder and the
 configuration that returns a `Tracker`.

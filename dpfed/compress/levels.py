@@ -1,6 +1,4 @@
-"""Quantisers of single coordinates, to few levels or to signs.
-
-Quantisers of each coordinate: to floats of 32 or 16 bits, or to a few levels by random rounding.
+"""Quantisers of single coordinates: floats of 32 or 16 bits, few levels by random rounding, signs.
 
 terngrad (Wen et al., arXiv:1705.07878): B = max |x|, t = sign(x) Bern(|x| / B), decoded to B t. Unbiased, with error
 B ||x||_1 - ||x||². With `clip` the coordinates are first clamped to ±clip·σ, σ the root mean square of x: the error is

@@ -1,11 +1,9 @@
-"""Mask schemes and the bytes of their masks.
+"""Mask schemes, one bit or less per coordinate: masks of shared noise (FedMRN), or of probabilities (FedPM, FedMask).
 
 Masks as bytes, range-coded with probabilities that encoder and decoder both have.
 
 The length of a coded mask is its cross-entropy with these probabilities: below 1 bit per entry unless they are 1/2.
 Entries of similar probability are coded together, eight to a symbol, with their mean probability.
-
-Mask schemes, one bit or less per coordinate: masks of shared noise (FedMRN), or of probabilities (FedPM, FedMask).
 
 FedMRN: client and server draw noise from the client's seed, and the client sends a mask of the noise entries close to
 its update (Li et al., "Masked Random Noise for Communication Efficient Federated Learning"). Here masks are drawn from

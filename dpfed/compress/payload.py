@@ -8,9 +8,7 @@ Frame around a payload's content: header with scheme, options, d and seed, and a
 23 bytes, the scheme's name, and the options that differ from defaults as JSON: about 32 bytes. The checksum detects
 accidents, not forgeries; authenticity must be ensured by the transport.
 
-Payloads that clients send, and the protocol of the schemes that encode them.
-
-A scheme is a frozen keyword-only dataclass whose fields are its options:
+A scheme, the protocol of encoders, is a frozen keyword-only dataclass whose fields are its options:
 
     @dataclass(frozen=True, kw_only=True)
     class Ternary(Scheme):

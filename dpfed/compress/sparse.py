@@ -1,8 +1,6 @@
-"""Sparsifiers, and the selection of coordinates by magnitude.
+"""Sparsifiers, which send k of d coordinates: the largest or random ones, separate for each client or shared.
 
 Selection of the largest or smallest magnitudes, ties to the lower index: coordinates to send, weights to purge.
-
-Sparsifiers, which send k of d coordinates: the largest or random ones, separate for each client or shared.
 
     scheme          which coordinates                    decoded               sent
     topk            the client's largest magnitudes      x there, 0 elsewhere  values, coordinates

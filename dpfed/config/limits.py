@@ -1,11 +1,9 @@
-"""Limits and the base class of all configuration tables.
+"""Largest numbers that a configuration may contain, and the base class of all configuration tables.
 
-Largest numbers that a configuration may contain.
+An unknown key or a value of a wrong type is an error.
 
 Memory and time of a run, or of an audit of its files, grow with these numbers. The limits keep a configuration from a
 stranger from exhausting a machine, and are far beyond every experiment that one machine can simulate.
-
-Base class of all configuration tables; an unknown key or a value of a wrong type is an error.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""User-defined code: its files and its registered names.
+"""User-defined code: its files, and the names that it registers (schemes, methods, networks, data sets, samplers, ...).
 
-Registry of the names that code outside this package registers: schemes, methods, networks, data sets, server
-rules, samplers.
-
-This module does not import torch. A name stands for one object: it is an error to register a name from two places, or
+A registered name stands for one object: it is an error to register a name from two places, or
 to register the name of a built-in object.
-
-Loading of user-defined Python files, which register schemes, methods, networks and data sets for every command.
 
 A configuration is data, possibly from a stranger, so it cannot name code. The user of a command names code with `--load
 FILE.py` or $DPFED_OWN_CODE; an installed package names code by its entry points.

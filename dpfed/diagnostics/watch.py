@@ -1,14 +1,10 @@
-"""Observer of a round, and the statistics that it records for the operator.
+"""Observer of a round, and what it records in diagnostics.jsonl: probes, and statistics of the noise.
 
 Probes: products of a round's vectors with one public direction of random signs.
 
 A linear step on vectors is the equal linear step on their probes, so an audit can recompute a round without its
 vectors. Probed are the rows in the sum, the sum, its noise, the released sum, and the model before and after. Probes
 depend on private data, so they are in diagnostics.jsonl, which only the operator may read.
-
-Statistics of the noise in a round's sum, by which an audit tests the noise distribution that is charged.
-
-Observer of a round, which records measures in diagnostics.jsonl; an audit recomputes the round from them.
 """
 
 from __future__ import annotations

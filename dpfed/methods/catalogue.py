@@ -1,12 +1,7 @@
 """All methods by name, their presets, and the presets' measured results.
 
-All methods by name: built-in methods from the file of their family, and user-defined methods.
-
-Presets METHOD-DATASET. The data set's tables are overridden by the method's, then by the data set's [adjust.METHOD].
-
-Custom methods and schemes have presets, too.
-
-Measured accuracy, epsilon, time and bits of presets, shown by `dpfed run --list`.
+A preset is METHOD-DATASET, for custom methods and schemes, too. The data set's tables are overridden by the method's,
+then by the data set's [adjust.METHOD].
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Properties of a run that follow from several keys.
 
-Properties of a run that are derived from several keys of its configuration.
-
-Rounds that may end without a result (abort): only those whose abort does not reveal who took part.
-
-Ledger, metrics and summary publish whether a round aborts, so the abort is a release. It depends on dropouts, which do
-not depend on data, and on the number of participants. Claim: in every accepted private run, the distribution of aborts
-and of every published count, given the drawn clients, is equal for all neighbouring datasets:
+Rounds may end without a result (abort) only if this does not reveal who took part. Ledger, metrics and summary publish
+whether a round aborts, so the abort is a release. It depends on dropouts, which do not depend on data, and on the
+number of participants. Claim: in every accepted private run, the distribution of aborts and of every published count,
+given the drawn clients, is equal for all neighbouring datasets:
 
 - A plain sum with the server's noise, or of Bernoulli samples, never aborts. The uploads that arrived, even none, are
   summed, noised or padded, divided by a public number, and charged.

@@ -1,10 +1,4 @@
-"""Keys of a configuration: those that only some methods have, and the reference of all.
-
-Keys of the configuration that only some methods have, or that have an effect with one choice only.
-
-Reference of the keys of a configuration: type, default, meaning, the methods and the choices with which they
-apply.
-"""
+"""Keys of a configuration: those that only some methods or choices have, and the reference of all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Methods that quantise updates: signs, levels, rotations, inner products with random directions, dithered noise.
-
-Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN.
+"""Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN, FedScalar, dithered noise.
 
 FedScalar: a client sends the inner products of its update with p random directions.
 

@@ -1,13 +1,9 @@
 """Refusals of settings: combinations that cannot work, and requirements of a model for release.
 
-Refusals of settings that cannot be combined: what was given, what is allowed, what to do.
-
 `refuse` reads the configuration only, before anything is loaded. Checks that need more are in other functions. They
 check the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta
 (`dpfed.methods.choices`, `dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and the order of a
 chain's stages (`dpfed.stages.chain`).
-
-Requirements of runs whose model is for release (run.release = true); one error lists all reasons for a refusal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Settings of a run, from which a method's function makes its chain of stages.
-
-Compressor of a run, made from the method's scheme and the options in the configuration.
-
-Settings of a run, from which a method's function makes its chain of stages, and the chains that methods have.
-"""
+"""Settings of a run, from which a method's function makes its chain of stages, and the chains that methods have."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Sums of uploads and the smallest number of their clients.
-
-Smallest number of clients in a secure sum, which every node enforces against the server.
-
-Sums of uploads, from [aggregation]: their number of participants, the modulus of integer sums, and refusals.
-"""
+"""Sums of uploads: their participants, the smallest number of clients (which every node enforces), and the modulus."""
 
 from __future__ import annotations
 

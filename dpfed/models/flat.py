@@ -1,9 +1,4 @@
-"""Network whose state is one flat vector, trained for clients side by side.
-
-BatchNorm's training step for batches with padding: clients side by side have batches of unequal size.
-
-Network whose state is one flat vector, which clients train, compress and send.
-"""
+"""Network whose state is one flat vector, trained for clients side by side."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Networks with fixed weights under a mask, and the file of a trained mask.
 
-Network with fixed weights from a seed; a mask selects among them (FedPM, FedMask).
-
 File of a trained mask: a seed, a few names and less than one bit per weight are the whole network.
 
 The format is safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the fraction of ones in each context,

@@ -1,6 +1,4 @@
-"""Networks of the papers, and networks with named inputs.
-
-Networks of the papers: convolutional networks and multilayer perceptrons.
+"""Networks of the papers (convolutional networks and perceptrons), and networks with named inputs.
 
 Fed-SMP's networks: 5x5 convolutions, each followed by ReLU and 2x2 max-pooling, then dense layers. FedMRN's: BatchNorm
 after every convolution, and no biases, so every weight is masked. CONV-4, -6 and -10: the networks without BatchNorm

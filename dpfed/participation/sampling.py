@@ -9,8 +9,6 @@ the canary can compute. `dpfed.audit` tests the claim of one round, given partic
 Members of a cohort as one string for diagnostics.jsonl, which only the operator may read.
 
 The string holds the gaps between sorted ids, all with the bytes of the widest gap: 10,000 of 10^6 clients are 27 kB.
-
-Cohort of a round: drawn by a sampler of `accounting.cohorts`, then capped or filled.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Diagnosis of a run that does not learn, and the measures from its files that support it.
-
-Measures, from a run's files, of whether and why it learns: each is public or for the operator only.
+"""Diagnosis of a run that does not learn: measures from its files, likely causes, and the key to change for each.
 
 Public measures are computed from released files (ledger, metrics) and the configuration. Operator-only measures are
 computed from diagnostics.jsonl, which no epsilon covers: do not publish them.
-
-Likely causes why a run does not learn, each with the configuration key to change.
 
 The rules are heuristics with the thresholds below, not theorems: no privacy claim depends on them.
 """

@@ -1,9 +1,4 @@
-"""Privacy card of a run, and the conditions of its epsilon.
-
-Conditions of a stated epsilon in few characters, and the sentence for rows whose conditions differ.
-
-Privacy card of a run, shown before any other result: the guarantee, its unit, its adversary and its limitations.
-"""
+"""Privacy card of a run, and the conditions of its epsilon."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Texts about a run's privacy, and quantities as text.
 
 Quantities as text, rounded to nearest. Guarantees are printed by `accounting.rounding` instead.
-
-Texts about a run's privacy, from its summary: the guarantee, its unit and its adversary.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Statements about a run for others: model card, registry entry, and the answers that both need.
 
-Answers for model cards and registry entries that a run folder lacks, from a TOML file or a terminal.
-
 Entry for OpenDP's registry of deployments (github.com/opendp/deployments-registry-data), by its schema of tier 3.
 
-Fields come from the run, else from `StatementAnswers`, else are marked with TODO. The entry is a draft for which its
-authors are responsible.
+Fields of the registry entry come from the run, else from `StatementAnswers`, else are marked with TODO. The entry is a
+draft for which its authors are responsible.
 
 Model card in the format of the Hugging Face hub: metadata as YAML, then text.
 

@@ -1,9 +1,4 @@
-"""Report of a run, finished or live.
-
-Files report.html and curves.png of a finished run.
-
-Live page of a run: from the files written so far, or the report of a finished run.
-"""
+"""Report of a run, finished or live."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Results over seeds: means, readings of epsilon, and tables for a paper.
-
-Means over seeds, compared with published numbers.
-
-Epsilon of a group of private runs by two readings: the Fed-SMP paper's computation, and the bound for what ran.
-
-A report's results for a paper: a LaTeX table (booktabs), and the privacy paragraph of all rows.
-"""
+"""Results over seeds: means, readings of epsilon, and tables for a paper."""
 
 from __future__ import annotations
 

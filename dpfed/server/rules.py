@@ -1,15 +1,8 @@
-"""State of the server, the rules that update it, and the network made from it.
-
-State of the server between rounds.
-
-Server rules, which compute the next model from the released mean: built-in rules, and custom rules by name.
+"""State of the server between rounds, the rules that update it from the released mean, and the network made from it.
 
 FedAvg and FedAvgM add the mean update times a server step size, with optional momentum. FedAdagrad, FedAdam and FedYogi
 step adaptively along the mean update. FedPM keeps the Beta posterior of mask probabilities. FedSparsify sets the
 smallest weights to zero after another rule's step.
-
-Network that is evaluated and saved, computed from the server's state: its weights, the weights under a mask, or the
-average of past rounds' models.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ FedScalar with one set of public directions per round: p numbers that can be sum
 Values as Bernoulli samples of a public size: stochastic signs, FedMRNS with shared noise, moves of a mask.
 
 Shared layers: their entries are sent; personal layers (local.personal) stay with their clients.
-
-Project: a client sends the k values to which the round's public linear map takes its update.
 """
 
 from __future__ import annotations

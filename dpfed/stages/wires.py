@@ -1,9 +1,4 @@
-"""Wire formats of integers: symbols that can be summed, integers of a ring, and masks.
-
-Symbols: quantised uploads as integers that can be summed (shared noise of FedMRN, a public bound of signs).
-
-Lossless wires: integers modulo 2^b in b bits each, and masks range-coded with public probabilities.
-"""
+"""Wire formats of integers: symbols that can be summed, integers modulo 2^b in b bits each, range-coded masks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """TOML file of an experiment, and the settings of its rows.
 
-Settings and axes of a row, merged level by level; a later level overrides an earlier one.
-
-TOML file of an experiment (rows, axes, profiles, tuning), and its CSV of published numbers.
-
 An unknown key is an error.
 """
 

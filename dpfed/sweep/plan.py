@@ -1,9 +1,4 @@
-"""Plan of a sweep: its grid of configurations, and the state of each run's folder.
-
-Grid of an experiment: the validated configuration of every row at every point of its axes.
-
-Plan of a sweep: the experiment, its grid, and the state of each run's folder.
-"""
+"""Plan of a sweep: its grid of configurations, and the state of each run's folder."""
 
 from __future__ import annotations
 

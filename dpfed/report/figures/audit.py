@@ -1,9 +1,4 @@
-"""Figures of audits, by trials and of runs.
-
-Figure of an audit by trials: the claim, and the evidence of each pair of neighbours.
-
-Figures of a run's audit: canary scores, noise of every round and cohort sizes, with their claimed distributions.
-"""
+"""Figures of audits, by trials and of runs."""
 
 from __future__ import annotations
 

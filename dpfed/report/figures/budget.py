@@ -1,9 +1,4 @@
-"""Figures of a budget: epsilon over rounds, readings, and heat maps.
-
-Figures of a budget: epsilon over rounds, and readings of the guarantee (profile, trade-off, groups, belief).
-
-Heat map of epsilon over two of noise multiplier, rounds and cohort, with contours.
-"""
+"""Figures of a budget: epsilon over rounds, readings, and heat maps."""
 
 from __future__ import annotations
 

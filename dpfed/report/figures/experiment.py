@@ -1,9 +1,4 @@
-"""Figures of one run and of an experiment.
-
-Figure of a run: accuracy (or loss) over rounds and over megabytes, and epsilon over rounds.
-
-Figures of an experiment: curves with bands over seeds, accuracy against epsilon, accuracy over an axis.
-"""
+"""Figures of one run and of an experiment."""
 
 from __future__ import annotations
 
