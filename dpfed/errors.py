@@ -48,6 +48,10 @@ class TrainingFailed(RunError):
     """A round in which training failed (GPU lost, out of memory, process died). Nothing of the round was released."""
 
 
+class GroupTooLarge(TrainingFailed):
+    """No memory for the moves of all clients that are trained together; a round then trains half as many."""
+
+
 class SecureSumAborted(RunError):
     """A secure sum with too few clients left at some step: it reveals nothing, and nothing of it may be released."""
 

@@ -20,7 +20,7 @@ from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.rotation import one_thread
 from dpfed.diagnostics.watch import RoundWatch
-from dpfed.errors import SecureSumAborted
+from dpfed.errors import GroupTooLarge, SecureSumAborted
 from dpfed.participation.sampling import Canaries, draw_cohort, fill_cohort, members_text
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
@@ -106,12 +106,20 @@ class Method:
         return float(len(counted) or 1) if weigh is None else float(weigh.weights[counted].sum()) or 1.0
 
     def updates(self, ids: NDArray[np.int64], now: Round, seeds: Seeds, *, at_once: int | None) -> Iterator[Any]:
-        """Train clients in groups; yield (clients, updates [c, d]) with about `at_once` numbers each (None: a
-        group)."""
-        for group in client_groups(ids, self.group):
-            failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
-            more: dict[str, Any] = {"memory": now.memory} if stage_attribute(self.clients, "remembers_clients") else {}
-            moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed, **more)
+        """Train clients in groups, halved if there is no memory for one; yield (clients, updates [c, d]) with about
+        `at_once` numbers each (None: a group)."""
+        more: dict[str, Any] = {"memory": now.memory} if stage_attribute(self.clients, "remembers_clients") else {}
+        first, size = 0, self.group
+        while first < len(ids):
+            group, failed = ids[first : first + size], set[tuple[int, ...]]() if self.counts_errors else None
+            try:
+                moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed, **more)
+            except GroupTooLarge:
+                if len(group) == 1:
+                    raise
+                size = len(group) // 2
+                continue
+            first += size
             now.tally.failed += len(failed or ())
             now.tally.failing += [int(group[place]) for place in sorted({one[0] for one in failed or ()})]
             height = len(group) if at_once is None else max(1, at_once // moves.shape[1])

@@ -39,6 +39,7 @@ class StepCost:
 
     dense, convolutions: number of layers of each kind
     products, convolved: multiply-adds of dense layers and of convolutions in the forward pass of a batch
+    windowed:            numbers in all windows of these convolutions' images (`dpfed.clients.convolutions`)
     kept:                numbers that the forward pass keeps for the backward pass
     """
 
@@ -47,6 +48,7 @@ class StepCost:
     convolutions: int
     products: int
     convolved: int
+    windowed: int
     kept: int
 
     def milliseconds_in_a_loop(self) -> float:
@@ -61,9 +63,22 @@ class StepCost:
         arithmetic = 1e-7 * self.products + 3.5e-7 * self.convolved
         return started + 0.012 * self.dense + 2e-6 * self.weights + arithmetic
 
-    def bytes(self, size: int) -> int:
+    def convolution_milliseconds(self, *, windows: bool) -> float:
+        """Return the time of one client's convolutions in a step on a GPU: by windows, or one kernel a client (fitted
+        to one GPU: benchmarks/gpu.md)."""
+        if windows:
+            return 2.7e-8 * self.windowed
+        return max(0.015 * self.convolutions, 5.5e-10 * self.convolved)
+
+    def takes_windows(self, device: torch.device) -> bool:
+        """Return True if clients side by side convolve faster by windows; on a CPU groups were faster throughout."""
+        times = [self.convolution_milliseconds(windows=one) for one in (True, False)]
+        return device.type == "cuda" and times[0] < times[1]
+
+    def bytes(self, size: int, device: torch.device) -> int:
         """Return the memory in bytes of a client under vmap whose course trains `size` numbers."""
-        return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept)
+        windows = 2 * self.windowed if self.takes_windows(device) else 0
+        return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept + windows)
 
 
 def check_strategy(
@@ -109,7 +124,7 @@ def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
     """Return the cost of a step on `batch` rows of the shape of inputs [N, ...], measured by a forward pass of one
     row."""
     module = model.bind(model.initial(0)).eval()
-    counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
+    counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "windowed": 0, "kept": 0}
 
     def count_operations(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
         if isinstance(part, nn.Linear):
@@ -117,7 +132,9 @@ def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
             counts["products"] += made.numel() * part.in_features
         else:
             counts["convolutions"] += 1
-            counts["convolved"] += made.numel() * part.weight[0].numel()  # type: ignore[index]
+            each = part.weight[0].numel()  # type: ignore[index]
+            counts["convolved"] += made.numel() * each
+            counts["windowed"] += made.numel() * each // len(part.weight)  # type: ignore[arg-type]
 
     def count_kept(tensor: Tensor) -> Tensor:
         counts["kept"] += tensor.numel()
@@ -135,6 +152,7 @@ def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
         convolutions=counts["convolutions"],
         products=batch * counts["products"],
         convolved=batch * counts["convolved"],
+        windowed=batch * counts["windowed"],
         kept=batch * kept,
     )
 
@@ -143,7 +161,11 @@ def fastest_plan(cost: StepCost, clients: int, chunk: int, device: torch.device)
     """Return the strategy expected to be faster for about `clients` at a time, equal on all machines of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":
-        return TrainingPlan(strategy="vmap", chunk=chunk, why="a GPU trains clients side by side")
+        words = "a GPU trains clients side by side"
+        if cost.convolutions:
+            windows, groups = (cost.convolution_milliseconds(windows=one) for one in (True, False))
+            words += f"; convolutions expected of a client and step: {windows:.3f} ms by windows, {groups:.3f} ms apart"
+        return TrainingPlan(strategy="vmap", chunk=chunk, why=words)
     loop, vmap = cost.milliseconds_in_a_loop(), cost.milliseconds_side_by_side(together)
     words = f"expected of a client and step: {loop:.3f} ms in a loop, {vmap:.3f} ms {together} side by side"
     return (

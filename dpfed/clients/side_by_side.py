@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dpfed.clients.convolutions import convolve_by_windows
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 from dpfed.compress.rotation import one_thread
-from dpfed.errors import TrainingFailed
+from dpfed.errors import GroupTooLarge, TrainingFailed
 
 
 def train_side_by_side(task: LocalTask, chunk: ChunkSize) -> Tensor:
@@ -79,7 +80,7 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
     loss holds all gradients.
     """
     model, leaf = task.model, weights.detach().requires_grad_()
-    with torch.enable_grad(), WithinBounds():
+    with torch.enable_grad(), ClientCalls(task.windows):
         with forward_pass(task.precision, weights.device):
             random = task.random is not None
             outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)
@@ -91,14 +92,23 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
     return gradients
 
 
-class WithinBounds(TorchFunctionMode):
-    """Context that raises IndexError for an index out of bounds under torch.vmap, as torch does without vmap.
+class ClientCalls(TorchFunctionMode):
+    """Context of a network's calls under torch.vmap: indices out of bounds raise IndexError, as without vmap, and
+    convolutions are computed by windows if `windows`.
 
     For some operations torch.vmap concatenates the tensors of all clients and checks only the bounds of the whole. An
     index out of bounds, or -1, would read or train another client's weights.
     """
 
+    def __init__(self, windows: bool) -> None:
+        super().__init__()
+        self._windows = windows
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._windows and func is torch.conv2d:
+            convolved = convolve_by_windows(args, kwargs or {})
+            if convolved is not None:
+                return convolved
         if func in _INDEXING:
             rows, index, *dim = _INDEXING[func]
             given = {**dict(enumerate(args)), **(kwargs or {})}
@@ -175,13 +185,13 @@ def _memory_failure(train: Callable[[int, int], None], start: int, stop: int) ->
 
 
 def allocate_moves(clients: int, size: int, device: torch.device) -> Tensor:
-    """Return an uninitialised tensor [clients, size]. Raise TrainingFailed if there is no memory for it."""
+    """Return an uninitialised tensor [clients, size]. Raise GroupTooLarge if there is no memory for it."""
     try:
         return torch.empty(clients, size, device=device)
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise TrainingFailed(
+        raise GroupTooLarge(
             f"local training: the moves of {clients} clients, {size:,} numbers each, do not fit into memory. Choose a "
             "smaller run.group."
         ) from error

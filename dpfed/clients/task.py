@@ -151,6 +151,7 @@ class LocalTask:
     kept:   (entries [p], their changes [c, p] so far) of the clients' personal layers; None: all layers are shared
     failed: None: an exception of the network or the loss ends training. Else it is recorded here, as (position of the
             client,) or (position, step, row) of a private record; the client's move is NaN, the record's slope 0
+    windows: True: clients side by side convolve by windows (`dpfed.clients.convolutions`)
     """
 
     model: FlatModel
@@ -171,6 +172,7 @@ class LocalTask:
     start: InitialState | None = None
     kept: tuple[Tensor, Tensor] | None = None
     failed: set[tuple[int, ...]] | None = None
+    windows: bool = False
 
     def forgives_error(self, error: BaseException) -> bool:
         """Return True if training continues after this exception, so that it does not reveal whose samples raised it.

@@ -18,6 +18,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import (
     Precision,
+    StepCost,
     Strategy,
     TrainingPlan,
     check_strategy,
@@ -201,6 +202,7 @@ class LocalTraining:
             start=self.start,
             kept=kept_layers,
             failed=failed,
+            windows=self._chunk is not None and self._cost.takes_windows(self.inputs.device),
         )
         kept = nullcontext() if self.start is None else self.start.restored_around()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
@@ -277,12 +279,16 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        cost, device = step_cost(self.model, self._probe, self.batch_size), self.inputs.device
+        cost, device = self._cost, self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
-        chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
+        chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size, device), device)
         if self.strategy != "auto":
             return TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return fastest_plan(cost, self.at_once, chunk, device)
+
+    @cached_property
+    def _cost(self) -> StepCost:
+        return step_cost(self.model, self._probe, self.batch_size)
 
 
 def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:

@@ -18,7 +18,7 @@ from dpfed.clients.side_by_side import ChunkSize, allocate_moves, out_of_memory
 from dpfed.clients.task import Course, RoundStart
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
-from dpfed.errors import ConfigError, TrainingFailed
+from dpfed.errors import ConfigError, GroupTooLarge, TrainingFailed
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
@@ -156,7 +156,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(strategy: str, monkeypa
 
 
 def test_moves_that_do_not_fit_name_the_group() -> None:
-    with pytest.raises(TrainingFailed, match=r"the moves of 1000000 clients.*run\.group"):
+    with pytest.raises(GroupTooLarge, match=r"the moves of 1000000 clients.*run\.group"):
         allocate_moves(1_000_000, 1 << 40, torch.device("cpu"))
 
 

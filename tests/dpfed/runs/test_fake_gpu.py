@@ -61,6 +61,25 @@ def test_the_whole_cohort_is_one_group_on_a_gpu_if_memory_allows(budget, togethe
         assert clients_trained_together(config, model, torch.device("cpu")) == 100
 
 
+def test_a_group_without_memory_is_halved(monkeypatch):
+    """Memory holds the updates of three clients: groups of 9, 4, then 2; the same state up to the order of the sum."""
+    tried, empty = [], torch.empty
+
+    def short_of_memory(*shape, **more):
+        if len(shape) == 2 and shape[1] == 2410:
+            tried.append(shape[0])
+            if shape[0] > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return empty(*shape, **more)
+
+    with fake_gpu():
+        whole = after("dp-fedavg", "cuda:0", "local.strategy=loop")
+        monkeypatch.setattr("dpfed.clients.side_by_side.torch.empty", short_of_memory)
+        halved = after("dp-fedavg", "cuda:0", "local.strategy=loop")
+    torch.testing.assert_close(halved, whole, rtol=1e-5, atol=1e-6)
+    assert tried == [9, 4, 2, 2, 2, 2, 1]
+
+
 @pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
