@@ -176,7 +176,7 @@ def combined(found: Sequence[Audited], what: str) -> Verdict:
     return Verdict(
         audited=what,
         verdict=worst_outcome([one.verdict for one in parts]),
-        text=" ".join(f"{one.audited}: {one.verdict_in_full}. {one.text}" for one in parts),
+        text=" ".join(f"{one.name}: {one.verdict_in_full}. {one.text}" for one in parts),
         scope="on what was tried",
         claimed_epsilon=first.claimed_epsilon,
         delta=first.delta,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from accounting.errors import AccountingError
@@ -77,6 +78,11 @@ class Verdict:
     skipped_files: tuple[str, ...] = ()
     not_tested: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the audited subject without its folder; of the current folder its own name, not a dot."""
+        return Path(self.audited).name or Path(self.audited).resolve().name or self.audited
 
     @property
     def verdict_in_full(self) -> str:

@@ -162,7 +162,7 @@ def _verdict(one: Audited) -> Verdict:
 def show_verdict(found: Verdict) -> None:
     """Print a verdict: its reasons, the table of checks, the pairs, and what was not tested."""
     out = console()
-    out.print(f"{found.audited}: {found.verdict_in_full}. {found.text}")
+    out.print(f"{found.name}: {found.verdict_in_full}. {found.text}")
     if found.claimed_epsilon is not None and "claim" in found.details:
         out.print(f"claimed epsilon {upwards(found.claimed_epsilon)}: {found.details['claim']}")
     if found.checks:

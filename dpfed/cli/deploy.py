@@ -52,7 +52,8 @@ def deploy(
         print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
         return
     print(
-        f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {default_run_folder(out)}."
+        f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {default_run_folder(out)}, "
+        "where the SuperLink starts."
     )
     if checked.data.partition == "nodes":
         print(f"Each node trains on its own samples: load_data in {out}/dpfed_app/client_app.py reads them.")

@@ -75,11 +75,6 @@ def _subject(one: Audited, found: Verdict, folder: Path) -> str:
     return f"audit {one.files.ledger_name if own else one.files.path.resolve() / one.files.ledger_name}"
 
 
-def _name_of(audited: str) -> str:
-    """Return the name of what was audited; of the current folder its own name, not a dot."""
-    return Path(audited).name or Path(audited).resolve().name or audited
-
-
 def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
     checks, failed = [], names_of_failed_checks(found.checks)
     for one in failed_checks_first(found.checks):
@@ -87,11 +82,11 @@ def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
         checks.append({"check": one, "holds": holds, "colour": colour})
     return render_page(
         "audit.html",
-        title=f"Audit of {_name_of(found.audited)}: {found.verdict_in_full}{f', {failed}' if failed else ''}",
+        title=f"Audit of {found.name}: {found.verdict_in_full}{f', {failed}' if failed else ''}",
         subject=subject,
         found=found,
         failed=failed,
-        name=_name_of(found.audited),
+        name=found.name,
         colour=_COLOURS.get(found.verdict, "unknown"),
         claimed=None if found.claimed_epsilon is None else upwards(found.claimed_epsilon),
         delta=None if found.delta is None else upwards(found.delta),

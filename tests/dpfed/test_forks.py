@@ -69,7 +69,7 @@ def test_a_replay_can_use_every_thread_of_torch_after_training_in_the_same_proce
             work()
             noisy = dpfed.audit.mechanism(lambda x: x + torch.randn(400_000), sensitivity=1.0, std=1.0)
             noisy(torch.zeros(400_000))
-        print(dpfed.audit.replay(call, pairs=[]))
+        print(dpfed.audit.replay(call, pairs=1))
     """
     code = textwrap.dedent(code if kind == "Fork" else planted + code)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)

@@ -39,7 +39,7 @@ from dpfed.audit.replays.replay_run import (
     seed_global_generators,
 )
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, Scope, result_of
-from dpfed.errors import DataError, DpfedError
+from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.forks import Fork
 
 Call = Callable[["Neighbour", Path], object]
@@ -120,7 +120,7 @@ def replay(
     closures and generators is equal at the start of all runs.
     Adjacency: add-remove, zero-out or replace-one, according to the change of the pair. Direction of error: faults may
     be missed.
-    Errors: DpfedError if the first run fails or reaches no mechanism.
+    Errors: ConfigError for no pairs. DpfedError if the first run fails or reaches no mechanism.
 
     >>> import numpy as np, dpfed.audit
     >>> def call(data, out):
@@ -129,6 +129,8 @@ def replay(
     >>> dpfed.audit.replay(call, pairs=[dpfed.audit.Pair((0,), "far")]).verdict
     'pass'
     """
+    if pairs is not None and (pairs < 1 if isinstance(pairs, int) else not pairs):
+        raise ConfigError(f"pairs={pairs!r}: nothing would be tested. Give pairs, a number from 1, or None for all.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
         runs = _AuditRuns(call=call, seed=seed, last_round=rounds, last=last, folder=Path(folder))

@@ -109,10 +109,12 @@ def _own_code_argument(copies: Iterable[str]) -> str:
     return f", own_code=[{listed}]" if listed else ""
 
 
-def default_run_folder(folder: Path) -> Path:
-    """Return the default run folder: next to the app's folder, because all files in the app are sent to every node."""
-    whole = folder.resolve()
-    return whole.with_name(f"{whole.name}-run")
+def default_run_folder(folder: Path) -> str:
+    """Return the default run folder, a name in the folder where the SuperLink starts.
+
+    It is no part of the app, whose files are sent to every node.
+    """
+    return f"{folder.resolve().name}-run"
 
 
 def _project_table(folder: Path, name: str) -> dict[str, object]:
@@ -133,7 +135,7 @@ def _project_table(folder: Path, name: str) -> dict[str, object]:
                         "clientapp": f"{_PACKAGE}.client_app:app",
                     },
                     "config": {
-                        "out": str(default_run_folder(folder)),
+                        "out": default_run_folder(folder),
                         "resume": False,
                         "timeout": 3600.0,
                         "patience": 300.0,

@@ -34,17 +34,30 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     return _answer(message, context, call_next, None)
 
 
-def node_mod(ledger: NodeLedger) -> Callable[[Message, Context, Any], Message]:
-    """Return `client_mod` of a node with a ledger of its own: `ClientApp(mods=[node_mod(NodeLedger(...))])`.
+def node_mod(ledger: NodeLedger | None = None) -> Callable[[Message, Context, Any], Message]:
+    """Return `client_mod` of a node with a ledger of its own: `ClientApp(mods=[node_mod()])`.
+
+    ledger: None opens the ledger that the node's operator names when the node starts, with the keys `ledger` (a path),
+        `epsilon` and `delta` of `flower-supernode --node-config`
 
     A round is charged before the node trains, and refused if the ledger does not cover it; the server then counts zeros
-    and keeps its divisor. The upload is stored before it is sent.
+    and keeps its divisor. The upload is stored before it is sent. Raises ConfigError for a node without these keys.
     """
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
-        return _answer(message, context, call_next, ledger)
+        return _answer(message, context, call_next, ledger or _ledger_of_node(context))
 
     return mod
+
+
+def _ledger_of_node(context: Context) -> NodeLedger:
+    path, epsilon, delta = (context.node_config.get(key) for key in ("ledger", "epsilon", "delta"))
+    if not (isinstance(path, str) and isinstance(epsilon, int | float) and isinstance(delta, int | float)):
+        raise ConfigError(
+            "node_mod() needs the node's own ledger: start the node with flower-supernode --node-config "
+            "'ledger=\"/data/node.jsonl\" epsilon=8.0 delta=1e-5' beside its other keys."
+        )
+    return NodeLedger(path, epsilon=float(epsilon), delta=float(delta))
 
 
 def _answer(message: Message, context: Context, call_next: Any, ledger: NodeLedger | None) -> Message:

@@ -42,8 +42,8 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
 
     own_code: Python files that register names in the configuration
 
-    The app's run config has the keys `out` (run folder on the server's machine), `resume`, `timeout`, `patience`, and
-    `metrics` (true starts a `MetricsEndpoint`).
+    The app's run config has the keys `out` (run folder; a relative path begins where the SuperLink was started),
+    `resume`, `timeout`, `patience`, and `metrics` (true starts a `MetricsEndpoint`).
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
@@ -51,15 +51,13 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         settings = context.run_config
-        out = settings.get("out")
-        if not isinstance(out, str) or not Path(out).is_absolute():
-            raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
+        out = _run_folder(settings.get("out"))
         load_files(own_code)
         configure_log()
         resume = bool(settings.get("resume", False))
-        given = with_delta_of_run(Path(out), tables) if resume else tables
+        given = with_delta_of_run(out, tables) if resume else tables
         checked = parse(given, source="the app's config.toml")
-        experiment = build(with_solved_noise(checked, Path(out) / "ledger.jsonl") if resume else checked)
+        experiment = build(with_solved_noise(checked, out / "ledger.jsonl") if resume else checked)
         endpoint = MetricsEndpoint(experiment.config.to_dict()) if settings.get("metrics") else None
 
         def on_round(record: Mapping[str, object]) -> None:
@@ -71,7 +69,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
             outcome = serve_run(
                 grid,
                 experiment,
-                Path(out),
+                out,
                 resume=resume,
                 timeout=float(settings.get("timeout", TIMEOUT)),
                 patience=float(settings.get("patience", PATIENCE)),
@@ -83,6 +81,22 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         write_report(outcome)
 
     return app
+
+
+def _run_folder(out: object) -> Path:
+    """Return the run folder on the server's machine; a relative path begins where the SuperLink was started.
+
+    Raises ConfigError for anything else, and inside an app's folder, whose files are sent to every node.
+    """
+    if not isinstance(out, str) or not out:
+        raise ConfigError(f"out={out!r} of the run config: must be a path on the server's machine.")
+    folder = Path(out).resolve()
+    if (folder.parent / "dpfed_app").exists():
+        raise ConfigError(
+            f"out={out!r} of the run config: is in an app's folder, which is sent to every node. Start the SuperLink "
+            "elsewhere, or give an absolute path."
+        )
+    return folder
 
 
 def serve_run(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,9 +18,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from accounting import Ledger
+from accounting.gaussian import smallest_epsilon
 from dpfed import data
 from dpfed.aggregation.messages import ProtocolStep
 from dpfed.config.tables import override, parse
+from dpfed.engines.node_ledger import NodeLedger
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -57,7 +60,12 @@ class Loopback:
     def _start(self, name, program, *arguments):
         with open(self._folder / f"{name}.log", "ab") as log:
             self._processes[name] = subprocess.Popen(
-                [BIN / program, *arguments], env=self._environment, stdout=log, stderr=log, start_new_session=True
+                [BIN / program, *arguments],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def begin(self, app, *settings):
@@ -184,6 +192,31 @@ def test_the_example_app_runs_on_two_nodes(tmp_path, loopback):
     assert [one.round for one in releases] == [0, 1, 2]
 
 
+def test_two_nodes_with_a_ledger_each_and_one_refuses(tmp_path, loopback):
+    """Budgets come from each node's own command line: for three rounds of noise 4 (mu = sqrt(3)/4), and for one.
+
+    The refusing node answers the first round alone, and the server ends its three rounds.
+    """
+    shutil.copytree(Path(__file__).parents[3] / "examples" / "flower_app", tmp_path / "app")
+    client, server = (tmp_path / "app" / "digits_app" / f"{one}_app.py" for one in ("client", "server"))
+    client.write_text(client.read_text().replace("client_mod import client_mod", "client_mod import node_mod"))
+    client.write_text(client.read_text().replace("mods=[client_mod]", "mods=[node_mod()]"))
+    server.write_text(server.read_text().replace("noise_multiplier=0.8", 'noise_multiplier=4.0, sampling="all"'))
+    budgets = [smallest_epsilon(0.99e-5, mu=rounds**0.5 / 4) * 1.05 for rounds in (3, 1)]
+    own = [f'ledger="{tmp_path}/{number}/node.jsonl" epsilon={budget}' for number, budget in enumerate(budgets)]
+    loopback.start([f"partition-id={number} num-partitions=2 delta=1e-5 {one}" for number, one in enumerate(own)])
+    loopback.begin(tmp_path / "app", f'clients=2 cohort=2 out="{tmp_path}/run"')
+    assert loopback.end_of_run() == "finished:completed"
+    assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 2]
+    answered = [[one.round for one in Ledger.read(tmp_path / f"{number}/node.jsonl").releases] for number in (0, 1)]
+    assert answered == [[0, 1, 2], [0]]
+    report = NodeLedger(tmp_path / "1" / "node.jsonl", epsilon=budgets[1], delta=1e-5).report()["client"]
+    assert report["units_left"] == 0
+    assert report["spent_epsilon"] == pytest.approx(smallest_epsilon(1e-5, mu=1 / 4), rel=0.02)
+    refusals = (tmp_path / "node1.log").read_text(errors="replace").count("BudgetSpent")
+    assert refusals >= 2
+
+
 HANGS = '''"""As `dpfed deploy` writes it, but that a node may hang at a call that was agreed."""
 
 import time
@@ -210,6 +243,12 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data)
 '''
 
 
+def _upgrade():
+    """The commands that docs/deploy.md names for an upgrade."""
+    page = (Path(__file__).parents[3] / "docs" / "deploy.md").read_text()
+    return re.search(r"To upgrade.*?^```\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[1]
+
+
 class LostOnce:
     """In process: client 1 in the second round."""
 
@@ -219,8 +258,9 @@ class LostOnce:
 
 def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopback, tables, same_run):
     """Nodes with their own samples. In round 2 client 1 is killed at its training: the round ends without it. In round
-    3 the SuperLink is killed, and all that it started, while client 0 trains. What was released is in the ledger, and
-    the run that goes on with a new SuperLink is the one of a single process that lost client 1 in round 2."""
+    3 the SuperLink is killed, and all that it started, while client 0 trains. What was released is in the ledger. The
+    operator upgrades from version 0.2.9 by the steps of docs/deploy.md, and the run that goes on with a new SuperLink
+    is the one of a single process that lost client 1 in round 2."""
     chosen = tables(
         "dp-fedavg",
         *TWO,
@@ -236,6 +276,9 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
         save_file(own, tmp_path / f"own{client}.safetensors")
     app, out, plans = deployed(chosen, tmp_path), tmp_path / "app-run", tmp_path / "plans"
     plans.mkdir()
+    started = tmp_path / "watch" / "sitecustomize.py"
+    watched = started.read_text()
+    started.write_text(f"{watched}\nimport dpfed.version\ndpfed.version.__version__ = '0.2.9'\n")
     (app / "dpfed_app" / "client_app.py").write_text(HANGS.format(plans=str(plans)))
     (plans / "hang-1-at-3").touch()  # calls: introduction, round 1, round 2
     (plans / "hang-0-at-4").touch()
@@ -253,6 +296,14 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     assert [one.round for one in releases] == [0, 1]
     for file in plans.glob("hang-*"):
         file.unlink()
+    started.write_text(watched)
+    *steps, last = _upgrade().splitlines()
+    assert last == "flwr run app loopback --run-config resume=true"
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    project = (app / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(re.sub(r"==[\d.]+", "==0.2.9", project))
+    subprocess.run(["bash", "-e", "-c", "\n".join(steps)], cwd=tmp_path, env=environment, check=True)
+    assert (app / "pyproject.toml").read_text() == project
     loopback.start(nodes)
     loopback.begin(app, "resume=true")
     assert loopback.end_of_run() == "finished:completed"

@@ -225,6 +225,9 @@ def test_pairs_are_refused_with_their_reason():
         Pair((0, 1), "far", record=3)
     with pytest.raises(DataError, match="mapping"):
         Pair((0,), "removed").changed([np.zeros(3), np.ones(3)])
+    for none in ([], 0):
+        with pytest.raises(ConfigError, match="nothing would be tested"):
+            dpfed.audit.replay(lambda data, out: None, pairs=none)
 
 
 def test_any_code_is_audited_through_its_marks():

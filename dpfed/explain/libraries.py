@@ -1,0 +1,304 @@
+"""Readers of Flower, FLIP and NVFlare's filters, Opacus, and DP-FedAvg as TFF, pfl and jax_privacy name it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from accounting.rounding import upwards
+from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening
+from dpfed.explain.reading import CLIP, DELTA, NOISE, POPULATION, RECORDS, ROUNDS, Read, Settings, count, number
+
+
+def _is_flower(settings: Settings) -> bool:
+    return "clipping_norm" in settings or "num_sampled_clients" in settings or "fraction_train" in settings
+
+
+def _flower(settings: Settings) -> Explanation:
+    """Read a differentially private strategy of Flower.
+
+    Flower draws a fixed number of the connected nodes, averages with weights by numbers of examples, and adds noise of
+    standard deviation noise_multiplier * clipping_norm / num_sampled_clients to the mean.
+    """
+    read = Read(settings, "client")
+    population = read.population(*POPULATION)
+    cohort = count(settings, "num_sampled_clients", "clients_per_round")
+    fraction = number(settings, "fraction_train", "fraction_fit")
+    if population and fraction is not None:
+        drawn = max(1, int(population * fraction))
+        if cohort is None:
+            cohort = drawn
+        elif drawn != cohort:
+            read.contradictions.append(
+                f"num_sampled_clients={cohort} sets the noise, and fraction {fraction:g} of {population} nodes draws "
+                f"{drawn}"
+            )
+            if drawn < cohort:
+                less = drawn / cohort
+                read.openings.append(
+                    Opening(
+                        name="number of replies: fewer than num_sampled_clients",
+                        changes=(
+                            (f"{drawn} replies share noise that is meant for {cohort}", {"noise_multiplier": less}),
+                        ),
+                    )
+                )
+    if cohort is None:
+        read.missing.append("num_sampled_clients")
+    if population is None:
+        read.missing.append("number of nodes (all of them may take part in every round)")
+    if cohort is None:
+        read.unbounded.append("the noise of the mean is divided by a number of clients that is not stated")
+    read.fewer_replies(cohort)
+    if "clipped_count_stddev" in settings or "target_clipped_quantile" in settings:
+        read.contradictions.append("adaptive clipping scales the noise to another clip norm than that of the rows")
+        read.unbounded.append("the clip norm moves between the clip and its noise, by updates of clients")
+    read.weights(cohort)
+    sampled = cohort is not None and population is not None and cohort < population
+    if sampled:
+        read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
+    line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
+    if cohort:
+        line += f" --set federation.cohort={cohort}"
+    if population:
+        line += f" --set federation.clients={population}"
+    return read.explanation(
+        "Flower",
+        sampling="all",
+        population=population,
+        cohort=cohort,
+        rounds=count(settings, *ROUNDS),
+        dpfed=f"{line} --set privacy.noise_multiplier={upwards(read.noise or 1)} --set privacy.epsilon=",
+    )
+
+
+def _is_filter(settings: Settings) -> bool:
+    sized = "sensitivity" in settings and "epsilon" in settings
+    return sized or "percentile" in settings or ("fraction" in settings and not any(one in settings for one in NOISE))
+
+
+def _filter(settings: Settings) -> Explanation:
+    """Read a filter of uploads, as in FLIP and NVFlare: the classical Gaussian of a stated sensitivity and epsilon."""
+    stated, target = number(settings, "sensitivity"), number(settings, "epsilon")
+    delta = number(settings, *DELTA) or ASSUMED_DELTA
+    noise: float | None = None
+    clip = number(settings, *CLIP)
+    if stated and target:
+        deviation = stated * math.sqrt(2 * math.log(1.25 / delta)) / target
+        noise = deviation / clip if clip else deviation
+    read = Read({**settings, "noise_multiplier": noise} if noise is not None else settings, "client")
+    if stated and clip and stated < clip:
+        read.contradictions.append(
+            f"sensitivity={stated:g} sizes the noise, and the clip lets an update be {clip:g} long: one client moves "
+            "more"
+        )
+    if target:
+        read.contradictions.append(
+            f"epsilon={target:g} is that of one upload at the stated sensitivity, not of the run"
+        )
+    if stated and target and number(settings, *DELTA) is None:
+        smaller = math.sqrt(math.log(1.25) / math.log(1.25 / ASSUMED_DELTA))
+        read.openings.append(
+            Opening(
+                name="delta that sizes the noise: not stated",
+                changes=(
+                    ("it is near 1", {"noise_multiplier": smaller}),
+                    (f"it is {upwards(ASSUMED_DELTA)}", {}),
+                ),
+            )
+        )
+    if noise is None:
+        read.unbounded.append("percentiles and thresholds of an update are computed from it, without noise on them")
+    return read.explanation(
+        "FLIP, NVFlare filters",
+        sampling="all",
+        population=count(settings, *POPULATION),
+        cohort=None,
+        rounds=count(settings, *ROUNDS),
+        dpfed="dpfed run dp-fedavg-digits --set privacy.release=uploads --set federation.sampling=all",
+    )
+
+
+def _is_opacus(settings: Settings) -> bool:
+    return "max_grad_norm" in settings or "l2_norm_clip" in settings
+
+
+def _opacus(settings: Settings) -> Explanation:
+    """Read Opacus' (or TensorFlow Privacy's) arguments: noise and clip of records; the loader decides the rest."""
+    read = Read(settings, "record")
+    records, batch = count(settings, *RECORDS), count(settings, "batch_size", "expected_batch_size")
+    rate, epochs = number(settings, "sample_rate"), count(settings, "epochs", "num_epochs", "local_epochs")
+    if rate is not None and records and batch is None:
+        batch = min(max(1, math.ceil(rate * records)), records)
+    elif rate is not None and records and batch and not math.isclose(rate, batch / records, rel_tol=0.05):
+        read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
+        batch = min(max(batch, math.ceil(rate * records)), records)
+    steps = count(settings, "steps", "num_steps", "num_updates", "local_steps")
+    rounds = count(settings, "rounds", "num_rounds", "num_server_rounds", "total_rounds")
+    steps, epochs = (None if one is None else one * (rounds or 1) for one in (steps, epochs))
+    if rounds and steps is None and epochs is None:
+        read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
+    accumulated = count(settings, "gradient_accumulation_steps", "accumulation_steps", "accumulate_grad_batches")
+    dropped = steps  # number of batches if the last, smaller one of an epoch is dropped
+    if steps is None and epochs and records and batch:
+        dropped = epochs * max(records // batch, 1)
+        steps = dropped if settings.get("drop_last") is True else epochs * -(-records // batch)
+    for name, value in (("records", records), ("batch_size", batch), ("epochs or steps", steps)):
+        if value is None:
+            read.missing.append(name)
+    if accumulated and accumulated > 1 and steps:
+        read.contradictions.append(f"{accumulated} accumulated batches a step: each may be clipped and noised alone")
+        steps, dropped = steps * accumulated, (dropped or steps) * accumulated
+    poisson = settings.get("poisson_sampling")
+    sampling = "all"
+    if poisson is False and settings.get("shuffle") is True and dropped and records and batch:
+        sampling, steps = "shuffled", dropped
+    elif poisson is False and settings.get("shuffle") is True and steps is None:
+        steps = epochs  # a record takes part once in an epoch
+    elif poisson is True and records and batch:
+        sampling = "poisson"
+    elif records and batch and steps:
+        loader: tuple[tuple[str, dict[str, object]], ...] = (
+            ("the same batches hold a record in every step", {"sampling": "all"}),
+            (
+                "batches of a shuffled pass: each record once in an epoch",
+                {"sampling": "shuffled", "rounds": dropped},
+            ),
+        )
+        if poisson is None:
+            loader += (("Poisson batches (Opacus' own loader)", {"sampling": "poisson"}),)
+        if steps != dropped and poisson is None:
+            loader += (
+                (
+                    "Poisson batches, in the number of those with the last one dropped",
+                    {**loader[-1][1], "rounds": dropped},
+                ),
+            )
+        read.openings.append(
+            Opening(
+                name="loader: the arguments do not say which one ran",
+                changes=loader,
+            )
+        )
+    bins = ""
+    if records and batch and epochs:
+        bins = f"dpfed budget --unit record --sampling balls-and-bins --clients {records} --cohort {batch}"
+    neighbours = "the nearest schedule with amplification"
+    return read.explanation(
+        "Opacus",
+        sampling=sampling,
+        population=records,
+        cohort=batch,
+        rounds=steps,
+        dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {upwards(read.noise or 1)}"
+        + (f"; {neighbours}: {bins}" if sampling != "poisson" and bins else ""),
+    )
+
+
+def _is_dp_fedavg(settings: Settings) -> bool:
+    return any(name in settings for name in NOISE)
+
+
+def _dp_fedavg(settings: Settings) -> Explanation:
+    """Read DP-FedAvg (or DP-SGD) by the usual names of TFF, pfl and jax_privacy."""
+    records = any(name in settings for name in ("batch_size", "num_examples", "num_updates"))
+    read = Read(settings, "record" if records else "client")
+    population = read.population(*POPULATION, *RECORDS)
+    cohort = count(settings, "clients_per_round", "cohort_size", "cohort", "batch_size")
+    meant = count(settings, "noise_cohort_size")
+    if meant and cohort is None:
+        read.missing.append("cohort_size (1 is used for the noise of noise_cohort_size)")
+        read.openings.append(
+            Opening(
+                name="noise of another cohort size", changes=((f"noise for {meant}", {"noise_multiplier": 1 / meant}),)
+            )
+        )
+    if meant and cohort and meant != cohort:
+        read.contradictions.append(
+            f"noise_cohort_size={meant} sizes the noise of cohorts of {meant}, and {cohort} take part: the stated "
+            f"guarantee is for {meant}"
+        )
+        read.openings.append(
+            Opening(
+                name="noise of another cohort size",
+                changes=(
+                    (f"noise for {meant} on the sum of {cohort}", {"noise_multiplier": min(1.0, cohort / meant)}),
+                ),
+            )
+        )
+    rounds = count(settings, *ROUNDS, "num_updates", "num_steps", "steps")
+    epochs = count(settings, "epochs", "num_epochs", "local_epochs", "local_steps")
+    if records and epochs:  # epochs of a run, or epochs or steps of a round
+        batches = -(-population // cohort) if population and cohort and "local_steps" not in settings else 1
+        rounds = (rounds or 1) * epochs * batches
+    text = " ".join(f"{one}" for one in settings.values() if isinstance(one, str)).lower()
+    if "example" in text or "num_samples" in text or settings.get("weighted") is True:
+        read.weights(cohort)
+    read.fewer_replies(cohort)
+    if "distributed" in text or "shares" in text or "client" in str(settings.get("noise_placement", "")).lower():
+        if cohort is None:
+            read.unbounded.append("noise in shares of an unknown number of clients")
+        read.openings.append(
+            Opening(
+                name="noise: in shares of the clients, whose uploads are visible",
+                changes=(
+                    ("each upload has a share of the noise", {"noise_multiplier": (cohort or 1) ** -0.5}),
+                    ("only the sum of all shares is visible", {}),
+                ),
+            )
+        )
+    if "noise_cohort_size" in settings or "central_num_iterations" in settings:  # pfl draws users with replacement
+        read.openings.append(
+            Opening(
+                name="users are drawn with replacement",
+                changes=(
+                    ("one user is the whole cohort", {"noise_multiplier": 1 / (cohort or 1)}),
+                    ("each user is at most once in a cohort", {}),
+                ),
+            )
+        )
+    secret = records or any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
+    named = str(settings.get("sampling", settings.get("batch_selection_strategy", ""))).lower()
+    sampling = "all"
+    for name, value in (("population", population), ("cohort", cohort)):
+        if value is None:
+            read.missing.append(name)
+    if named.startswith(("poisson", "cyclic_poisson")) and cohort and population and "cyclic" not in named and secret:
+        sampling = "poisson"
+    elif named in ("fixed", "uniform", "without_replacement") and cohort and population and secret:
+        sampling = "fixed"
+    else:
+        read.sampler(
+            cohort,
+            population,
+            ("a fixed number is drawn in secret", "fixed"),
+            ("each takes part independently (Poisson), in secret", "poisson"),
+        )
+    read.openings.append(
+        Opening(
+            name="noise_multiplier: of the clip norm, or of twice the clip norm",
+            changes=(
+                ("it is noise over the clip norm", {}),
+                ("it is noise over twice the clip norm", {"noise_multiplier": 2}),
+            ),
+        )
+    )
+    return read.explanation(
+        "DP-FedAvg (TFF, pfl, jax_privacy)",
+        sampling=sampling,
+        population=population,
+        cohort=cohort,
+        rounds=rounds,
+        dpfed=(
+            f"dpfed budget --clients {population or 'N'} --cohort {cohort or 'M'} --rounds {rounds or 'T'} "
+            f"--noise-multiplier {upwards(read.noise or 1)}"
+        ),
+    )
+
+
+READERS: tuple[tuple[Callable[[Settings], bool], Callable[[Settings], Explanation]], ...] = (
+    (_is_filter, _filter),
+    (_is_flower, _flower),
+    (_is_opacus, _opacus),
+    (_is_dp_fedavg, _dp_fedavg),
+)
