@@ -6,12 +6,33 @@ import math
 from collections.abc import Callable
 
 from accounting.rounding import upwards
+from dpfed.errors import ConfigError
 from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening
-from dpfed.explain.reading import CLIP, DELTA, NOISE, POPULATION, RECORDS, ROUNDS, Read, Settings, count, number
+from dpfed.explain.reading import (
+    BATCH,
+    CLIP,
+    COHORT,
+    DELTA,
+    EPOCHS,
+    NOISE,
+    POPULATION,
+    RECORD_CLIP,
+    RECORDS,
+    ROUNDS,
+    STEPS,
+    Read,
+    Settings,
+    count,
+    largest_count,
+    number,
+    product_of_counts,
+)
 
 
 def _is_flower(settings: Settings) -> bool:
-    return "clipping_norm" in settings or "num_sampled_clients" in settings or "fraction_train" in settings
+    if "num_sampled_clients" in settings or "fraction_train" in settings or "fraction_fit" in settings:
+        return True
+    return "clipping_norm" in settings and not any(name in settings for name in BATCH)
 
 
 def _flower(settings: Settings) -> Explanation:
@@ -24,38 +45,28 @@ def _flower(settings: Settings) -> Explanation:
     population = read.population(*POPULATION)
     cohort = count(settings, "num_sampled_clients", "clients_per_round")
     fraction = number(settings, "fraction_train", "fraction_fit")
+    replies, drawn = read.least_replies(cohort), None
     if population and fraction is not None:
-        drawn = max(1, int(population * fraction))
-        if cohort is None:
-            cohort = drawn
-        elif drawn != cohort:
+        least = count(settings, "min_fit_clients", "min_train_nodes") or 1
+        drawn = min(max(least, int(population * fraction)), population)
+        if cohort is not None and drawn != cohort:
             read.contradictions.append(
                 f"num_sampled_clients={cohort} sets the noise, and fraction {fraction:g} of {population} nodes draws "
                 f"{drawn}"
             )
             if drawn < cohort:
-                less = drawn / cohort
-                read.openings.append(
-                    Opening(
-                        name="number of replies: fewer than num_sampled_clients",
-                        changes=(
-                            (f"{drawn} replies share noise that is meant for {cohort}", {"noise_multiplier": less}),
-                        ),
-                    )
-                )
-    if cohort is None:
-        read.missing.append("num_sampled_clients")
+                replies = min(drawn, replies or drawn)
     if population is None:
         read.missing.append("number of nodes (all of them may take part in every round)")
     if cohort is None:
-        read.unbounded.append("the noise of the mean is divided by a number of clients that is not stated")
-    read.fewer_replies(cohort)
+        read.missing.append("num_sampled_clients")
+        read.unbounded.append("the noise of the mean is divided by num_sampled_clients, which is not stated")
     if "clipped_count_stddev" in settings or "target_clipped_quantile" in settings:
         read.contradictions.append("adaptive clipping scales the noise to another clip norm than that of the rows")
-        read.unbounded.append("the clip norm moves between the clip and its noise, by updates of clients")
-    read.weights(cohort)
-    sampled = cohort is not None and population is not None and cohort < population
-    if sampled:
+    weighted = settings.get("accountant") is not True  # with Flower's accountant, unequal weights are an error
+    fewer = drawn is not None and cohort is not None and drawn < cohort
+    read.mean(cohort, replies, weighted=weighted, certain=fewer)
+    if cohort is not None and population is not None and cohort < population:
         read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
     line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
     if cohort:
@@ -67,7 +78,7 @@ def _flower(settings: Settings) -> Explanation:
         sampling="all",
         population=population,
         cohort=cohort,
-        rounds=count(settings, *ROUNDS),
+        rounds=largest_count(settings, *ROUNDS),
         dpfed=f"{line} --set privacy.noise_multiplier={upwards(read.noise or 1)} --set privacy.epsilon=",
     )
 
@@ -114,46 +125,66 @@ def _filter(settings: Settings) -> Explanation:
         sampling="all",
         population=count(settings, *POPULATION),
         cohort=None,
-        rounds=count(settings, *ROUNDS),
+        rounds=largest_count(settings, *ROUNDS),
         dpfed="dpfed run dp-fedavg-digits --set privacy.release=uploads --set federation.sampling=all",
     )
 
 
 def _is_opacus(settings: Settings) -> bool:
-    return "max_grad_norm" in settings or "l2_norm_clip" in settings
+    return any(name in settings for name in RECORD_CLIP)
+
+
+_MANY = 10**6
+"""Number of records of a reading that knows only the sampling rate."""
 
 
 def _opacus(settings: Settings) -> Explanation:
     """Read Opacus' (or TensorFlow Privacy's) arguments: noise and clip of records; the loader decides the rest."""
     read = Read(settings, "record")
-    records, batch = count(settings, *RECORDS), count(settings, "batch_size", "expected_batch_size")
-    rate, epochs = number(settings, "sample_rate"), count(settings, "epochs", "num_epochs", "local_epochs")
-    if rate is not None and records and batch is None:
+    records, batch = read.population(*RECORDS), largest_count(settings, *BATCH)
+    rate, known = number(settings, "sample_rate", "sampling_probability"), records
+    if rate is not None and not 0 < rate <= 1:
+        raise ConfigError(f"sample_rate={rate:g}: must be above 0 and at most 1.")
+    if rate is not None and batch is None:
+        records = records or _MANY
         batch = min(max(1, math.ceil(rate * records)), records)
     elif rate is not None and records and batch and not math.isclose(rate, batch / records, rel_tol=0.05):
         read.contradictions.append(f"sample_rate={rate:g} is not batch_size/records = {batch / records:g}")
         batch = min(max(batch, math.ceil(rate * records)), records)
-    steps = count(settings, "steps", "num_steps", "num_updates", "local_steps")
-    rounds = count(settings, "rounds", "num_rounds", "num_server_rounds", "total_rounds")
-    steps, epochs = (None if one is None else one * (rounds or 1) for one in (steps, epochs))
-    if rounds and steps is None and epochs is None:
-        read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
+    poisson = settings.get("poisson_sampling")
+    shuffled = poisson is False and settings.get("shuffle") is True
+    rounds = largest_count(settings, *ROUNDS)
+    steps = product_of_counts(largest_count(settings, *STEPS), count(settings, "local_steps", "num_local_steps"))
+    steps = None if steps is None else steps * (rounds or 1)
+    local = count(settings, "local_epochs", "num_local_epochs")
+    epochs = product_of_counts(largest_count(settings, *EPOCHS), local)
+    epochs = None if epochs is None else epochs * (rounds or 1)
+    passes = epochs * -(-records // batch) if epochs and records and batch else None
     accumulated = count(settings, "gradient_accumulation_steps", "accumulation_steps", "accumulate_grad_batches")
     dropped = steps  # number of batches if the last, smaller one of an epoch is dropped
-    if steps is None and epochs and records and batch:
-        dropped = epochs * max(records // batch, 1)
-        steps = dropped if settings.get("drop_last") is True else epochs * -(-records // batch)
-    for name, value in (("records", records), ("batch_size", batch), ("epochs or steps", steps)):
+    if passes and epochs and records and batch and (steps is None or passes > steps):
+        dropped = max(epochs * max(records // batch, 1), steps or 0)
+        steps = dropped if settings.get("drop_last") is True else passes
+    if steps is None and rounds and epochs is None:
+        read.unbounded.append("a round has an unknown number of steps (epochs or steps are not stated)")
+    elif steps is None and epochs and not shuffled:
+        read.unbounded.append("an epoch has an unknown number of steps (records or batch size are not stated)")
+    processes = largest_count(settings, "world_size", "num_gpus", "n_gpus", "devices", "num_processes") or 1
+    joined = processes * (accumulated or 1)
+    if joined > 1 and batch and records:
+        whole: dict[str, object] = {"cohort": min(batch * joined, records)}
+        words = f"of each of {joined} processes or accumulated passes"
+        read.openings.append(Opening(name="batch_size: " + words, changes=((words, whole), ("of all together", {}))))
+    for name, value in (("records", known), ("batch_size", batch), ("epochs or steps", steps or epochs)):
         if value is None:
             read.missing.append(name)
     if accumulated and accumulated > 1 and steps:
         read.contradictions.append(f"{accumulated} accumulated batches a step: each may be clipped and noised alone")
         steps, dropped = steps * accumulated, (dropped or steps) * accumulated
-    poisson = settings.get("poisson_sampling")
     sampling = "all"
-    if poisson is False and settings.get("shuffle") is True and dropped and records and batch:
+    if shuffled and dropped and records and batch:
         sampling, steps = "shuffled", dropped
-    elif poisson is False and settings.get("shuffle") is True and steps is None:
+    elif shuffled and steps is None:
         steps = epochs  # a record takes part once in an epoch
     elif poisson is True and records and batch:
         sampling = "poisson"
@@ -181,8 +212,8 @@ def _opacus(settings: Settings) -> Explanation:
             )
         )
     bins = ""
-    if records and batch and epochs:
-        bins = f"dpfed budget --unit record --sampling balls-and-bins --clients {records} --cohort {batch}"
+    if known and batch and epochs:
+        bins = f"dpfed budget --unit record --sampling balls-and-bins --clients {known} --cohort {batch}"
     neighbours = "the nearest schedule with amplification"
     return read.explanation(
         "Opacus",
@@ -201,40 +232,38 @@ def _is_dp_fedavg(settings: Settings) -> bool:
 
 def _dp_fedavg(settings: Settings) -> Explanation:
     """Read DP-FedAvg (or DP-SGD) by the usual names of TFF, pfl and jax_privacy."""
-    records = any(name in settings for name in ("batch_size", "num_examples", "num_updates"))
+    clients = any(name in settings for name in (*COHORT, *POPULATION))
+    records = any(name in settings for name in (*BATCH, "num_examples", "num_updates")) and not any(
+        name in settings for name in COHORT
+    )
     read = Read(settings, "record" if records else "client")
     population = read.population(*POPULATION, *RECORDS)
-    cohort = count(settings, "clients_per_round", "cohort_size", "cohort", "batch_size")
+    cohort = count(settings, *COHORT) or largest_count(settings, *BATCH)
     meant = count(settings, "noise_cohort_size")
     if meant and cohort is None:
         read.missing.append("cohort_size (1 is used for the noise of noise_cohort_size)")
-        read.openings.append(
-            Opening(
-                name="noise of another cohort size", changes=((f"noise for {meant}", {"noise_multiplier": 1 / meant}),)
-            )
-        )
     if meant and cohort and meant != cohort:
         read.contradictions.append(
             f"noise_cohort_size={meant} sizes the noise of cohorts of {meant}, and {cohort} take part: the stated "
             f"guarantee is for {meant}"
         )
+    if meant and meant != cohort:
+        less = min(1.0, (cohort or 1) / meant)
+        words = f"noise for {meant} on the sum of {cohort or 'an unknown number'}"
         read.openings.append(
-            Opening(
-                name="noise of another cohort size",
-                changes=(
-                    (f"noise for {meant} on the sum of {cohort}", {"noise_multiplier": min(1.0, cohort / meant)}),
-                ),
-            )
+            Opening(name="noise of another cohort size", changes=((words, {"noise_multiplier": less}),))
         )
-    rounds = count(settings, *ROUNDS, "num_updates", "num_steps", "steps")
-    epochs = count(settings, "epochs", "num_epochs", "local_epochs", "local_steps")
-    if records and epochs:  # epochs of a run, or epochs or steps of a round
-        batches = -(-population // cohort) if population and cohort and "local_steps" not in settings else 1
-        rounds = (rounds or 1) * epochs * batches
+    rounds = product_of_counts(
+        largest_count(settings, *ROUNDS, "num_updates") if clients else largest_count(settings, *ROUNDS, *STEPS),
+        largest_count(settings, *STEPS) if clients else None,
+    )
+    if records:  # epochs of a run, or epochs or steps of a round
+        epochs = product_of_counts(largest_count(settings, *EPOCHS), count(settings, "local_epochs"))
+        batches = -(-population // cohort) if epochs and population and cohort else 1
+        rounds = product_of_counts(rounds, epochs, batches if epochs else None, count(settings, "local_steps"))
     text = " ".join(f"{one}" for one in settings.values() if isinstance(one, str)).lower()
-    if "example" in text or "num_samples" in text or settings.get("weighted") is True:
-        read.weights(cohort)
-    read.fewer_replies(cohort)
+    weighted = "example" in text or "num_samples" in text or settings.get("weighted") is True
+    read.mean(cohort, read.least_replies(cohort), weighted=weighted)
     if "distributed" in text or "shares" in text or "client" in str(settings.get("noise_placement", "")).lower():
         if cohort is None:
             read.unbounded.append("noise in shares of an unknown number of clients")
@@ -247,7 +276,17 @@ def _dp_fedavg(settings: Settings) -> Explanation:
                 ),
             )
         )
-    if "noise_cohort_size" in settings or "central_num_iterations" in settings:  # pfl draws users with replacement
+    named = ("sampling", "batch_selection_strategy", "user_sampler", "sample_type", "sampler")
+    sampler = next((str(settings[name]).lower() for name in named if name in settings), "")
+    once = sampler.startswith(("poisson", "cyclic", "fixed", "without_replacement"))
+    pfl = "noise_cohort_size" in settings or "central_num_iterations" in settings
+    sampling = "all"
+    for name, value in (("population", population), ("cohort", cohort)):
+        if value is None:
+            read.missing.append(name)
+    if sampler == "minimize_reuse" and cohort and population and cohort <= population:  # in turn, by a public list
+        rounds = -(-(rounds or 1) * cohort // population)
+    elif pfl and not once:  # its sampler "random" draws each user anew
         read.openings.append(
             Opening(
                 name="users are drawn with replacement",
@@ -257,17 +296,13 @@ def _dp_fedavg(settings: Settings) -> Explanation:
                 ),
             )
         )
-    secret = records or any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
-    named = str(settings.get("sampling", settings.get("batch_selection_strategy", ""))).lower()
-    sampling = "all"
-    for name, value in (("population", population), ("cohort", cohort)):
-        if value is None:
-            read.missing.append(name)
-    if named.startswith(("poisson", "cyclic_poisson")) and cohort and population and "cyclic" not in named and secret:
+    secret = any(settings.get(name) is True for name in ("secret", "secrecy", "secret_cohorts"))
+    secret = secret or (records and not clients)
+    if sampler.startswith("poisson") and cohort and population and secret:
         sampling = "poisson"
-    elif named in ("fixed", "uniform", "without_replacement") and cohort and population and secret:
+    elif sampler in ("fixed", "uniform", "without_replacement") and cohort and population and secret:
         sampling = "fixed"
-    else:
+    elif sampler != "minimize_reuse":
         read.sampler(
             cohort,
             population,

@@ -17,29 +17,52 @@ from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening, Reading, 
 Settings = Mapping[str, object]
 Readings = tuple[tuple[str, dict[str, object]], ...]
 
-POPULATION = ("num_clients", "total_clients", "population", "num_supernodes", "clients", "num_nodes")
-ROUNDS = ("num_server_rounds", "num_rounds", "total_rounds", "rounds", "central_num_iterations", "iterations")
-CLIP = ("clipping_norm", "max_grad_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", "l2_norm_clip")
-NOISE = ("noise_multiplier", "sigma", "noise_scale", "central_noise_scale")
+POPULATION = (
+    "num_clients", "total_clients", "population", "population_size", "num_supernodes", "clients", "num_nodes",
+    "num_users", "total_users", "n_clients",
+)  # fmt: skip
+ROUNDS = (
+    "num_server_rounds", "num_rounds", "total_rounds", "rounds", "n_rounds", "communication_rounds", "comm_rounds",
+    "global_rounds", "central_num_iterations", "iterations",
+)  # fmt: skip
+STEPS = (
+    "steps", "num_steps", "max_steps", "total_steps", "train_steps", "training_steps", "num_updates",
+    "num_training_updates", "max_iterations",
+)  # fmt: skip
+EPOCHS = ("epochs", "num_epochs", "n_epochs", "num_train_epochs")
+BATCH = (
+    "batch_size", "expected_batch_size", "train_batch_size", "per_device_train_batch_size", "lot_size",
+    "logical_batch_size",
+)  # fmt: skip
+COHORT = ("num_sampled_clients", "clients_per_round", "cohort_size", "cohort")
+RECORD_CLIP = ("max_grad_norm", "l2_norm_clip", "per_sample_max_grad_norm", "per_example_max_grad_norm")
+CLIP = ("clipping_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", *RECORD_CLIP)
 DEVIATION = ("sigma", "noise_std", "noise_stddev", "stddev")
 """Names that may be a standard deviation in units of the updates, not over the clip norm."""
+NOISE = ("noise_multiplier", "sigma", "noise_scale", "central_noise_scale", "noise_parameter")
+RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
+DELTA = ("delta", "target_delta", "central_delta")
+_CORRELATED = "noise is correlated over rounds, and this reader has no account of it"
+_MOVING = "the clip norm moves by the updates of clients, and this reader has no account of that"
+_NO_MEAN = "updates are not averaged, and this reader has no bound for the rule that combines them"
 OTHER_MECHANISMS = {
     "laplac": "Laplace noise on L2-clipped updates has no bound",
-    "ftrl": "noise is correlated over rounds (a tree), and this reader has no account of it",
-    "blt": "noise is correlated over rounds, and this reader has no account of it",
-    "bandmf": "noise is correlated over rounds, and this reader has no account of it",
-    "banded": "noise is correlated over rounds, and this reader has no account of it",
-    "toeplitz": "noise is correlated over rounds, and this reader has no account of it",
+    **dict.fromkeys(("ftrl", "blt", "bandmf", "banded", "toeplitz", "tree_", "dp_tree"), _CORRELATED),
     "linf": "each coordinate is clipped, so the norm of an update grows with their number",
     "per_layer": "each layer is clipped alone, so the norm of an update grows with their number",
     "per_param": "each parameter is clipped alone, so the norm of an update grows with their number",
-    "adaptive": "the clip norm moves by the updates of clients, and this reader has no account of that",
-    "adaclip": "the clip norm moves by the updates of clients, and this reader has no account of that",
+    **dict.fromkeys(("adaptive", "adaclip", "clipped_quantile"), _MOVING),
     "weighted_random": "a record may be drawn many times into one batch",
+    **dict.fromkeys(("median", "krum", "bulyan", "trimmed", "qfedavg", "fedxgb"), _NO_MEAN),
+    **dict.fromkeys(
+        ("noise_schedul", "noise_decay", "noise_gamma", "sigma_decay", "noise_anneal"),
+        "the noise changes over rounds, and its smallest size is not stated",
+    ),
+    "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
+    "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
 """Parts of names or values of settings for which nothing here bounds epsilon."""
-RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
-DELTA = ("delta", "target_delta", "central_delta")
+_OFF = (False, None, 0, "none", "off", "no", "false")
 
 NEIGHBOURS = Opening(
     name="neighbours: not stated",
@@ -61,12 +84,24 @@ def number(settings: Settings, *names: str) -> float | None:
 
 
 def count(settings: Settings, *names: str) -> int | None:
-    value = number(settings, *names)
-    if value is None:
-        return None
-    if value < 1 or value != int(value):
-        raise ConfigError(f"{names[0]}={value:g}: must be a positive whole number.")
-    return int(value)
+    """Return the first whole number with one of these names; None without one. Raises ConfigError for others."""
+    for name in names:
+        if (value := number(settings, name)) is not None:
+            if value < 1 or value != int(value):
+                raise ConfigError(f"{name}={value:g}: must be a positive whole number.")
+            return int(value)
+    return None
+
+
+def largest_count(settings: Settings, *names: str) -> int | None:
+    """Return the largest whole number with one of these names; None without one."""
+    return max((value for name in names if (value := count(settings, name)) is not None), default=None)
+
+
+def product_of_counts(*counts: int | None) -> int | None:
+    """Return the product of the counts that are known; None if none is."""
+    known = [one for one in counts if one is not None]
+    return math.prod(known) if known else None
 
 
 class Read:
@@ -80,10 +115,11 @@ class Read:
         self.openings: list[Opening] = []
         self.clip = self._clip_norm()
         self.noise = self._noise_multiplier()
-        self.delta = number(settings, *DELTA)
+        self.delta = min((one for name in DELTA if (one := number(settings, name)) is not None), default=None)
         if self.noise is None:
             self.missing.append("noise_multiplier")
-        if not self.noise:
+            self.unbounded.append("the size of the noise is not stated")
+        elif not self.noise:
             self.unbounded.append("no noise is added")
         if self.clip is None:
             self.missing.append("clip norm")
@@ -98,9 +134,9 @@ class Read:
 
     def _clip_norm(self) -> float | None:
         """Return the clip norm; of a list, one for each layer, the norm of all, with the opening of its noise."""
-        given = next((self.settings[name] for name in CLIP if self.settings.get(name) is not None), None)
-        if not isinstance(given, list) or not given:
-            return number(self.settings, *CLIP)
+        given = next((one for name in CLIP if isinstance(one := self.settings.get(name), list) and one), None)
+        if given is None:
+            return max((one for name in CLIP if (one := number(self.settings, name)) is not None), default=None)
         layers = [number({"clip": one}, "clip") or 0.0 for one in given]
         self.openings.append(
             Opening(
@@ -116,6 +152,8 @@ class Read:
     def _noise_multiplier(self) -> float | None:
         """Return the smallest multiplier that the names of noise state; None without one."""
         given = {name: value for name in NOISE if (value := number(self.settings, name)) is not None}
+        if "noise_parameter" in given and "noise_scale" in given:  # of pfl, whose scale is a factor
+            given["noise_parameter"] *= given.pop("noise_scale")
         if len(set(given.values())) > 1:
             names = ", ".join(f"{name}={value:g}" for name, value in given.items())
             self.contradictions.append(f"{names}: several sizes of noise; their product, or the smallest, is used")
@@ -135,7 +173,8 @@ class Read:
 
     def _find_other_mechanisms(self) -> None:
         """Add what the settings name and this reader has no account of, and clipping of whole batches."""
-        texts = [str(one).lower() for pair in self.settings.items() for one in pair if isinstance(one, str)]
+        on = [pair for pair in self.settings.items() if pair[1] not in _OFF]
+        texts = [one.lower() for pair in on for one in pair if isinstance(one, str)]
         texts = [text.replace("-", "_").replace(" ", "_") for text in texts if "://" not in text]
         for word, why in OTHER_MECHANISMS.items():
             if word == "per_layer" and isinstance(self.settings.get("max_grad_norm"), list):
@@ -148,48 +187,46 @@ class Read:
         if self.settings.get("replacement") is True:
             self.unbounded.append("units are drawn with replacement, so one may be many times in a batch")
 
-    def fewer_replies(self, cohort: int | None) -> None:
-        """Add the opening of fewer replies than the cohort, where the settings name dropouts or a smaller minimum."""
+    def least_replies(self, cohort: int | None) -> int | None:
+        """Return the smallest number of replies below the cohort that the settings allow; None without one."""
         least = count(
             self.settings, "min_available_clients", "min_available_nodes", "min_fit_clients", "min_train_nodes",
             "report_goal", "min_reports", "min_clients",
         )  # fmt: skip
         dropout = number(self.settings, "dropout", "dropout_rate", "dropout_probability")
         if cohort is None or cohort <= 1 or (not dropout and (least is None or least >= cohort)):
-            return
-        few = 1 if dropout or least is None else least
-        self.openings.append(
-            Opening(
-                name="number of replies: fewer than the cohort may arrive",
-                changes=(
-                    (
-                        f"a mean of {few} replies has noise that is meant for {cohort}",
-                        {"noise_multiplier": few / cohort},
-                    ),
-                    ("the sum is divided by the planned cohort, or all reply", {}),
-                ),
-            )
-        )
+            return None
+        return 1 if dropout or least is None else least
 
-    def weights(self, cohort: int | None) -> None:
-        """Add the opening of weights by numbers of examples."""
+    def mean(self, cohort: int | None, replies: int | None, *, weighted: bool, certain: bool = False) -> None:
+        """Add the opening of the weights of a mean whose noise is meant for the cohort.
+
+        replies: smallest number of replies, if it may be below the cohort; `certain` if they are never more
+        weighted: True if weights may be numbers of examples; one client has at most the weight 1, so that both together
+            are no worse than the weights alone
+        """
         if cohort is None:
-            self.unbounded.append("weights by numbers of examples, in a cohort of unknown size")
-        elif cohort > 1:
-            change: dict[str, object] = {"noise_multiplier": 1 / cohort, "left_out_moves_twice": True}
-            self.openings.append(
-                Opening(
-                    name="weights: by numbers of examples",
-                    changes=(
-                        ("one client has nearly all examples of the cohort", change),
-                        ("all clients have equally many examples", {}),
-                    ),
-                )
+            if weighted:
+                self.unbounded.append("weights by numbers of examples, in a cohort of unknown size")
+            return
+        changes: list[tuple[str, dict[str, object]]] = []
+        if weighted and cohort > 1:
+            alone: dict[str, object] = {"noise_multiplier": 1 / cohort, "left_out_moves_twice": True}
+            changes.append(("one client has nearly all examples of the cohort", alone))
+        if replies is not None:
+            few: dict[str, object] = {"noise_multiplier": replies / cohort}
+            changes.append((f"a mean of {replies} replies has noise that is meant for {cohort}", few))
+        if changes and not certain:
+            changes.append(
+                ("all of the cohort reply, with equal weights" if weighted else "all of the cohort reply", {})
             )
+        if changes:
+            names = ["weights by numbers of examples"] * weighted + ["number of replies"] * (replies is not None)
+            self.openings.append(Opening(name=" and ".join(names), changes=tuple(changes)))
 
     def population(self, *names: str) -> int | None:
-        """Return the number of units, None if it is missing."""
-        return count(self.settings, *names)
+        """Return the smallest number of units with one of these names, None if it is missing."""
+        return min((one for name in names if (one := count(self.settings, name)) is not None), default=None)
 
     def sampler(self, cohort: int | None, population: int | None, *kinds: tuple[str, str]) -> None:
         """Add the opening of the sampler: everyone in every round, then the given pairs of text and kind."""

@@ -60,7 +60,9 @@ def _object_settings(given: str) -> Mapping[str, object]:
         if inner
         else {}
     )
-    return {**beside, **found, "class": type(one).__name__}
+    if getattr(one, "accountant", None) is not None:  # Flower's, which refuses unequal weights
+        found["accountant"] = True
+    return {**beside, **found, "class": type(one).__name__, "strategy_class": type(inner or one).__name__}
 
 
 def _flat(settings: Mapping[str, object]) -> dict[str, object]:

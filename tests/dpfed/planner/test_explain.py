@@ -34,7 +34,7 @@ WORST = {
     "flower, everything left open": (FLOWER | {"noise_multiplier": 40.0, "num_server_rounds": 4}, 2 * 20 * 2 / 40),
     "flower, one client a round": (FLOWER | {"num_sampled_clients": 1, "num_server_rounds": 4}, 2 * 2 / 1),
     "flower, nodes not told": ({**FLOWER, "noise_multiplier": 40.0, "num_clients": 20, "rounds": 1}, 2 * 20 / 40),
-    "flower, fewer replies": (FLOWER | {"noise_multiplier": 80.0, "fraction_train": 0.1, "rounds": 1}, 2 * 20 * 2 / 80),
+    "flower, fewer replies": (FLOWER | {"noise_multiplier": 80.0, "fraction_train": 0.1, "rounds": 1}, 2 * 20 / 80),
     "opacus, its loader left open": (OPACUS | {"noise_multiplier": 100.0}, 2 * 2350**0.5 / 100),
     "opacus, shuffled": (OPACUS | {"poisson_sampling": False, "shuffle": True}, 2 * 10**0.5),
     "opacus, shuffled, by rate": (
@@ -67,12 +67,12 @@ F, S, T = FLOWER | {"rounds": 1}, OPACUS | {"noise_multiplier": 50.0}, TFF | {"n
 INF = math.inf
 
 HELD: dict[str, tuple[dict[str, object], float]] = {
-    # Flower: mean of 20 with weights up to 1, so noise over 2 C is z / 40; weights and few replies both count
+    # Flower: mean with weights up to 1 and noise z C / 20, so noise over 2 C is z / 40, however few reply
     "flower, fixed clipping at the server": (F | {"noise_multiplier": 30.0}, 40 / 30),
     "flower, clip at the client, no clip named": ({"noise_multiplier": 1.0, "num_sampled_clients": 20}, INF),
-    "flower, two fractions": (F | {"fraction_train": 0.05, "noise_multiplier": 90.0}, 40 / 90 * 4),
-    "flower, too few nodes available": (F | {"min_available_nodes": 5, "noise_multiplier": 90.0}, 40 / 90 * 4),
-    "flower, dropouts": (F | {"dropout": 0.3, "noise_multiplier": 90.0}, 40 / 90 * 20),
+    "flower, two fractions": (F | {"fraction_train": 0.05, "noise_multiplier": 90.0}, 40 / 90),
+    "flower, too few nodes available": (F | {"min_available_nodes": 5, "noise_multiplier": 90.0}, 40 / 90),
+    "flower, dropouts": (F | {"dropout": 0.3, "noise_multiplier": 90.0}, 40 / 90),
     "flower, sampled number not stated": ({"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_clients": 9}, INF),
     "flower, adaptive": (F | {"target_clipped_quantile": 0.5, "clipped_count_stddev": 1.0}, INF),
     "flower, wrapper of a class named adaptive": (F | {"class": "ServerSideAdaptiveClipping"}, INF),

@@ -1,0 +1,153 @@
+"""A second set of settings of others: no epsilon is below that of the worst reading, by closed forms and integration.
+
+Truths are derived from what the library does (its code), not from this package: a Gaussian of sensitivity 2 C for
+replace-one neighbours, or one Poisson round integrated numerically.
+"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dpfed.explain.settings import explain
+
+INF = math.inf
+
+
+def gaussian(mu, delta=1e-5):
+    """Epsilon of a Gaussian of sensitivity over noise mu: root of its privacy profile."""
+
+    def excess(epsilon):
+        late = norm.logcdf(-epsilon / mu - mu / 2) + epsilon
+        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(late) - delta
+
+    return brentq(excess, 0, mu**2 / 2 + 10 * mu + 10)
+
+
+def one_poisson_round(rate, noise, delta=1e-5):
+    """Epsilon of one Poisson round for replace-one: N(0) with N(1), against N(0) with N(-1), by integration."""
+    x = np.linspace(-40 * noise, 40 * noise, 400_001)
+
+    def density(centre):
+        return (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, centre, noise)
+
+    def excess(epsilon):
+        beyond = np.maximum(density(1.0) - math.exp(epsilon) * density(-1.0), 0)
+        return np.trapezoid(beyond, x) - delta
+
+    return brentq(excess, 0, 50)
+
+
+def poisson_rounds(rate, noise, rounds, delta=1e-5):
+    """Epsilon of Poisson rounds for add-remove, no more than that of replace-one, by dp-accounting."""
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    step = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise))
+    return PLDAccountant().compose(step, rounds).get_epsilon(delta)
+
+
+F = {
+    "noise_multiplier": 50.0,
+    "clipping_norm": 1.0,
+    "num_sampled_clients": 10,
+    "num_clients": 100,
+    "num_server_rounds": 9,
+}
+M = 2 * 10 * 3 / 50
+"""Of a mean of ten with weights up to 1: sensitivity 2 C, noise 50 C / 10, nine rounds."""
+S = {"noise_multiplier": 50.0, "max_grad_norm": 1.0, "n": 100, "batch_size": 10}
+P = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "n": 1000, "batch_size": 100, "steps": 1, "poisson_sampling": True}
+T = {"noise_multiplier": 4.0, "clip": 0.5, "clients_per_round": 50, "num_clients": 1000, "num_rounds": 4}
+A = {"noise_scale": 8.0, "clipping_bound": 1.0, "cohort_size": 50, "population": 100, "central_num_iterations": 10}
+NO = {"noise_multiplier": None}
+
+OTHERS = {
+    "flower, client-side clipping, FedAdam inside": (
+        F | {"class": "ClientSideFixedClipping", "strategy_class": "FedAdam", "eta": 0.1, "tau": 1e-3},
+        gaussian(M),
+    ),
+    "flower, min_fit_clients above the fraction": (F | {"fraction_fit": 0.05, "min_fit_clients": 10}, gaussian(M)),
+    "flower, fraction 0": (F | {"fraction_fit": 0.0, "min_fit_clients": 10}, gaussian(M)),
+    "flower, few available": (F | {"min_available_clients": 2, "fraction_fit": 0.1}, gaussian(M)),
+    "flower, more drawn than the noise is for": (F | {"fraction_train": 0.5}, gaussian(M)),
+    "flower, median": (F | {"strategy_class": "FedMedian"}, INF),
+    "flower, krum": (F | {"strategy_class": "MultiKrum"}, INF),
+    "flower, trimmed mean": (F | {"strategy": "FedTrimmedAvg"}, INF),
+    "flower, secure sums that round": (F | {"quantization_range": 2**22, "clipping_range": 8.0}, INF),
+    "flower, secure sums": (F | {"secagg": True}, gaussian(M)),
+    "flower, adaptive by its first norm": (
+        {"noise_multiplier": 1.0, "initial_clipping_norm": 0.1, "num_sampled_clients": 20}, INF),
+    "flower, noise of an unknown number": (
+        {"noise_multiplier": 1.0, "clipping_norm": 1.0, "fraction_train": 0.1, "num_clients": 100}, INF),
+    "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
+    "flower, local mod in twenty rounds": (
+        {"clipping_norm": 1.0, "sensitivity": 2.0, "epsilon": 1.0, "delta": 1e-6, "rounds": 20},
+        gaussian(20**0.5 / (2 * math.log(1.25e6)) ** 0.5, 1e-6),
+    ),
+    "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
+    "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
+    "opacus, four processes": (P | {"world_size": 4}, lambda: one_poisson_round(0.4, 1.0)),
+    "opacus, the rate alone": (
+        {"noise_multiplier": 1.2, "max_grad_norm": 1.0, "sample_rate": 0.01, "epochs": 5, "poisson_sampling": True},
+        lambda: poisson_rounds(0.01, 1.2, 500),
+    ),
+    "opacus, an epsilon to be reached": (S | NO | {"target_epsilon": 3.0, "target_delta": 1e-5, "epochs": 3}, INF),
+    "opacus, noise that decays": (S | {"noise_scheduler": "exponential", "noise_gamma": 0.99, "epochs": 3}, INF),
+    "opacus, batches in a fixed order": (S | {"poisson_sampling": False, "epochs": 10}, gaussian(0.4)),
+    "opacus, epochs and local epochs": (S | {"epochs": 5, "local_epochs": 2}, gaussian(2 * 10 / 50)),
+    "opacus, steps below the epochs": (S | {"max_steps": 16, "epochs": 4}, gaussian(2 * 40**0.5 / 50)),
+    "opacus, one step of each of 16 rounds": (
+        {"noise_multiplier": 8.0, "max_grad_norm": 1.0, "rounds": 16, "local_steps": 1}, gaussian(1.0)),
+    "opacus, epochs of unknown length": ({"noise_multiplier": 8.0, "max_grad_norm": 1.0, "epochs": 10}, INF),
+    "transformers, their names": (
+        {"noise_multiplier": 8.0, "per_sample_max_grad_norm": 0.1, "num_train_epochs": 4, "dataset_size": 100,
+         "per_device_train_batch_size": 25},
+        gaussian(2 * 4 / 8),
+    ),
+    "tf privacy, microbatches": (
+        {"l2_norm_clip": 1.0, "noise_multiplier": 8.0, "num_microbatches": 5, "batch_size": 25, "n": 100, "epochs": 4},
+        gaussian(2 * 4 / 8),
+    ),
+    "tff, two numbers of rounds": (T | {"total_rounds": 16}, gaussian(2 * 4 / 4)),
+    "tff, zeroing": (T | {"zeroing": True}, INF),
+    "tff, tree": (T | {"aggregator": "tree_adaptive"}, INF),
+    "tff, adaptive by a quantile": (T | {"target_unclipped_quantile": 0.5}, INF),
+    "tff, batches of clients": (T | {"batch_size": 20, "local_epochs": 3, "sampling": "poisson"}, gaussian(2 * 2 / 4)),
+    "tff, options that are off": (T | {"adaptive_clipping": False, "zeroing": False}, gaussian(2 * 2 / 4)),
+    "tff, two deltas": (T | {"delta": 1e-3, "target_delta": 1e-6}, gaussian(2 * 2 / 4, 1e-6)),
+    "pfl, users in turn": (A | {"user_sampler": "minimize_reuse"}, gaussian(2 * 5**0.5 / 8)),
+    "pfl, each user once in a cohort": (A | {"sampling": "poisson"}, gaussian(2 * 10**0.5 / 8)),
+    "pfl, random users": (A | {"user_sampler": "random", "noise_scale": 200.0}, gaussian(2 * 50 * 10**0.5 / 200)),
+    "pfl, a scale on the noise": (
+        A | {"noise_parameter": 80.0, "noise_scale": 0.1, "sampling": "fixed"}, gaussian(2 * 10**0.5 / 8)),
+    "jax_privacy, its names": (
+        {"noise_multiplier": 8.0, "clipping_norm": 1.0, "batch_size": 10, "num_examples": 100,
+         "num_training_updates": 16},
+        gaussian(2 * 4 / 8),
+    ),
+    "jax_privacy, a Poisson step": (
+        {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_examples": 100, "num_updates": 1,
+         "batch_selection_strategy": "poisson"},
+        lambda: one_poisson_round(0.1, 1.0),
+    ),
+    "a script, two clip norms": ({"sigma": 4.0, "clip": 1.0, "clip_norm": 2.0, "rounds": 1}, gaussian(1.0)),
+}  # fmt: skip
+"""Settings, and epsilon of their worst reading; infinite where nothing in the settings bounds it."""
+LOOSER = {"opacus, the rate alone"}
+"""Truths that are only lower bounds of the worst reading."""
+
+
+@pytest.mark.slow_but_one_in(6)
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
+    settings, truth = OTHERS[name]
+    truth = truth() if callable(truth) else truth
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    found = explain(str(tmp_path / "settings.json"))
+    assert found.epsilon >= truth * (1 - 1e-6)
+    assert found.epsilon <= truth * (1 + 1e-3) or name in LOOSER
+    assert found.unbounded or found.at_least <= truth
