@@ -211,18 +211,19 @@ def _opacus(settings: Settings) -> Explanation:
                 changes=loader,
             )
         )
-    bins = ""
-    if known and batch and epochs:
-        bins = f"dpfed budget --unit record --sampling balls-and-bins --clients {known} --cohort {batch}"
-    neighbours = "the nearest schedule with amplification"
+    line = f"dpfed run fedavg-digits --set local.record.clip_norm={read.clip or 1:g}"
+    line += f" --set local.record.noise_multiplier={upwards(read.noise or 1)}"
+    if known and batch and passes and sampling != "poisson":
+        line += f"; or, nearest to shuffled epochs: dpfed budget --sampling balls-and-bins --clients {known}"
+        line += f" --cohort {batch} --rounds {dropped} --noise-multiplier {upwards(read.noise or 1)}"
+        line += f" --delta {read.delta or ASSUMED_DELTA:g}"
     return read.explanation(
         "Opacus",
         sampling=sampling,
         population=records,
         cohort=batch,
         rounds=steps,
-        dpfed=f"[local.record] clip_norm = {read.clip or 1:g}, noise_multiplier = {upwards(read.noise or 1)}"
-        + (f"; {neighbours}: {bins}" if sampling != "poisson" and bins else ""),
+        dpfed=line,
     )
 
 
@@ -284,7 +285,9 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     for name, value in (("population", population), ("cohort", cohort)):
         if value is None:
             read.missing.append(name)
+    planned, sampled = rounds, ""
     if sampler == "minimize_reuse" and cohort and population and cohort <= population:  # in turn, by a public list
+        sampled = "--sampling cyclic "
         rounds = -(-(rounds or 1) * cohort // population)
     elif pfl and not once:  # its sampler "random" draws each user anew
         read.openings.append(
@@ -324,10 +327,8 @@ def _dp_fedavg(settings: Settings) -> Explanation:
         population=population,
         cohort=cohort,
         rounds=rounds,
-        dpfed=(
-            f"dpfed budget --clients {population or 'N'} --cohort {cohort or 'M'} --rounds {rounds or 'T'} "
-            f"--noise-multiplier {upwards(read.noise or 1)}"
-        ),
+        dpfed=f"dpfed budget {sampled}--clients {population or 'N'} --cohort {cohort or 'M'} "
+        f"--rounds {planned or 'T'} --noise-multiplier {upwards(read.noise or 1)}",
     )
 
 

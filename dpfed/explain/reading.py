@@ -217,9 +217,8 @@ class Read:
             few: dict[str, object] = {"noise_multiplier": replies / cohort}
             changes.append((f"a mean of {replies} replies has noise that is meant for {cohort}", few))
         if changes and not certain:
-            changes.append(
-                ("all of the cohort reply, with equal weights" if weighted else "all of the cohort reply", {})
-            )
+            best = ["all of the cohort reply"] * (replies is not None) + ["all weights are equal"] * weighted
+            changes.append((" and ".join(best), {}))
         if changes:
             names = ["weights by numbers of examples"] * weighted + ["number of replies"] * (replies is not None)
             self.openings.append(Opening(name=" and ".join(names), changes=tuple(changes)))

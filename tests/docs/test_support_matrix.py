@@ -1,17 +1,19 @@
-"""The support matrix of docs/participation.md is what its script makes of today's accounts."""
+"""Tables of docs/participation.md and docs/settings.md are what their scripts make of today's accounts."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.cli import status
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("support_matrix", DOCS / "support_matrix.py")
+def script(name="support_matrix"):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -34,3 +36,20 @@ def test_a_few_cells_are_what_plans_answer():
     assert made.stated(1.1, 1.0) == "certified, 10%"
     page = (DOCS / "participation.md").read_text()
     assert all(f". {reason}\n" in page for reason in matrix.reasons)
+
+
+@pytest.mark.slow
+def test_the_page_of_settings_has_the_answers_of_the_command_and_its_lines_run():
+    """Repair it by `python docs/your_settings.py --write`."""
+    made = script("your_settings")
+    assert made.page_with(made.table()) == made.PAGE.read_text()
+    for kind, settings in made.KINDS.items():
+        for line in re.findall(r"dpfed budget [^;]*", made.answer(settings).dpfed):
+            if not {"N", "M", "T"} & set(line.split()):
+                assert status(line.split()[1:]) == 0, kind
+
+
+def test_an_answer_of_the_page_of_settings():
+    made = script("your_settings")
+    kind = "FLIP: its defaults"
+    assert f"| {made.words(made.answer(made.KINDS[kind]))} |" in made.PAGE.read_text()
