@@ -15,7 +15,7 @@ from dpfed.explain.account import Explanation
 from dpfed.explain.settings import explain
 
 PAGE = Path(__file__).with_name("settings.md")
-BEGIN, END = "<!-- settings begin -->\n", "<!-- settings end -->\n"
+BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 FLOWER = "noise_multiplier = 1.0\nclipping_norm = 1.0\nnum_sampled_clients = 20\n"
 OPACUS = (
     "noise_multiplier = 1.0\nmax_grad_norm = 1.0\nbatch_size = 256\nnum_samples = 60000\nepochs = 10\ndelta = 1e-5\n"
