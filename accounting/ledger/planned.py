@@ -171,7 +171,7 @@ def _planned_guarantee(
         if not most and plan.rounds is not None and first is not None:
             most = (Composed(parts=((first, plan.rounds + plan.spare),)),)
         if repeats and plan.rounds is not None:
-            most = tuple(_with_repeats(one, plan.rounds, repeats, repeated) for one in most)
+            most = tuple(_with_repeats(one, plan.rounds + plan.spare, repeats, repeated) for one in most)
         found = most[0] if len(most) == 1 else worst_composition(most, delta=lines.delta, accountant=accountant)
         if found is None:
             return None

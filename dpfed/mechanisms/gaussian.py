@@ -147,6 +147,7 @@ class GaussianNoise(Private):
         randomness: Randomness,
         *,
         rounds: int,
+        spare: int,
         delta: float,
         tolerance: float,
         dropout: float,
@@ -155,6 +156,7 @@ class GaussianNoise(Private):
     ) -> GaussianNoise:
         """Return the noise of [privacy], calibrated by its account if an epsilon is given.
 
+        spare: number of the rounds that repeat others, each charged at the smallest factor of a schedule;
         tolerance, dropout: fractions of missing uploads; momentum: momentum of the server's step; stream: name of
         correlated noise in the ledger.
         """
@@ -175,7 +177,7 @@ class GaussianNoise(Private):
             correlated=_correlated_noise(table, who, rounds=rounds, momentum=momentum, stream=stream),
             schedule=None
             if table.noise_schedule is None
-            else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
+            else NoiseSchedule(factors=table.noise_schedule, rounds=rounds - spare),
         )
         if table.noise_multiplier is None:
             z = table.solved.get("noise_multiplier")

@@ -186,12 +186,10 @@ def spare_round_messages(config: Config, specification: MethodSpecification) -> 
     spare, sampling = config.run.spare_rounds, config.federation.sampling
     if not spare:
         return
-    if config.privacy is None:
-        yield f"run.spare_rounds={spare} without [privacy]: spare rounds are part of a client's epsilon. Remove it."
+    if config.privacy is None and config.local.record is None:
+        yield f"run.spare_rounds={spare} without [privacy] or [local.record]: there is no epsilon. Remove it."
     elif sampling not in ("poisson", "fixed", "all"):
         yield (
             f"run.spare_rounds={spare} with federation.sampling={sampling!r}: a round of a schedule is never repeated. "
             "Remove it."
         )
-    elif config.privacy.noise_schedule is not None:
-        yield f"run.spare_rounds={spare} with privacy.noise_schedule: is not built. Remove one of them."

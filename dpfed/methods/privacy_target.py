@@ -202,6 +202,7 @@ def _gaussian_target(
         who,
         randomness,
         rounds=config.charged_rounds,
+        spare=config.run.spare_rounds,
         delta=delta_of_config(config),
         tolerance=tolerated_fraction(config) or 0.0,
         dropout=config.aggregation.dropout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -58,17 +58,13 @@ class RecordTarget:
         """Accept every plan; for records, upper and lower bounds are compared when epsilon is stated."""
 
     def planned_releases(self, rounds: int, spare: int = 0) -> Planned:
-        """Return the plan of a run of `rounds` rounds, for the header of its ledger.
+        """Return the plan of a run of `rounds` rounds and `spare` repeated ones, for the header of its ledger.
 
-        The plan contains one client of each size that takes part in every round.
+        The plan contains one client of each size that takes part in every round and every repetition.
         """
-        batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
-        most = [
-            Composed(parts=((step_release(self.noise, batches, int(size)), rounds * batches.count(int(size))),))
-            for size in sizes[sizes > 0]
-        ]
+        most = tuple(dict.fromkeys(_clients_of_every_size(self.noise, self.local, rounds + spare)))
         delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, largest_charges=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
+        return Planned(rounds=rounds, largest_charges=most, epsilon=self.budget, delta=delta, spare=spare)
 
 
 AnyTarget = PrivacyTarget | RecordTarget
@@ -135,23 +131,28 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
         return float(table.solved["noise_multiplier"])
     if table.epsilon is None:
         raise ConfigError("[local.record]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
-    batches, rounds = local.poisson_batches, _most_rounds(config)
-    sizes = [int(size) for size in np.unique(local.partition.sizes) if size > 0]
+    rounds = most_rounds_of_a_client(config)
 
     def epsilon_of_worst_client(z: float) -> float:
-        noise = noise_of_step(table, z, local.course.size)
-        runs = (Composed(parts=((step_release(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
+        runs = _clients_of_every_size(noise_of_step(table, z, local.course.size), local, rounds)
         return largest_epsilon(runs, delta=delta, accountant=table.accountant)
 
     return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")
 
 
-def _most_rounds(config: Config) -> int:
-    """Return a number of rounds such that, with probability 99%, no client takes part in more rounds."""
+def _clients_of_every_size(noise: Gaussian | DiscreteGaussian, local: LocalTraining, rounds: int) -> Iterator[Composed]:
+    """Yield the composition of `rounds` rounds of one client of each number of records."""
+    batches = local.poisson_batches
+    for size in np.unique(local.partition.sizes[local.partition.sizes > 0]).tolist():
+        yield Composed(parts=((step_release(noise, batches, size), rounds * batches.count(size)),))
+
+
+def most_rounds_of_a_client(config: Config) -> int:
+    """Return a number of rounds, repeated ones included, that with probability 99% no client exceeds."""
     from scipy.stats import binom
 
-    federation = config.federation
+    federation, rounds = config.federation, config.charged_rounds
     if federation.sampling == "all":
-        return federation.rounds
+        return rounds
     tail = _CHANCE_OF_AN_EARLY_END / federation.clients
-    return max(1, int(binom.isf(tail, federation.rounds, federation.cohort / federation.clients)))
+    return max(1, int(binom.isf(tail, rounds, federation.cohort / federation.clients)))
