@@ -40,9 +40,9 @@ def sampled_losses(z, q):
 def delta_of_best_player(epsilon, rounds, spare):
     stop = np.maximum(0, 1 - np.exp(np.minimum(epsilon - LOSSES, 50)))
 
-    def after(value, round):
+    def after(value, losses):
         wide = np.concatenate([np.zeros(2 * CELLS), value, np.full(2 * CELLS, value[-1])])
-        return fftconvolve(wide, round[::-1], mode="same")[2 * CELLS : -2 * CELLS]
+        return fftconvolve(wide, losses[::-1], mode="same")[2 * CELLS : -2 * CELLS]
 
     @cache
     def value(done, left):
