@@ -18,6 +18,7 @@ from accounting.arrays import Floats
 
 sys.path.insert(0, str(Path(__file__).parent))
 import claims
+import search_words
 
 project, copyright, author = "dpfed", "The dpfed authors", "The dpfed authors"
 release = version = version_of("dpfed")
@@ -30,6 +31,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -112,6 +114,16 @@ def from_the_repository(app, name, source):
 
     source[0] = re.sub(r"(!?)\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)", link, source[0])
     source[0] = re.sub(r"^% public: ([\w.]+)$", public_names, source[0], flags=re.MULTILINE)
+    if name in search_words.KEYWORDS:
+        entries = "".join(f"   ! single: {query}\n" for query, page in search_words.THREADS.items() if page == name)
+        words = f".. meta::\n   :keywords: {', '.join(search_words.KEYWORDS[name].split())}\n\n.. index::\n{entries}"
+        source[0] = re.sub(
+            r"^# .+$",
+            lambda title: f"{title[0]}\n\n```{{eval-rst}}\n{words}```",
+            source[0],
+            count=1,
+            flags=re.MULTILINE,
+        )
     if name == "claimed":
         source[0] = source[0].replace("% claims", claims.page_text())
     if name == "examples":

@@ -41,6 +41,10 @@ KINDS = {
     "Opacus: `make_private`, the loader not stated": OPACUS,
     "Opacus: with its own Poisson loader": OPACUS + "poisson_sampling = true",
     "Opacus, TF Privacy: shuffled epochs": OPACUS + "poisson_sampling = false\nshuffle = true",
+    "TF Privacy: microbatches": (
+        "noise_multiplier = 1.0\nl2_norm_clip = 1.0\nnum_microbatches = 16\nbatch_size = 256\nn = 60000\nepochs = 10\n"
+        "poisson_sampling = false\nshuffle = true"
+    ),
     "Opacus: `make_private_with_epsilon`": "target_epsilon = 3.0\nmax_grad_norm = 1.0\nepochs = 10",
     "Opacus on clients, in federated rounds": (
         "noise_multiplier = 1.0\nmax_grad_norm = 1.0\nbatch_size = 32\nnum_samples = 640\nlocal_epochs = 1\n"

@@ -246,13 +246,15 @@ def _release_text(summary: Summary) -> str:
             "of the data accept the conditions above."
         )
     return (
-        "Do not release this model: its noise can be computed from the seed. A run with --release "
-        "(run.release = true) draws noise and cohorts from the operating system."
+        "Do not release this model: its noise can be computed from the seed. A run for release "
+        "(`run.release = true`) draws noise and cohorts from the operating system."
     )
 
 
 def _as_sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{note.rstrip('.')}." for note in notes)
+    """Return the notes with a capital letter, unless a note begins with a key, and a full stop."""
+    starts = (note[:1].upper() if note.partition(" ")[0].strip(",:").isalpha() else note[:1] for note in notes)
+    return tuple(f"{start}{note[1:].rstrip('.')}." for start, note in zip(starts, notes, strict=True))
 
 
 def _device_text(summary: Summary) -> str:

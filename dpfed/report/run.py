@@ -72,7 +72,8 @@ def _card_with_audits(card: PrivacyCard, folder: Path) -> PrivacyCard:
         return card
     if "privacy" not in tables:
         return card
-    return replace(card, texts=(*card.texts, CardText(name="Audits", text=f"{replay_text(folder, tables)}.")))
+    audits = replay_text(folder, tables)
+    return replace(card, texts=(*card.texts, CardText(name="Audits", text=f"{audits[:1].upper()}{audits[1:]}.")))
 
 
 def run_texts(summary: Summary) -> list[CardText]:
@@ -156,7 +157,7 @@ def _shell_commands(folder: Path, summary: Summary, configuration: str) -> list[
     if summary.epsilon is not None:
         loads = "".join(f" --load {shlex.quote(one.path)}" for one in read_own_code(folder) if one.sha256)
         commands += [
-            f"dpfed audit .{loads}          # recomputes epsilon and compares the charges with what ran",
+            f"{f'dpfed audit .{loads}':<38} # recomputes epsilon and compares the charges with what ran",
             "dpfed ledger verify ledger.jsonl       # checks that no entry was changed or removed",
         ]
     return commands

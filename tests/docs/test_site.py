@@ -1,6 +1,8 @@
 """The site that `make docs` builds: no dead link, nothing from the network; every page in a real browser."""
 
+import json
 import re
+import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +12,9 @@ import pytest
 from visits import visited
 
 SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
-pytestmark = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site here: make docs")
+needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site here: make docs")
+sys.path.insert(0, str(SITE.parents[1]))
+import search_words  # noqa: E402
 
 
 class Page(HTMLParser):
@@ -48,6 +52,7 @@ def leads_somewhere(name, link):
     return not place or file.suffix != ".html" or unquote(place) in page(file).places
 
 
+@needs_site
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere():
     assert len(pages()) > 40
     dead, foreign = [], []
@@ -67,6 +72,7 @@ def has_scheme(link):
     return re.match(r"[a-z]+:|//", link) is not None
 
 
+@needs_site
 def test_no_page_shows_how_it_was_written():
     """Notation that no tool understood, or the machine where the site was built."""
     for name in pages():
@@ -74,6 +80,7 @@ def test_no_page_shows_how_it_was_written():
         assert not re.search(r"\{code-cell\}|:tags:|\]\([\w./-]+\.md", text), name
 
 
+@needs_site
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_page_in_a_browser(tmp_path, dark):
@@ -96,3 +103,25 @@ def test_the_visit_finds_what_is_wrong(tmp_path):
     assert [one.wide > 400 for one in found] == [True]
     assert [words.split(">")[1].strip() for words in found[0].faint] == ["pale"]
     assert len(console) >= 2
+
+
+@pytest.mark.parametrize("query", search_words.THREADS)
+def test_the_words_of_a_thread_are_on_the_page_that_answers_it(query):
+    """The site's search wants every word of a query in one page, or among its search words."""
+    name = search_words.THREADS[query]
+    text = (SITE.parents[1] / f"{name}.md").read_text() + " " + search_words.KEYWORDS.get(name, "")
+    assert set(query.split()) - {"of", "a"} <= set(re.findall(r"[\w-]+", text.lower())), name
+
+
+@needs_site
+def test_the_search_index_has_the_words_of_the_threads():
+    """Words of the index are stems, of at least half a word; whole queries are entries, which come first."""
+    text = (SITE / "searchindex.js").read_text()
+    index = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    terms = (*index["terms"].items(), *index["titleterms"].items())
+    for query, name in search_words.THREADS.items():
+        number = index["docnames"].index(name)
+        assert number in [place[0] for place in index["indexentries"][query]], query
+        stems = {stem for stem, found in terms if found == number or (isinstance(found, list) and number in found)}
+        for word in set(re.findall(r"\w+", query)) - {"of", "a"}:
+            assert any(stem.startswith(word[: max(3, len(word) // 2)]) for stem in stems), (query, word, name)
