@@ -1,12 +1,15 @@
 """Evidence that Fed-SMP's top coordinates were chosen by the public samples only.
 
 No other check needs the data. The public samples are recomputed from the configuration, and the coordinates of round 1
-are chosen again, for which the model is known from the seed.
+are chosen again, for which the model is known from the seed. Training may amplify the last bit: after 100 steps of
+the Fed-SMP network 61% to 68% of the coordinates agree under errors of 2^-23, and 19% to 30% with those of others. So
+the limit is measured: choices under rounding errors are compared with each other and with choices by other samples.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,11 +29,11 @@ from dpfed.stages.project import fingerprint, sampled_bits, top_indices
 
 _ALIKE = 0.99
 """Part of the coordinates above which no other processor is assumed."""
-_TELLING = 0.5
-"""Least part that must agree for the check to tell public samples from others."""
 _OF_CPUS, _OF_ACCELERATORS = 2.0**-18, 2.0**-11
 """Relative errors of float32 products with other instructions, and of the 10-bit products (TF32) of accelerators."""
-_REPETITIONS = 3
+_REPETITIONS = 5
+_DEVIATIONS = 5.0
+"""Standard deviations between the limit and the agreement that rounding leaves, so that a correct run passes."""
 
 
 def coordinates_follow_public_data(files: RunFiles) -> Finding:
@@ -54,19 +57,27 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
             False,
             f"{rounds_text(other)}: the samples that chose the coordinates are not the {len(labels)} public ones.",
         )
-    again = _FirstRound(files, inputs, labels)
-    alike = _agreement(again.chosen(), _recorded_bits(files))
+    again, recorded = _FirstRound(files, inputs, labels), _recorded_bits(files)
+    exact = again.chosen()
+    alike = _agreement(exact, recorded)
     words = f"{len(labels)} public samples chose the coordinates of every round; chosen again, {alike:.1%} of those of "
     words += "round 1 agree"
     if alike >= _ALIKE:
         return True, f"{words}."
-    allowed, error = again.least_agreement()
-    words += f", and {allowed:.1%} must, since another processor's rounding (a relative {error:.1g}) changes the others"
-    if allowed < _TELLING:
-        return None, f"{words}: too few to tell other samples."
-    if alike < allowed:
+    error = _relative_error(files)
+    rounded = [exact, *(again.chosen(error, seed) for seed in range(1, _REPETITIONS + 1))]
+    like = [_mean_agreement(one, [other for other in rounded if other is not one]) for one in rounded]
+    others = [_mean_agreement(again.chosen_by_others(seed), rounded) for seed in range(1, _REPETITIONS + 1)]
+    found, limit = _mean_agreement(recorded, rounded), (min(like) + max(others)) / 2
+    words += (
+        f", {found:.1%} with {len(rounded)} choices under another processor's rounding (a relative {error:.1g}), which "
+        f"agree in {min(like):.1%} among themselves, and in at most {max(others):.1%} with those of other samples"
+    )
+    if limit <= max(others) or np.mean(like) - limit < _DEVIATIONS * np.std(like, ddof=1):
+        return None, f"{words}: too near to tell other samples."
+    if found < limit:
         return False, f"{words}: the public samples did not choose them."
-    return True, f"{words}."
+    return True, f"{words}; {limit:.1%} was the limit."
 
 
 def _public_samples(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -116,20 +127,24 @@ class _FirstRound:
         )
         return _bits(sampled_bits(top_indices(update[None], kept)[0], len(update)))
 
-    def least_agreement(self) -> tuple[float, float]:
-        """Return the part of the coordinates that must agree, and the relative error of a processor that it allows.
+    def chosen_by_others(self, seed: int) -> NDArray[np.uint8]:
+        """Return the choice of as many of the clients' samples."""
+        local, count = self.files.experiment.method.clients, len(self.labels)
+        rows = np.random.default_rng(seed).choice(len(local.labels), count, replace=count > len(local.labels))
+        return _FirstRound(self.files, local.inputs[rows], local.labels[rows]).chosen()
 
-        The choice is repeated with errors of this size in model and samples; the run and this audit may each differ
-        from exact arithmetic by as much as the worst of the repetitions.
-        """
-        try:
-            device = str(self.files.summary.device or "")
-        except DpfedError:
-            device = ""
-        error = _OF_CPUS if device in ("", "cpu") else _OF_ACCELERATORS
-        exact = self.chosen()
-        worst = min(_agreement(exact, self.chosen(error, seed)) for seed in range(1, _REPETITIONS + 1))
-        return max(0.0, min(_ALIKE, 1 - 2 * (1 - worst))), error
+
+def _relative_error(files: RunFiles) -> float:
+    """Return the relative rounding error of the processor of the run."""
+    try:
+        device = str(files.summary.device or "")
+    except DpfedError:
+        device = ""
+    return _OF_CPUS if device in ("", "cpu") else _OF_ACCELERATORS
+
+
+def _mean_agreement(one: NDArray[np.uint8], others: Sequence[NDArray[np.uint8]]) -> float:
+    return sum(_agreement(one, other) for other in others) / len(others)
 
 
 def _recorded(files: RunFiles) -> ChosenCoordinates:

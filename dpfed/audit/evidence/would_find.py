@@ -165,6 +165,6 @@ _WOULD_FIND: Mapping[str, WouldFind] = {
     "skipping does not depend on the cohort": _skips,
     "loaded code is the run's code": "a file of custom code with one other byte",
     "coordinates are chosen by public data": "a public sample that a client holds, other samples in a round, "
-    "or a first choice beyond the stated rounding",
+    "or a first choice that is nearer to that of other samples",
     "canaries follow the seed": "a canary with another direction or coin flip",
 }

@@ -72,7 +72,7 @@ def test_too_wide_a_tolerance_cannot_tell(folder, monkeypatch):
     monkeypatch.setattr(mask_evidence, "_OF_CPUS", 10.0)
     passed, words = judged(folder, 1 - first_round(folder).chosen())
     assert passed is None
-    assert "too few to tell" in words
+    assert "too near to tell" in words
 
 
 @pytest.mark.slow
