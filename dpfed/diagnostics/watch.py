@@ -61,6 +61,8 @@ def json_number(value: Tensor) -> int | float:
     return float(value) if value.is_floating_point() else int(value)
 
 
+_DIGESTED = 1 << 14
+"""Number of entries of noise that its digest covers."""
 _MOST_BINS = 1 << 18
 """Length above which noise is folded before its correlations are computed."""
 CORRELATION_ERROR = 3e-5
@@ -114,14 +116,20 @@ def correlations(noise: Tensor) -> Tensor:
     if not float(peak) > 0:
         return torch.zeros(m - 1)
     length = fft.next_fast_len(2 * m - 1, real=True)
-    spectrum = fft.rfft((folded / peak).float().cpu().numpy(), length)  # four times as fast as torch's on one core
-    products = torch.from_numpy(fft.irfft(spectrum.real**2 + spectrum.imag**2, length)[:m])
-    return products[1:] / products[0]
+    scaled = (folded / peak).float()
+    if scaled.device.type != "cpu":
+        products = torch.fft.irfft(torch.fft.rfft(scaled, length).abs().square(), length)[:m]
+    else:  # four times as fast as torch's on one core
+        spectrum = fft.rfft(scaled.numpy(), length)
+        products = torch.from_numpy(fft.irfft(spectrum.real**2 + spectrum.imag**2, length)[:m])
+    found: Tensor = products[1:] / products[0]
+    return found
 
 
 def digest(noise: Tensor) -> str:
-    """Return the SHA-256 of a noise vector; equal digests of two rounds mean that a seed was used twice."""
-    return hashlib.sha256(noise.detach().cpu().contiguous().numpy().data).hexdigest()
+    """Return the SHA-256 of the first entries of a noise vector; equal digests of two rounds mean that a seed was used
+    twice."""
+    return hashlib.sha256(noise[:_DIGESTED].detach().cpu().contiguous().numpy().data).hexdigest()
 
 
 _PER_OCTAVE, _OCTAVES = 2, 16

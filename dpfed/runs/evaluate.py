@@ -30,6 +30,7 @@ from dpfed.clients.losses import (
 )
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
+from dpfed.compress.rotation import tf32
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
@@ -197,7 +198,8 @@ def evaluate(
 
     Samples are evaluated 1000 at a time, but images on a CPU 100 at a time, so that activations fit into its cache.
     Evaluation uses a copy of the weights: a forward pass that writes to its parameters (an embedding with max_norm)
-    leaves `weights` unchanged.
+    leaves `weights` unchanged. A GPU computes in float32, too: torch's convolutions there are in TF32 by default, which
+    an audit on a CPU cannot repeat.
     """
     weights = weights.clone()
     turned = takes_channels_last(model, inputs)
@@ -205,16 +207,17 @@ def evaluate(
     correct = loss = 0.0
     counted = 0
     outputs: list[Tensor] = []
-    for start in range(0, len(labels), batch):
-        rows = inputs[start : start + batch]
-        made = model.forward(weights, rows.clone(memory_format=torch.channels_last) if turned else rows)
-        expected = labels[start : start + batch]
-        if objective.has_accuracy:
-            found = objective.accuracies(made, expected)
-            correct, counted = correct + float(found.nansum()), counted + int(found.isfinite().sum())
-        loss += float(objective.loss.each(made, expected).sum())
-        if objective.metrics:
-            outputs.append(made)
+    with tf32(False, inputs.device):
+        for start in range(0, len(labels), batch):
+            rows = inputs[start : start + batch]
+            made = model.forward(weights, rows.clone(memory_format=torch.channels_last) if turned else rows)
+            expected = labels[start : start + batch]
+            if objective.has_accuracy:
+                found = objective.accuracies(made, expected)
+                correct, counted = correct + float(found.nansum()), counted + int(found.isfinite().sum())
+            loss += float(objective.loss.each(made, expected).sum())
+            if objective.metrics:
+                outputs.append(made)
     whole = torch.cat(outputs) if outputs else labels
     return TestResult(
         accuracy=correct / counted if counted else float("nan"),
