@@ -217,12 +217,21 @@ class Source(Protocol):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
     """Next state, charged release and released mean move of a round; an aborted round only advances the state's round.
-    `record` is for the operator only: no epsilon covers it."""
+    `record` is for the operator only: no epsilon covers it. It lacks the traffic that other processes still count for
+    `tally`."""
 
     state: ServerState
     record: RoundRecord
     release: Release | LocalRelease | None
     mean: Tensor | None = None
+    tally: Tally = field(default_factory=Tally)
+
+    def whole_record(self) -> RoundRecord:
+        """Return the record with all traffic, once it is counted."""
+        if not self.tally.counts:
+            return self.record
+        self.tally.settle()
+        return replace(self.record, uplink_bytes=self.tally.uplink_bytes, mask_entropy=self.tally.mask_entropy)
 
 
 def run_round(
@@ -262,7 +271,7 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
         _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
         after = replace(state, round=state.round + 1)
         record = watch.record(now, aborted=str(reason))
-        return RoundResult(state=after, record=record, release=of_uploads)
+        return RoundResult(state=after, record=record, release=of_uploads, tally=now.tally)
     now = replace(now, uploads=len(summed.included_clients))
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
@@ -270,7 +279,7 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     divisor = method.sum_divisor(np.intersect1d(now.task.cohort, summed.included_clients))
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
-    return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
+    return RoundResult(state=after, record=record, release=release, mean=moved / divisor, tally=now.tally)
 
 
 def _compared_result(done: RoundResult) -> RoundResult:

@@ -281,6 +281,12 @@ class Payloads(Sequence[Payload]):
             seeds = torch.zeros(len(content), dtype=torch.int64, device=content.device)
         return cls(scheme=scheme, dimension=dimension, seeds=seeds, fields=shaped)
 
+    @property
+    def header_bytes(self) -> int:
+        """Length of a message around its content, equal for all clients."""
+        header = FrameHeader(name=self.scheme.name, options=wire_options(self.scheme), dimension=self.dimension, seed=0)
+        return len(write_frame(header, b""))
+
     def __len__(self) -> int:
         return len(self.seeds)
 

@@ -1,14 +1,56 @@
-"""Writing of files such that a crash leaves a complete file, with the old or the new content."""
+"""Writing of files such that a crash leaves a complete file, with the old or the new content, and beside training."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from accounting.ledger.regular_file import open_output, write_through
 from accounting.ledger.regular_file import replace_content as put
 
-__all__ = ["append", "put"]
+__all__ = ["FileWriter", "append", "put"]
+
+
+class FileWriter:
+    """Writer of a round's files, in their order: at once or, `beside`, by another thread while a GPU trains.
+
+    After an error nothing further is written, so that no file is newer than one that should be older.
+    """
+
+    def __init__(self, *, beside: bool) -> None:
+        self.beside = beside
+        self._thread = ThreadPoolExecutor(1) if beside else None
+        self._waiting: list[Future[None]] = []
+        self._broken = False
+
+    def write(self, job: Callable[[], None]) -> None:
+        """Call `job`, now or after the earlier jobs."""
+        if self._thread is None:
+            job()
+        else:
+            self._waiting.append(self._thread.submit(self._write_next, job))
+
+    def _write_next(self, job: Callable[[], None]) -> None:
+        if self._broken:
+            return
+        try:
+            job()
+        except BaseException:
+            self._broken = True
+            raise
+
+    def wait(self) -> None:
+        """Return when all jobs are done; raise the first error of one."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.result()
+
+    def close(self) -> None:
+        """Return when all jobs are done; their errors are not raised."""
+        if self._thread is not None:
+            self._thread.shutdown()
 
 
 def append(path: Path, lines: bytes, *, mode: int = 0o666) -> None:

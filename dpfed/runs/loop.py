@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accounting.cohorts import TurnSchedule
 from accounting.errors import BudgetSpent
-from accounting.ledger import Header
+from accounting.ledger import Entry, Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import replayed
@@ -42,6 +42,7 @@ from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_
 from dpfed.runs.book import LedgerBook
 from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
+from dpfed.runs.durable_files import FileWriter
 from dpfed.runs.experiment import Experiment, public_client_ids
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, PublicCode, Viewers, start_public_code
@@ -156,13 +157,14 @@ class Run:
         privacy_target = experiment.privacy_target
         self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
         self._lines = folder.metrics_lines(before_round=saved.state.round - 1)
+        self._shown, self._files = len(self._lines), FileWriter(beside=experiment.device.type != "cpu")
         self._spent = spending_account(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        if saved.report is not None:  # a crash may have prevented these lines
-            self._write_report(saved.report, self._spent.charge(None))
+        if (found := saved.report) is not None:  # a crash may have prevented these lines
+            self._write_report(lambda: found, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
             self._skip_charged_round()
@@ -224,7 +226,8 @@ class Run:
             raise
 
     def unlock(self) -> None:
-        """Release the lock on the run folder, and close trackers and their process."""
+        """Finish the files, release the lock on the run folder, and close trackers and their process."""
+        self._files.close()
         self._folder.unlock()
         self._public_code.close()
 
@@ -240,6 +243,7 @@ class Run:
         """
         while not self.finished:
             if stop():
+                self._wait_for_files()
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
                 raise RunInterrupted(f"interrupted after round {done} of {rounds}; all finished rounds are saved.")
             self.run_one_round(source)
@@ -254,7 +258,8 @@ class Run:
             self._stopped_by = "budget"
             return
         try:
-            done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
+            ledger = None if self._book is None else _AfterFiles(self._book, self._wait_for_files)
+            done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=ledger, cohort=cohort)
         except BudgetSpent as why:  # another run of the project has spent the budget meanwhile
             self._stop_for_project(why)
             return
@@ -262,16 +267,24 @@ class Run:
 
     def _save_round(self, done: RoundResult, seconds: float) -> None:
         """Write the checkpoint, which contains the lines of the round; then write these lines into their files."""
-        self.state, record = done.state, done.record
-        report = CheckpointReport(
-            uplink=self._uplink + (record.uplink_bytes or 0),
-            mask_entropy=self._mask_entropy_with(record),
-            diagnostics=replace(record, seconds=seconds),
-            canaries=record.canaries,
-        )
+        self._wait_for_files()
+        self.state, kept = done.state, done.state.on_cpu() if self._files.beside else done.state
         heads = self._book.heads if self._book is not None else LedgerHeads()
-        self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
-        self._write_report(report, self._spent.charge(done.release))
+        reports: list[CheckpointReport] = []
+
+        def save() -> None:
+            record = done.whole_record()
+            report = CheckpointReport(
+                uplink=self._uplink + (record.uplink_bytes or 0),
+                mask_entropy=self._mask_entropy_with(record),
+                diagnostics=replace(record, seconds=seconds),
+                canaries=record.canaries,
+            )
+            self._folder.save_checkpoint(Checkpoint(state=kept, report=report, heads=heads))
+            reports.append(report)
+
+        self._files.write(save)
+        self._write_report(lambda: reports[0], self._spent.charge(done.release))
 
     def _skip_charged_round(self) -> None:
         """Record the next round as one without a result, because an interruption ended it after its charge.
@@ -286,20 +299,8 @@ class Run:
             return None
         return self._mask_entropy + (record.mask_entropy or 0)
 
-    def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
+    def _write_report(self, report: Callable[[], CheckpointReport], epsilon: float) -> None:
         """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
-        self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
-        line = self._metrics_line(epsilon, report.diagnostics.aborted)
-        self._folder.append_round(line, report.round_record)
-        self._lines.append(line)
-        self._on_round(line.to_dict())
-        self._public_code.show(line.to_dict())
-
-    def _metrics_line(self, epsilon: float, aborted: str | None) -> MetricsLine:
-        """Return the line of metrics.jsonl of the last round.
-
-        aborted: operator's reason why the round has no result; the line has the public reason
-        """
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
         majority = None
@@ -309,18 +310,38 @@ class Run:
         ):
             found, majority = self._public_code.scores(evaluated_weights(experiment.readout, state))
             scores |= found
-        return MetricsLine(
-            round=state.round,
-            scores=scores,
-            epsilon=None if math.isnan(epsilon) else epsilon,
-            clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
-            majority_accuracy=majority,
-            uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
-            aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
-        )
+
+        def write() -> None:
+            saved = report()
+            self._uplink, self._mask_entropy = saved.uplink, saved.mask_entropy
+            aborted = saved.diagnostics.aborted  # the operator's reason; the line has the public one
+            line = MetricsLine(
+                round=state.round,
+                scores=scores,
+                epsilon=None if math.isnan(epsilon) else epsilon,
+                clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
+                majority_accuracy=majority,
+                uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
+                aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
+            )
+            self._folder.append_round(line, saved.round_record)
+            self._lines.append(line)
+
+        self._files.write(write)
+        if not self._files.beside:
+            self._wait_for_files()
+
+    def _wait_for_files(self) -> None:
+        """Wait until the files of all rounds are written, and pass the new lines to `on_round` and the viewers."""
+        self._files.wait()
+        while self._shown < len(self._lines):
+            line, self._shown = self._lines[self._shown], self._shown + 1
+            self._on_round(line.to_dict())
+            self._public_code.show(line.to_dict())
 
     def close(self) -> Outcome:
         """Write the model and the summary. Raises RunError if the budget is too small for a single round."""
+        self._wait_for_files()
         experiment, folder = self.experiment, self._folder
         if experiment.privacy_target and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
@@ -381,6 +402,18 @@ class Run:
         why = project.refusal(privacy_target.mechanism_of_round(number), run=book.run_name, number=number)
         self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
+
+
+@dataclass(frozen=True)
+class _AfterFiles:
+    """Ledger of a run that charges a round only after the files of the rounds before are written."""
+
+    book: LedgerBook
+    wait: Callable[[], None]
+
+    def record(self, entry: Entry) -> None:
+        self.wait()
+        self.book.record(entry)
 
 
 def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:

@@ -38,6 +38,11 @@ class ServerState:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     stages: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def on_cpu(self) -> ServerState:
+        """Return a copy on the CPU, which later rounds on a GPU do not write to."""
+        memory, stages = ({name: one.cpu() for name, one in of.items()} for of in (self.memory, self.stages))
+        return replace(self, broadcast=self.broadcast.cpu(), memory=memory, stages=stages)
+
 
 class ServerRule(Protocol):
     """Computation of the next state from the state and the released sum: post-processing."""

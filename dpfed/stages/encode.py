@@ -18,7 +18,8 @@ from dpfed.compress.rotation import one_thread
 from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round, Stage, require_room_for_memory, rows_of_clients
+from dpfed.stages.stage import Round, Stage, Tally, require_room_for_memory, rows_of_clients
+from dpfed.stages.traffic import count_payloads_beside
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""
@@ -79,7 +80,7 @@ class Encode(Stage):
         with one_thread():
             wrong, comes = self._wrong_and_sent(rows)
             made = self._encode(rows, wrong, ids, now)
-            size = 0 if self.sizes_secret else made.size(comes)
+            size = 0 if self.sizes_secret else made.count_bytes(comes, now.tally)
             rows = self._arrived_rows(made.decode_rows(comes), comes, now)
         self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
@@ -124,7 +125,7 @@ class Encode(Stage):
     def _count_rows(self, size: int, not_finite: int, now: Round) -> None:
         now.tally.not_finite += not_finite
         if not self.sizes_secret:
-            now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + size
+            now.tally.add_traffic(size)
 
     @cached_property
     def _largest_entry(self) -> float:
@@ -222,10 +223,17 @@ class _EncodedRows:
         exempt = b"" if self.dense is None else self.dense[place].to_bytes()
         return exempt + self.payloads[place].to_bytes()
 
-    def size(self, comes: Tensor) -> int:
-        """Return the total length in bytes of the messages of clients that send one."""
+    def count_bytes(self, comes: Tensor, tally: Tally) -> int:
+        """Return the total length in bytes of the messages of clients that send one; on a GPU without the fields that
+        other processes count for the tally."""
         parts = (self.payloads,) if self.dense is None else (self.dense, self.payloads)
-        return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
+        if comes.device.type == "cpu":
+            return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
+        total = 0
+        for part in parts:
+            size, counts = count_payloads_beside(_select_payloads(part, comes))
+            total, tally.counts = total + size, tally.counts + counts
+        return total
 
     def decode_rows(self, comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""

@@ -7,6 +7,7 @@ where the sum is, in reverse order. A method is a chain of stages (`dpfed.stages
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
@@ -58,6 +59,7 @@ class Tally:
     uplink_bytes:    bytes of the uploads; None if the length of an upload is fixed beforehand
     mask_entropy:    bits of masks by FedPM's measure, n times the entropy of the fraction of ones among n entries;
                      None if uploads are not masks that are sent individually
+    counts:          traffic that other processes still count (`dpfed.stages.traffic`)
     """
 
     trained: int = 0
@@ -68,6 +70,18 @@ class Tally:
     failing: list[int] = field(default_factory=list)
     uplink_bytes: int | None = None
     mask_entropy: int | None = None
+    counts: list[Future[tuple[int, int | None]]] = field(default_factory=list)
+
+    def add_traffic(self, uplink: int, entropy: int | None = None) -> None:
+        """Add the bytes of uploads, and their bits by FedPM's measure if they are masks."""
+        self.uplink_bytes = (self.uplink_bytes or 0) + uplink
+        if entropy is not None:
+            self.mask_entropy = (self.mask_entropy or 0) + entropy
+
+    def settle(self) -> None:
+        """Wait for the counts of other processes, and add them."""
+        while self.counts:
+            self.add_traffic(*self.counts.pop().result())
 
     @property
     def counted(self) -> int:
@@ -76,6 +90,7 @@ class Tally:
 
     def gather(self, ranks: Ranks) -> None:
         """Add up the counts of all ranks, since an adaptive clip norm follows the whole cohort's count."""
+        self.settle()
         counts = [self.trained, self.inside, self.outside, self.not_finite, self.failed]
         sizes = [self.uplink_bytes or 0, self.mask_entropy or 0]
         measured = ranks.largest_over_ranks(float(self.uplink_bytes is not None)) > 0

@@ -20,6 +20,7 @@ from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round, Stage
+from dpfed.stages.traffic import count_beside, pack_rows, unpack_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,7 +116,11 @@ class MaskWire(Stage):
         return None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        _count_bits(now, self.messages(rows, ids, now), rows)
+        if rows.device.type == "cpu":
+            _count_bits(now, self.messages(rows, ids, now), rows)
+        elif len(rows):
+            packed = pack_rows(rows != 0, 1)
+            now.tally.counts += count_beside(mask_traffic, packed, now.reference.cpu().numpy().tobytes())
         return rows
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
@@ -131,6 +136,14 @@ class MaskWire(Stage):
         return masks.to(now.reference.device)
 
 
+def mask_traffic(packed: NDArray[np.uint8], probabilities: bytes) -> tuple[int, int]:
+    """Return the bytes of packed masks, range-coded with float32 `probabilities`, and their bits by FedPM's measure."""
+    coder = _mask_coder(probabilities)
+    masks = unpack_rows(packed, 1, len(coder.probabilities))
+    entropy = sum(entropy_of_ones(torch.from_numpy(mask)) for mask in masks)
+    return sum(len(coder.encode(mask != 0)) for mask in masks), entropy
+
+
 def entropy_of_ones(mask: Tensor) -> int:
     """Return the bits of a mask [n] by FedPM's measure (Section 3.1): n H(fraction of ones), rounded to an integer.
 
@@ -144,8 +157,7 @@ def entropy_of_ones(mask: Tensor) -> int:
 
 def _count_bits(now: Round, messages: Sequence[bytes], masks: Tensor) -> None:
     """Add the uploads' bytes, and their bits by FedPM's measure, to the round's tally."""
-    now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, messages))
-    now.tally.mask_entropy = (now.tally.mask_entropy or 0) + sum(map(entropy_of_ones, masks))
+    now.tally.add_traffic(sum(map(len, messages)), sum(map(entropy_of_ones, masks)))
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dpfed.seeds import HostStream
 
 GPU = torch.device("cuda", 0)
+COPIES: list[tuple[torch.dtype, int]] = []
+"""Types and sizes of all tensors that were copied from the fake device to the CPU."""
 _DEVICE = Tensor.device.__get__
 _MIX = {"copy_", "__getitem__", "__setitem__", "index_select", "is_set_to"}  # torch, too, takes indices from the CPU
 
@@ -75,6 +77,8 @@ def _called(function, args, kwargs):
     if moves and len(args) > 1 and isinstance(args[1], Tensor):
         asked = [isinstance(args[1], OnGpu)]
     wanted = name != "cpu" and (asked[-1] if asked else there)
+    if there and not wanted and isinstance(made, Tensor):
+        COPIES.append((made.dtype, made.numel()))
     return tree_map(_on_gpu if wanted else _off_gpu, made)
 
 

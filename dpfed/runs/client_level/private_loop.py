@@ -308,7 +308,7 @@ class ClientLevel:
         )
         self._state = done.state
         spent.charge(done.release)
-        self._book.note_diagnostics(replace(done.record, seconds=time.monotonic() - self._began))
+        self._book.note_diagnostics(replace(done.whole_record(), seconds=time.monotonic() - self._began))
         assert done.mean is not None
         return form.with_form(done.mean)
 

@@ -1,11 +1,15 @@
 """Runs on a fake GPU (`reference.fake_gpu`): nothing meets a tensor of another device, and results are the CPU's."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from unittest import mock
 
 import pytest
 import torch
+from joblib.externals.loky import get_reusable_executor
+from reference import fake_gpu as fake
 from reference.compressors import SETTINGS, make
 from reference.fake_gpu import fake_gpu
 from torch import nn
@@ -16,12 +20,20 @@ from dpfed.aggregation.ranks import SingleProcess
 from dpfed.clients.plan import default_budget
 from dpfed.compress.rotation import tf32
 from dpfed.config.tables import override, parse
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
 from dpfed.methods import catalogue
 from dpfed.models.flat import FlatModel
+from dpfed.round import Method, run_round
+from dpfed.runs.book import LedgerBook
+from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
+from dpfed.runs.folder import RunFolder
 from dpfed.runs.loop import run
 from dpfed.runs.training import clients_trained_together, device_of, gpu_description
+from dpfed.seeds import Seeds
+from dpfed.sources import InProcessClients
+from dpfed.stages import traffic
+from dpfed.stages.project import RandomSharedMask
 from dpfed.sweep.jobs import worker_pool
 
 from ...rounds import Book, watched_round
@@ -112,6 +124,42 @@ def test_every_method_trains_on_a_gpu(name):
 def test_every_kind_of_noise_is_added_on_a_gpu(name, settings):
     with fake_gpu():
         assert after(name, "cuda:0", "local.strategy=loop", *settings).isfinite().all()
+
+
+def round_of(name, device, *settings):
+    experiment = experiment_of(name, device, "local.strategy=loop", *settings)
+    source = InProcessClients(seeds=experiment.seeds)
+    return run_round(experiment.start, experiment.method, source, seeds=experiment.seeds, ledger=None)
+
+
+@pytest.mark.slow_but_one_in(6)
+@pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
+def test_only_what_is_sent_leaves_a_gpu_and_is_counted_beside_in_bytes(name, monkeypatch):
+    """A model of 150,010 weights: floats that leave are samples of sums, at most 2^14; packed symbols take at most what
+    uploads take uncoded. Bytes and entropies are those of a CPU, where uploads are coded at once."""
+    monkeypatch.setattr(traffic, "counting_processes", lambda: ThreadPoolExecutor(1))
+    wide = ("model.hidden=[2000]", "data.public=16") if name.startswith("fed-smp-topk") else ("model.hidden=[2000]",)
+    here = round_of(name, "cpu", *wide).whole_record()
+    with fake_gpu():
+        fake.COPIES.clear()
+        done = round_of(name, "cuda:0", *wide)
+        there = done.whole_record()
+    packed = [size for kind, size in fake.COPIES if kind in (torch.uint8, torch.int64)]
+    announced = {150_010} if name in ("fedpm", "fedmask") else set()  # the public probabilities, once a group
+    assert {size for kind, size in fake.COPIES if kind.is_floating_point and size > 1 << 14} == announced
+    bytes_of_entry = 1 if name in ("fedsparsify", "qsgd") else 0.5
+    assert sum(packed) <= done.record.participants * (150_010 * bytes_of_entry + 8)
+    if name != "fedmrn":  # its masks are drawn otherwise than on a CPU
+        assert (there.uplink_bytes, there.mask_entropy) == (here.uplink_bytes, here.mask_entropy)
+
+
+@pytest.mark.slow
+def test_other_processes_count_bytes():
+    """With the processes of a real run, which know nothing of this one."""
+    with fake_gpu():
+        there = round_of("eden", "cuda:0").whole_record()
+    assert there.uplink_bytes == round_of("eden", "cpu").record.uplink_bytes
+    get_reusable_executor().shutdown()
 
 
 def test_a_run_on_a_gpu_ends_with_the_name_of_the_gpu(tmp_path):
@@ -215,3 +263,75 @@ def test_a_part_of_a_gpu_for_each_of_flowers_nodes():
     assert share({"CPU": 7.0, "GPU": 2.0}) == 0.2857
     assert share({"CPU": 2.0, "GPU": 8.0}) == 1.0
     assert share({"CPU": 4.0}) == 0.0
+
+
+def test_files_are_written_beside_the_next_round_and_before_its_charge(tmp_path, monkeypatch):
+    """On a CPU at once; on a GPU a checkpoint may be late, but before the next line of the ledger."""
+    events, begun = [], threading.Event()
+    save, record, updates = RunFolder.save_checkpoint, LedgerBook.record, Method.updates
+
+    def slow_save(self, saved):
+        if threading.current_thread() is not threading.main_thread():
+            begun.wait(60 if saved.state.round == 1 else 0)
+        save(self, saved)
+        events.append(f"saved {saved.state.round}")
+
+    def trained(self, *given, **more):
+        events.append(f"trains {given[1].number + 1}")
+        if given[1].number == 1:
+            begun.set()
+        return updates(self, *given, **more)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", slow_save)
+    monkeypatch.setattr(
+        LedgerBook, "record", lambda self, one: (events.append(f"charged {one.round + 1}"), record(self, one))
+    )
+    monkeypatch.setattr(Method, "updates", trained)
+    lines = []
+    plain = run(experiment_of("dp-fedavg", "cpu", "local.strategy=loop"), tmp_path / "cpu")
+    assert events == ["trains 1", "charged 1", "saved 1", "trains 2", "charged 2", "saved 2"]
+    events.clear()
+    with fake_gpu():
+        beside = run(
+            experiment_of("dp-fedavg", "cuda:0", "local.strategy=loop"), tmp_path / "gpu", on_round=lines.append
+        )
+    assert events == ["trains 1", "charged 1", "trains 2", "saved 1", "charged 2", "saved 2"]
+    assert [one["round"] for one in lines] == [1, 2]
+    for file in ("ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl"):
+        assert len((tmp_path / "gpu" / file).read_text().splitlines()) == len(
+            (tmp_path / "cpu" / file).read_text().splitlines()
+        )
+    assert beside.summary["epsilon"] == plain.summary["epsilon"]
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_the_charge(tmp_path, monkeypatch):
+    """The error of the other thread ends the run before the next round is charged, and no line is written after it."""
+
+    def full(self, saved):
+        raise RunError("checkpoint.safetensors: cannot be written (No space left on device).")
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", full)
+    with fake_gpu(), pytest.raises(RunError, match="No space left"):
+        run(experiment_of("dp-fedavg", "cuda:0", "local.strategy=loop"), tmp_path / "run")
+    assert len((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_public_coordinates_are_those_of_a_cpu():
+    choice, seeds = RandomSharedMask(size=1000, kept=400), Seeds(root=3)
+    with fake_gpu() as gpu:
+        there = [choice.for_round(torch.zeros(1000, device=gpu), number, seeds).indices for number in (0, 1, 5, 2)]
+    assert [one.device for one in there] == [gpu] * 4
+    for number, one in zip((0, 1, 5, 2), there, strict=True):
+        assert one.cpu().equal(choice.for_round(torch.zeros(1000), number, seeds).indices)
+
+
+def test_a_model_is_evaluated_in_float32(monkeypatch):
+    seen, forward = [], FlatModel.forward
+    monkeypatch.setattr(FlatModel, "forward", lambda *given: seen.append(switches()) or forward(*given))
+    experiment = experiment_of("fedavg", "cpu")
+    seen.clear()
+    with precision("tf32"), fake_gpu() as gpu:
+        weights, half = experiment.start.broadcast.to(gpu), torch.zeros(5, 1, 8, 8, device=gpu)
+        evaluate(experiment.model, weights, half, torch.zeros(5, dtype=torch.int64, device=gpu))
+    assert seen == [["ieee"] * 3]
