@@ -1,7 +1,8 @@
 """Kill private runs at every file operation and at random times, resume them, and check their folders.
 
-    python experiments/crash-test/run.py [--random 200] [--cases NAME ...] [--json]
+    python experiments/crash-test/run.py [--random 200] [--cases NAME ...] [--json] [--beside]
 
+With --beside a thread writes the files of a round while the next one trains, as in a run on a GPU.
 Exit status 1 if a promise was broken or a planted fault was not found.
 """
 
@@ -34,6 +35,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of
 from dpfed.config.tables import override, parse
 from dpfed.runs import loop as federation
+from dpfed.runs.durable_files import FileWriter
 from dpfed.runs.experiment import Experiment, build
 
 TABLES = {
@@ -59,6 +61,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "correlated": ("federation.sampling=cyclic", "privacy.buffers=2", "server.momentum=0.9"),
     "secure-schedule": (*DISCRETE, "run.randomness=secure", "federation.sampling=balls-and-bins"),
 }
+BESIDE = "DPFED_CRASH_TEST_BESIDE"
 WAYS: tuple[How, ...] = get_args(How)
 
 
@@ -172,6 +175,8 @@ def _child(case: Case, base: Path, kill: Kill | None, fault: Fault | None) -> in
         if fault is not None:
             fault.plant()
         points.install()
+        if BESIDE in os.environ:
+            federation.FileWriter = lambda **given: FileWriter(beside=True)  # type: ignore[misc, assignment]
         project = ProjectLedger.open(base / "project.jsonl") if case.of_project else None
         resume = (base / "run" / "config.toml").exists()
         federation.run(case.experiment, base / "run", resume=resume, project=project)
@@ -196,8 +201,11 @@ def main() -> int:
     parser.add_argument("--faults", nargs="*", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--beside", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.beside:
+        os.environ[BESIDE] = "1"
     lower_bound.epsilon = functools.cache(lower_bound.epsilon)  # takes a second of a short run; children inherit it
     generator, good = random.Random(options.seed), True
     report: dict[str, dict[str, object]] = {"points": {}, "random": {}, "faults": {}}
