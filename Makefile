@@ -7,7 +7,7 @@
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
 # make golden       store anew what the golden net's settings give, and print what differs (tests/golden); with
 #                   BESIDE=COMMIT compare them with that commit's, bit by bit, and store nothing
-# make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
+# make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; installs nothing: with .venv, or else PYTHON
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
 # make check        what must be clean before a commit: format, lint, types, layers, claims of the docs (docs/claims.yaml)
@@ -19,6 +19,7 @@ READY := $(VENV)/.ready
 FLOWER := .venv-flower
 ADAPTERS := .venv-adapters
 NVFLARE := .venv-nvflare
+GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 PROGRESS := awk '/^(Collecting|Obtaining)/ { printf "\r%d packages found", ++n; fflush() } \
@@ -49,8 +50,8 @@ test-adapters: $(ADAPTERS)/.ready
 test-nvflare: $(NVFLARE)/.ready
 	$(NVFLARE)/bin/python -m pytest -n 0 tests/dpfed/engines/test_nvflare.py
 
-bench-gpu: $(READY)
-	$(BIN)/python benchmarks/on_gpu.py --out benchmarks/gpu.md
+bench-gpu:
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) benchmarks/on_gpu.py --out benchmarks/gpu.md
 
 docs: $(VENV)/.docs $(FLOWER)/.ready
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html

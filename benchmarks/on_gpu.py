@@ -1,19 +1,22 @@
 """All tests and measurements that need a GPU, as Markdown under the device's name.
 
-    make bench-gpu                                   runs the next command in the environment of `make test`
-    python benchmarks/on_gpu.py [--out gpu.md] [--pfl-python P] [--adapters-python P] [--quick] [--device cuda]
+    make bench-gpu                                   runs the next command with .venv, or else with GPU_PYTHON=python3
+    PYTHONPATH=. python benchmarks/on_gpu.py [--out gpu.md] [--pfl-python P] [--adapters-python P] [--quick]
 
 Parts, in this order: the tests that need a GPU; Fed-SMP's run on Fashion-MNIST, 180 rounds, in each precision (target:
 30 s in float32; needs DPFED_DATA_DIR); rounds compared with other libraries (`local_training.py`); strategies and
 chunks compared with the choice of "auto" (`strategies.py`); encoding compared with training (`encoding_share.py`;
 target: at most 10%); a round's steps of every method (`overhead.py`); a step of LoRA compared with the whole network
-(`examples/adapters/client_costs.py`). A failing part is reported, and the next part runs. --quick uses two rounds, the
-smallest network and no other library, to test the parts; with --device cpu it needs no GPU.
+(`examples/adapters/client_costs.py`). A failing part is reported, and the next part runs; a part ends after its limit,
+with what it has printed. Results of each part are written at once. Nothing is installed or downloaded: torch may be the
+machine's own, and the script names other packages that are missing. --quick uses two rounds, the smallest network and
+no other library, to test the parts; with --device cpu it needs no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -24,11 +27,24 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
+NEEDED = (
+    *("torch", "numpy", "scipy", "pydantic", "cyclopts", "filelock", "jinja2", "rich", "safetensors", "tomli_w"),
+    *("constriction", "cryptography", "cloudpickle", "dp_accounting", "joblib", "matplotlib", "opacus", "pytest"),
+)
+if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+    raise SystemExit(
+        f"{sys.executable}: lacks {', '.join(missing)}. Without a network, carry their wheels: pip download on another "
+        "machine, then pip install --no-index --find-links WHEELS --no-deps PACKAGES."
+    )
 
-from accounting.rounding import upwards
+import torch  # noqa: E402
+
+from accounting.rounding import upwards  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+LIMIT = 600.0
+"""Seconds in which a part ends."""
+PYTEST = (sys.executable, "-m", "pytest", "-o", "addopts=-q --import-mode=importlib", "-rs")
 PRECISIONS = {"cuda": ("float32", "tf32", "bf16"), "cpu": ("float32",)}
 
 
@@ -40,17 +56,22 @@ def card(device: str) -> str:
     return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, torch {torch.__version__}"
 
 
-def printed(*command: str | Path, **environment: str) -> str:
-    """Return the output of a command, or the reason of its failure."""
+def printed(*command: str | Path, limit: float = LIMIT, **environment: str) -> str:
+    """Return the output of a command, or the reason of its failure; after `limit` seconds it is ended."""
     began = time.perf_counter()
-    done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        cwd=HERE,
-    )
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PYTHONPATH": str(HERE.parent), "PYTHONUNBUFFERED": "1", **os.environ, **environment},
+            cwd=HERE,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        return f"{said.decode() if isinstance(said, bytes) else said}\n\n(ended after its limit of {limit:.0f} s)"
     seconds = f"{time.perf_counter() - began:.0f} s"
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-12:]
@@ -84,12 +105,7 @@ def whole_runs(device: str, quick: bool) -> str:
 def parts(device: str, quick: bool, pfl: str | None, adapters: str | None) -> Iterator[tuple[str, str]]:
     """Yield titles and tables."""
     chosen = ("-k", device) if quick else ()
-    yield (
-        "Tests",
-        printed(
-            sys.executable, "-m", "pytest", "-n", "0", "-rs", *chosen, HERE.parent / "tests/dpfed/runs/test_devices.py"
-        ),
-    )
+    yield "Tests", printed(*PYTEST, *chosen, HERE.parent / "tests/dpfed/runs/test_devices.py")
     yield "Fed-SMP on Fashion-MNIST", whole_runs(device, quick)
     if not quick:
         beside = ("--pfl-python", pfl) if pfl else ()

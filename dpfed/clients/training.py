@@ -202,7 +202,7 @@ class LocalTraining:
             start=self.start,
             kept=kept_layers,
             failed=failed,
-            windows=self._chunk is not None and self._cost.takes_windows(self.inputs.device),
+            windows=self._chunk is not None and self.cost.takes_windows(self.inputs.device),
         )
         kept = nullcontext() if self.start is None else self.start.restored_around()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
@@ -279,7 +279,7 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        cost, device = self._cost, self.inputs.device
+        cost, device = self.cost, self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size, device), device)
         if self.strategy != "auto":
@@ -287,7 +287,8 @@ class LocalTraining:
         return fastest_plan(cost, self.at_once, chunk, device)
 
     @cached_property
-    def _cost(self) -> StepCost:
+    def cost(self) -> StepCost:
+        """Cost of one client's step."""
         return step_cost(self.model, self._probe, self.batch_size)
 
 
