@@ -101,8 +101,11 @@ def _plan_text(experiment: Experiment) -> str:
     if privacy_target is None:
         return words + "; not private"
     if privacy_target.noise_multiplier is None:
-        return words + f"; private by Bernoulli samples, clip norm {downwards(privacy_target.clip_norm)}"
-    return words + f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
+        words += f"; private by Bernoulli samples, clip norm {downwards(privacy_target.clip_norm)}"
+    else:
+        words += f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
+    noise = privacy_target.noise if privacy_target.unit == "record" else privacy_target.mechanism
+    return f"{words}; epsilon for one {privacy_target.unit}, {noise.adjacency}, delta {upwards(privacy_target.delta)}"
 
 
 def _record_time_text(experiment: Experiment) -> str:

@@ -430,6 +430,8 @@ def test_a_mod_wants_its_server_and_possible_terms():
         grid._good(message, 1000)
     strategy = wrapped(clients=1, cohort=1, sampling="all", delta=1e-5)
     (message,) = strategy.configure_train(1, model(), ConfigRecord(), grid)
+    with pytest.raises(ConfigError, match="--node-config"):
+        Nodes(1, by(1.0), mods=[node_mod()])._good(message, 1000)
     for name, value in (("clip_norm", math.nan), ("kept", 99), ("dimension", 3), ("round", -1), ("scheme", 5)):
         record = ConfigRecord({**message.content["dpfed"], name: value})
         message.content["dpfed"], kept = record, message.content["dpfed"]
