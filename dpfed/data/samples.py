@@ -233,7 +233,8 @@ def _check_nodes(config: Config) -> None:
         )
 
 
-_OF_LETTERS = "char-lstm"
+OF_LETTERS = "char-lstm"
+"""Name of the network whose inputs are numbers of letters."""
 
 
 def check_letters(model: str, dataset: Dataset) -> None:
@@ -241,11 +242,11 @@ def check_letters(model: str, dataset: Dataset) -> None:
 
     The check is before any round: a run that stopped at such a sample would reveal that it was drawn.
     """
-    if model != _OF_LETTERS:
+    if model != OF_LETTERS:
         return
     for half in (dataset.train_inputs, dataset.test_inputs):
         if half.size and not (half.min() > -1 and half.max() < dataset.outputs):
             raise DataError(
                 f"an input of {dataset.name!r} is not among the {dataset.outputs} declared letters, 0 to "
-                f"{dataset.outputs - 1}, that model.name='{_OF_LETTERS}' reads. Number the letters, or declare more."
+                f"{dataset.outputs - 1}, that model.name='{OF_LETTERS}' reads. Number the letters, or declare more."
             )

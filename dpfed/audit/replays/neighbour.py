@@ -16,7 +16,7 @@ from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
-from dpfed.data.samples import partition_of, public_samples, validation_samples, whole_data
+from dpfed.data.samples import OF_LETTERS, partition_of, public_samples, validation_samples, whole_data
 from dpfed.seeds import Seeds
 
 Ids = NDArray[np.int64]
@@ -35,7 +35,8 @@ def changed_data(given: Dataset | None, config: Config, pair: Pair | None) -> tu
     at = rows[mine]
     change = VALUES.get(pair.change, VALUES["negated"])
     inputs, labels = whole.train_inputs.copy(), whole.train_labels.copy()
-    inputs[at], labels[at] = change(inputs[at], labels[at])
+    letters = config.model.name == OF_LETTERS  # changed as whole numbers: -30 is no letter
+    inputs[at], labels[at] = change(inputs[at].astype(np.int64) if letters else inputs[at], labels[at])
     if pair.change in (REMOVED, "zeroed"):  # removed samples must not be used by any code that still reads them
         labels[at] = labels[at][::-1]
     return replace(whole, train_inputs=inputs, train_labels=labels), held

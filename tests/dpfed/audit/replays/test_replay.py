@@ -67,7 +67,13 @@ def test_all_pairs_of_every_preset_pass(name):
 OTHER_DATA = [
     one for one in catalogue.preset_names() if not one.endswith("-digits") and "privacy" in catalogue.preset_tables(one)
 ]
-IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 800}
+IN_SMALL = {
+    "federation.rounds": 2,
+    "federation.clients": 40,
+    "federation.cohort": 10,
+    "data.train_samples": 800,
+    "data.test_samples": 50,
+}
 
 
 @pytest.mark.slow
