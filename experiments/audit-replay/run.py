@@ -4,8 +4,7 @@ python experiments/audit-replay/run.py plants          faults in dpfed, unsound 
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
 python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
-python experiments/audit-replay/run.py strangers       plants in a plain loop that is not dpfed's
-python experiments/audit-replay/run.py opacus          plants in DP-SGD with Opacus
+python experiments/audit-replay/run.py planted         one table of plants in a plain loop, Opacus, Flower and dpfed.run
 python experiments/audit-replay/run.py patterns        thirteen patterns after arXiv 2602.17454
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
@@ -17,9 +16,10 @@ Results are in results.jsonl, one per line; an interrupted part can be resumed.
 """
 
 import argparse
-import importlib
+import importlib.util
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,8 +44,9 @@ from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
-from tests.dpfed.audit.replays.opacus_plants import OPACUS, SOUND_STEPS
-from tests.dpfed.audit.replays.patterns import PATTERNS, SOUND_LOOP, STRANGERS
+from tests.dpfed.audit.replays.patterns import PATTERNS
+from tests.dpfed.audit.replays.planted import FAULTS as PLANTED_FAULTS
+from tests.dpfed.audit.replays.planted import HOSTS, PLANTED, TWINS
 from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
 from tests.dpfed.audit.replays.sound_pieces import SoundPiece
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
@@ -63,14 +64,10 @@ def of_plants() -> Iterator[Named]:
         yield one.name, one
 
 
-def of_strangers() -> Iterator[Named]:
-    for one in (*STRANGERS, SOUND_LOOP):
-        yield one.name, one
-
-
-def of_opacus() -> Iterator[Named]:
-    for one in (*OPACUS, SOUND_STEPS):
-        yield one.name, one
+def of_planted() -> Iterator[Named]:
+    for one in (*PLANTED, *TWINS):
+        if one.host != "Flower app" or importlib.util.find_spec("flwr"):
+            yield (one.name if one.name.startswith("twin of ") else one.id), one
 
 
 def of_patterns() -> Iterator[Named]:
@@ -267,7 +264,14 @@ def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
         "first": words if failed is None else failed.words,
         "pair": "" if failed is None else failed.pair.words,
         "seconds": round(time.monotonic() - began, 1),
+        "to_find": 0.0 if failed is None else _seconds_to_find(found.pairs),
     }
+
+
+def _seconds_to_find(pairs: Any) -> float:
+    """Return the seconds of the runs of all pairs up to the first that failed."""
+    last = next(place for place, one in enumerate(pairs) if one.outcome == "fail")
+    return round(sum(one.findings.seconds for one in pairs[: last + 1]), 1)
 
 
 def page() -> str:
@@ -284,8 +288,6 @@ def page() -> str:
         ("faults", "Faults of whole rounds"),
         ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
-        ("strangers", "Plants in a plain loop, sizes and draws included"),
-        ("opacus", "Plants in DP-SGD with Opacus, unit record"),
         ("patterns", "Thirteen patterns after arXiv 2602.17454, reduced to a plain loop (not the libraries' code)"),
     ):
         rows = [one for one in found if one["part"] == part]
@@ -295,9 +297,6 @@ def page() -> str:
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
         layers |= {fault.name: f"`dpfed audit FOLDER`: {fault.check}" for fault in RUN_FAULTS}
-        layers |= {one.name: "by none (limitations.md)" for one in OPACUS}
-        if part == "strangers":
-            layers |= dict.fromkeys(("noise 1% short", "noise anticorrelated between rounds"), "`mechanism(std=)`")
         layers["budget spent twice (MOSTLY AI)"] = "the ledger: every release is a line"
         for one in of_faults:
             seen = (
@@ -307,13 +306,13 @@ def page() -> str:
             )
             lines.append(f"| {one['name']} | {one['found_by']} of {one['pairs']} | {seen} |")
         lines += ["", f"{sum(one['verdict'] == 'fail' for one in of_faults)} of {len(of_faults)} are found.", ""]
+    lines += [*planted_table({one["name"]: one for one in found if one["part"] == "planted"}), ""]
     lines += ["## False alarms", "", "| sound code | audits | pairs | alarms |", "|---|---:|---:|---:|"]
     for part, words, chosen in (
         ("plants", "twins of the planted faults", _is_sound),
         ("faults", "twins of the faults of rounds", _is_sound),
         ("field", "twins of the bugs of the field", _is_sound),
-        ("strangers", "twin of the plain loop", _is_sound),
-        ("opacus", "twin of Opacus' steps", _is_sound),
+        ("planted", "twins of the plants by host", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
         ("ranks", "private settings of two processes", lambda one: True),
         ("flower", "private settings in Flower's simulation, nodes in one process", lambda one: True),
@@ -327,9 +326,45 @@ def page() -> str:
 
 
 def _is_sound(one: dict[str, Any]) -> bool:
-    return one["name"].startswith("twin of ") or one["name"] in {
-        sound.name for sound in (*SOUND, SOUND_STEPS, SOUND_LOOP)
-    }
+    return one["name"].startswith("twin of ") or one["name"] in {sound.name for sound in SOUND}
+
+
+def planted_table(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the table of plants in the four hosts."""
+    lines = [
+        "## One table of plants, as a stranger's code and as dpfed's",
+        "",
+        "Cells: pairs that find the fault, seconds of the pairs up to the first of them, and the row.",
+        "In Opacus, the unit is the record, and sizes are norms of gradients.",
+        "",
+        f"| fault | {' | '.join(HOSTS)} |",
+        f"|---|{'---|' * len(HOSTS)}",
+    ]
+    for name in PLANTED_FAULTS:
+        cells = [
+            _planted_cell(found.get(f"{host}: {name}"), found.get(f"{host}: {name}, std stated")) for host in HOSTS
+        ]
+        cells[-1] = OF_METHODS.get(name, cells[-1])
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+OF_METHODS = {
+    "noise 1% short": "`dpfed audit METHOD`: noise",
+    "noise anticorrelated between rounds": "`dpfed audit METHOD`: seeds",
+}
+"""Rows of a round's audit that find what a replay of `dpfed.run` does not (experiments/audit-faults)."""
+
+
+def _planted_cell(one: dict[str, Any] | None, stated: dict[str, Any] | None) -> str:
+    if one is None:
+        return "not run"
+    if one["verdict"] == "fail":
+        first = re.sub(r" \(.*", "", re.sub(r" by [\d.e+-]+, at most.*", "", one["first"]))
+        return f"{one['found_by']} of {one['pairs']}, {one['to_find']} s: {first}"
+    if stated is not None and stated["verdict"] == "fail":
+        return f"only with `mechanism(std=)`, {stated['to_find']} s"
+    return "by none ([limitations](limitations.md))"
 
 
 def main() -> None:
@@ -341,8 +376,7 @@ def main() -> None:
             "faults",
             "runs",
             "field",
-            "strangers",
-            "opacus",
+            "planted",
             "patterns",
             "settings",
             "ranks",
@@ -363,8 +397,7 @@ def main() -> None:
         "faults": of_faults,
         "runs": of_runs,
         "field": of_field,
-        "strangers": of_strangers,
-        "opacus": of_opacus,
+        "planted": of_planted,
         "patterns": of_patterns,
         "settings": of_settings,
         "ranks": of_ranks,

@@ -11,6 +11,9 @@ from dpfed import run
 from dpfed.audit import FlowerNodes, Pair, replay
 from dpfed.stages.clip import Clip
 
+from ..audit.replays.planted import PLANTED, TWINS
+from ..audit.replays.test_patterns import require_stated_verdict
+
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -176,6 +179,14 @@ def test_planted_faults_are_found(app, words):
     found = replay(app())
     assert found.verdict == "fail"
     assert words in found.as_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", [one for one in (*PLANTED, *TWINS) if one.host == "Flower app"], ids=lambda one: one.id
+)
+def test_a_fault_of_the_table_is_found_or_listed_as_not_found(fault):
+    require_stated_verdict(fault)
 
 
 def test_the_example_passes(tmp_path):

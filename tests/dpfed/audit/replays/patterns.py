@@ -1,7 +1,7 @@
-"""Faults of other people's code: plants in a plain loop, and the thirteen patterns of arXiv 2602.17454.
+"""The thirteen patterns of arXiv 2602.17454, reduced to a plain loop.
 
-The thirteen patterns are reduced from the paper's artifact (github.com/ObliviousAI/dp-recorder) and from the reports to
-the seven libraries that it names; they are not the libraries' code.
+They are reduced from the paper's artifact (github.com/ObliviousAI/dp-recorder) and from the reports to the seven
+libraries that it names; they are not the libraries' code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 
 from dpfed.audit import mechanism
 
-CLIENTS = [np.random.default_rng(i).normal(size=(20, 30)) for i in range(16)]
 TABLE = [(float(np.random.default_rng(i).normal()), i % 3) for i in range(12)]
 """Records (value, class), with few of each class."""
 
@@ -32,156 +31,8 @@ class Fault:
         return self.train(data, out)
 
 
-def clip(row: np.ndarray) -> np.ndarray:
-    return row / max(1.0, float(np.linalg.norm(row)))
-
-
 def normal(total: np.ndarray) -> np.ndarray:
     return total + np.random.normal(size=np.shape(total))  # noqa: NPY002
-
-
-class Loop:
-    """Eight rounds of clipped moves: sound. A fault overrides one step."""
-
-    std: float | None = None
-    rounds = 8
-
-    def rows(self, own: list[np.ndarray], model: np.ndarray) -> list[np.ndarray]:
-        return [clip(one.sum(axis=0) - model) for one in own]
-
-    def noise(self, total: np.ndarray) -> np.ndarray:
-        return normal(total)
-
-    def step(self, number: int, total: np.ndarray, noisy: np.ndarray) -> np.ndarray:
-        return noisy / 16
-
-    def write(self, out: Any, own: list[np.ndarray]) -> None:
-        pass
-
-    def __call__(self, data: Any, out: Any) -> np.ndarray:
-        own, model = data(CLIENTS), np.zeros(30)
-        release = mechanism(self.noise, sensitivity=1.0, std=self.std, name="noise")
-        for number in range(self.rounds):
-            total = np.sum(self.rows(own, model), axis=0)
-            model = model + self.step(number, total, release(total))
-        self.write(out, own)
-        return model
-
-
-def large_clients(factor: float) -> type[Loop]:
-    class Large(Loop):
-        def rows(self, own, model):
-            mean = np.mean([len(one) for one in own])
-            return [one.sum(axis=0) if len(one) > factor * mean else clip(one.sum(axis=0) - model) for one in own]
-
-    return Large
-
-
-class NanKept(Loop):
-    def rows(self, own, model):
-        moves = [one.sum(axis=0) - model for one in own]
-        return [np.where(np.isnan(move), 1e6, clip(move)) for move in moves]
-
-
-class FeedbackByPlace(Loop):
-    def __init__(self) -> None:
-        self.kept = np.zeros((16, 30))
-
-    def rows(self, own, model):
-        rows = []
-        for i, one in enumerate(own):
-            move = one.sum(axis=0) - model + self.kept[(i + 1) % 16]
-            rows.append(clip(np.where(np.abs(move) >= np.sort(np.abs(move))[-5], move, 0)))
-            self.kept[i] = 0.5 * (move - rows[-1])
-        return rows
-
-
-class WeightsOverLargest(Loop):
-    def rows(self, own, model):
-        largest = max(len(one) for one in own)
-        return [clip(one.sum(axis=0) - model) * len(one) / largest for one in own]
-
-
-class SeededInsideClip(Loop):
-    def noise(self, total):
-        return total + np.random.default_rng(int((np.abs(total) < 1).sum())).normal(size=30)
-
-
-class CentredRows(Loop):
-    def __init__(self) -> None:
-        self.mean = np.zeros(30)
-
-    def rows(self, own, model):
-        rows = []
-        for one in own:
-            self.mean = 0.9 * self.mean + 0.1 * one.mean(axis=0)
-            rows.append(clip(one.sum(axis=0) - self.mean))
-        return rows
-
-
-class SixthDigit(Loop):
-    def write(self, out, own):
-        (out / "metrics.csv").write_text(f"accuracy\n{0.5 + 1e-6 * float(np.mean([one.mean() for one in own])):.9f}\n")
-
-
-class LastTen(Loop):
-    def noise(self, total):
-        return total + np.random.normal(size=30) * (np.arange(30) < 20)  # noqa: NPY002
-
-
-class OneCoordinate(Loop):
-    def noise(self, total):
-        return total + np.random.normal(size=30) * (np.arange(30) != 11)  # noqa: NPY002
-
-
-class ShortNoise(Loop):
-    def noise(self, total):
-        return total + np.random.normal(scale=0.99, size=30)  # noqa: NPY002
-
-
-class ShortNoiseStated(ShortNoise):
-    std = 1.0
-
-
-class Anticorrelated(Loop):
-    def __init__(self) -> None:
-        self.before = np.zeros(30)
-
-    def noise(self, total):
-        self.before = -0.6 * self.before + 0.8 * np.random.normal(size=30)  # noqa: NPY002
-        return total + self.before
-
-
-class AnticorrelatedStated(Anticorrelated):
-    std = 1.0
-
-
-class RoundSeven(Loop):
-    def step(self, number, total, noisy):
-        return (noisy + (0.1 * total if number == 6 else 0)) / 16
-
-
-def loop(name: str, kind: type[Loop], words: str, *, found: bool = True) -> Fault:
-    return Fault(name, lambda data, out: kind()(data, out), words, found)
-
-
-STRANGERS = (
-    *(loop(f"clients above {f} times the mean not clipped", large_clients(f), "its input moves") for f in (3, 5, 12)),
-    loop("NaN rows kept as 1e6", NanKept, "its input moves"),
-    loop("error feedback kept by place", FeedbackByPlace, "its input moves"),
-    loop("weights over the largest client's size", WeightsOverLargest, "its input moves"),
-    loop("noise seeded by the number of entries inside the clip", SeededInsideClip, "its noise differs"),
-    loop("rows centred by a running mean", CentredRows, "its input moves"),
-    loop("a private mean in the sixth digit of a public metric", SixthDigit, "file metrics.csv"),
-    loop("the last ten coordinates without noise", LastTen, "adds no noise to 10"),
-    loop("one coordinate without noise", OneCoordinate, "adds no noise to coordinate"),
-    loop("noise 1% short", ShortNoise, "", found=False),
-    loop("noise 1% short, with std stated", ShortNoiseStated, "noise is short"),
-    loop("noise anticorrelated between rounds", Anticorrelated, "", found=False),
-    loop("noise anticorrelated between rounds, with std stated", AnticorrelatedStated, "consecutive calls"),
-    loop("a fault in round 7 only", RoundSeven, ""),
-)
-SOUND_LOOP = loop("twin of the plain loop", Loop, "")
 
 
 def released(value: Any, *, sensitivity: float = 1.0, f: Callable[..., Any] = normal, **options: Any) -> Any:
