@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats
-from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
-from dpfed.audit.statistics.whole_scores import factor_bound
+from dpfed.audit.statistics import epsilon_bounds, one_run, power, rejection
+from dpfed.audit.statistics.one_run import factor_bound
 
 DELTA, ALPHA, MU = 1e-5, 0.05, 1.0
 
@@ -45,12 +45,12 @@ def main() -> None:
 
 
 def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    zeros, ones = thresholds.trials_in_worlds(count, int(rng.integers(2**31)))
+    zeros, ones = rejection.trials_in_worlds(count, int(rng.integers(2**31)))
     return rng.standard_normal(zeros), MU + rng.standard_normal(ones)
 
 
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
-    law = score_distribution.scores_of_all_clients(MU)
+    law = power.scores_of_all_clients(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
     cuts = epsilon_bounds.best_guess_cuts(law.error_rates, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts)

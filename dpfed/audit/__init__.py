@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from accounting import lazy
 
 if TYPE_CHECKING:
-    from dpfed.audit.functions.worlds import Worlds as Worlds
+    from dpfed.audit.functions.outputs import Worlds as Worlds
     from dpfed.audit.one_call import accountant as accountant
     from dpfed.audit.one_call import claim as claim
     from dpfed.audit.one_call import upload as upload
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **lazy.names("dpfed.api.audit", "audit"),
     **lazy.names("dpfed.audit.verdict", "Verdict"),
-    **lazy.names("dpfed.audit.functions.worlds", "Worlds"),
+    **lazy.names("dpfed.audit.functions.outputs", "Worlds"),
     **lazy.names("dpfed.audit.one_call", "accountant", "claim", "upload"),
     **lazy.names("dpfed.audit.replays.audit", "replay"),
     **lazy.names("dpfed.audit.replays.flower_rounds", "FlowerNodes"),

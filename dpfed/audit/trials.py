@@ -21,9 +21,6 @@ CallOutput = TypeVar("CallOutput")
 
 Progress = Callable[[str], object]
 
-ENOUGH_TRIALS = 2_000
-"""Number of trials for a pair other than the best pair; more trials would not find more of the faults it can show."""
-
 _CHUNK = 500
 
 Direction = NDArray[np.float64]
@@ -77,21 +74,17 @@ def split_trials(
     alpha: float,
     seed: int,
     nearly: float,
-    plenty: int | None = None,
 ) -> list[TrialShare[Pair]]:
     """Give the best pair half of the trials and of alpha, and divide the other half equally among the other pairs.
 
     The best pair gets all trials and all of alpha if the other pairs would have fewer than two trials each.
     shown: separation of each pair, measured without the counted trials. nearly: the best pair is the first whose
-    separation is at least this part of the largest. plenty: trials of another pair at most; the best pair gets the
-    trials beyond them and then nine tenths of alpha, since the other pairs serve to find gross faults.
+    separation is at least this part of the largest.
     """
     best = next(k for k, one in enumerate(shown) if one >= nearly * max(shown))
     others = [pair for k, pair in enumerate(pairs) if k != best]
     part = trials // 2 // len(others) if others else 0
     level = alpha / 2
-    if plenty is not None and part >= plenty:
-        part, level = plenty, alpha / 10
     if part < 2:
         return [TrialShare(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
     first = TrialShare(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)

@@ -16,7 +16,7 @@ from dpfed.audit.evidence.cohort_distribution import size_distribution
 from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
 from dpfed.audit.functions.outcome import FunctionAudit, PairTest
 from dpfed.audit.run import RunAudit
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
 from dpfed.records.round import REPLAY_RECORD

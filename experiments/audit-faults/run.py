@@ -21,7 +21,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.round.method_setting import audit_upload, audited_methods
 from dpfed.audit.round.round_audit import audit_round
 from dpfed.audit.run import audit_run
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
 from accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import FunctionProcess
-from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
 from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import verdict_with_scope
 from dpfed.errors import ConfigError, RunError

@@ -14,7 +14,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.functions.audit import audit_function
 from dpfed.audit.functions.claim import equivalent_shift
 from dpfed.audit.functions.outcome import FunctionAudit
-from dpfed.audit.functions.worlds import pairs_of_updates
+from dpfed.audit.functions.outputs import pairs_of_updates
 from dpfed.audit.others.flower import StrategyRound
 from dpfed.audit.trials import Progress
 from dpfed.errors import ConfigError

@@ -12,9 +12,8 @@ from pathlib import Path
 from accounting.rounding import upwards
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of
-from dpfed.audit.functions.outputs import output_of
-from dpfed.audit.functions.worlds import pairs_of_updates
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.functions.outputs import output_of, pairs_of_updates
+from dpfed.audit.statistics.rejection import upper_limit
 
 HERE = Path(__file__).parent / "bugs"
 COMMON = {"arrays": "numpy", "dimension": 16}

@@ -10,11 +10,11 @@ import pytest
 
 import dpfed.audit
 from accounting import gaussian, guarantee
-from dpfed.audit.others import accountant_adapters as adapters
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "audit-field"))
+import accountant_adapters as adapters
 import accountants
 from accountant_settings import SETTINGS, Setting, compute_bounds, stored_bounds
 from accountants import audit_accountant

@@ -24,10 +24,10 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
-from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of
-from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
-from dpfed.audit.statistics.whole_scores import factor_bound
+from dpfed.audit.statistics import epsilon_bounds, one_run
+from dpfed.audit.statistics.one_run import factor_bound
+from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of, scores_of_all_clients
+from dpfed.audit.statistics.rejection import ClaimTest, gaussian_threshold, reject_claim
 from dpfed.audit.verdict import Finding
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import CanaryLine
@@ -133,8 +133,8 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)
     moved, surely = (factor_bound(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
-    cut = thresholds.gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
-    law = score_distribution.scores_of_all_clients(shift)
+    cut = gaussian_threshold(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
+    law = scores_of_all_clients(shift)
     region = RejectionRegion.of_one_threshold(
         profile,
         law,

@@ -12,14 +12,12 @@ Given their sizes, the cohorts of every sampler except schedules are uniformly r
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import gammaln, ndtri
+from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
@@ -71,119 +69,69 @@ def members_finding(
     Claim: cohorts of that sampling fail with probability at most alpha. A third of alpha each is for overlaps with the
     five cohorts before, for the number of rounds of each client, and for repeated cohorts.
     """
-    seen = RecordedCohorts(clients=clients)
     for number, drawn in cohorts:
         if len(drawn) and (int(np.diff(drawn).min(initial=1)) < 1 or int(drawn[-1]) >= clients):
             return False, f"round {number}: the cohort has a client twice, or an id that is none of the {clients}."
-        seen.add_cohort(number, drawn)
-    if not seen.sizes:
+    if not cohorts:
         return None, "there are no rounds."
+    drawn_ids = [drawn for _, drawn in cohorts]
     if isinstance(law, Schedule):
-        return cohorts_follow_schedule(law, [drawn for _, drawn in cohorts], clients, alpha=alpha, ids=ids)
-    return seen.finding(alpha)
+        return cohorts_follow_schedule(law, drawn_ids, clients, alpha=alpha, ids=ids)
+    for problem in (
+        _repetition_problem(cohorts, clients, alpha / 3),
+        _overlap_problem(drawn_ids, clients, alpha / 3),
+        _frequency_problem(drawn_ids, clients, alpha / 3),
+    ):
+        if problem is not None:
+            return False, f"{problem} {false_alarm_text(alpha)}"
+    return True, (
+        f"{len(cohorts)} cohorts of {np.mean([len(one) for one in drawn_ids]):.1f} clients on average, none with a "
+        "client twice and none repeated."
+    )
 
 
-@dataclass(kw_only=True, eq=False)
-class RecordedCohorts:
-    """Statistics of the cohorts, updated round by round.
+def _repetition_problem(cohorts: Sequence[tuple[int, Ids]], clients: int, alpha: float) -> str | None:
+    """Return a problem if a cohort is repeated although this is improbable, by a union bound over pairs; else None."""
+    rounds_by_cohort: dict[bytes, list[int]] = defaultdict(list)
+    for number, ids in cohorts:
+        rounds_by_cohort[ids.tobytes()].append(number)
+    pairs = max(len(cohorts) * (len(cohorts) - 1) / 2, 1)
+    for drawn, rounds in rounds_by_cohort.items():
+        size = len(np.frombuffer(drawn, dtype=cohorts[0][1].dtype))
+        if len(rounds) > 1 and math.log(pairs) - log_binomial_coefficient(clients, size) < math.log(alpha):
+            return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
+    return None
 
-    sizes:   size of each cohort. size_by_round: size by number of the round
-    shared:  for each lag, numbers of clients that cohorts share with the cohort `lag` rounds before
-    rounds_by_cohort:   numbers of the rounds with an equal cohort, by the cohort's hash
-    """
 
-    clients: int
-    sizes: list[int] = field(default_factory=list)
-    size_by_round: dict[int, int] = field(default_factory=dict)
-    shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    rounds_by_cohort: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _before: deque[Ints] = field(default_factory=lambda: deque(maxlen=LAGS))
-    _drawn: list[Ints] = field(default_factory=list)
+def _overlap_problem(cohorts: Sequence[Ids], clients: int, alpha: float) -> str | None:
+    """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
+    sizes = [len(one) for one in cohorts]
+    for lag in range(1, min(LAGS, len(cohorts) - 1) + 1):
+        pairs = list(zip(cohorts, cohorts[lag:], strict=False))
+        shared = sum(len(np.intersect1d(*both, assume_unique=True)) for both in pairs)
+        first, mass = overlap_distribution(sizes, lag, clients)
+        p = two_sided_p_value(mass, shared - first)
+        if p < alpha / LAGS:
+            expected = sum(len(one) * len(other) / clients for one, other in pairs)
+            return (
+                f"cohorts share {shared} clients with the cohorts {lag} rounds before, {expected:.1f} expected "
+                f"(p = {p:.2g}): cohorts are not drawn anew."
+            )
+    return None
 
-    def add_cohort(self, number: int, ids: Ints) -> None:
-        """Add the cohort of the next round: ids [size], sorted, without repeats."""
-        self._drawn.append(ids)
-        for lag, earlier in enumerate(self._before, 1):
-            self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
-        self._before.appendleft(ids)
-        self.sizes.append(len(ids))
-        self.size_by_round[number] = len(ids)
-        self.rounds_by_cohort[hashlib.sha256(ids.tobytes()).digest()].append(number)
 
-    def finding(self, alpha: float) -> Finding:
-        """Return the joint finding of the three tests, each at alpha / 3."""
-        for problem in (
-            self._repetition_problem(alpha / 3),
-            self._overlap_problem(alpha / 3),
-            self._frequency_problem(alpha / 3),
-        ):
-            if problem is not None:
-                return False, f"{problem} {false_alarm_text(alpha)}"
-        return True, (
-            f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice and "
-            f"none repeated; {self._power_text(alpha / 3)}"
-        )
-
-    def _repetition_problem(self, alpha: float) -> str | None:
-        """Return a problem if a cohort is repeated although this is improbable, by a union bound over
-        pairs; else None.
-        """
-        pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
-        for rounds in self.rounds_by_cohort.values():
-            size = self.size_by_round[rounds[0]]
-            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_binomial_coefficient(self.clients, size) < math.log(
-                alpha
-            ):
-                return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
+def _frequency_problem(cohorts: Sequence[Ids], clients: int, alpha: float) -> str | None:
+    """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
+    rounds, times = len(cohorts), rounds_of_clients(cohorts, clients)
+    mean = float(times.mean())
+    if not mean:
         return None
-
-    def _overlap_problem(self, alpha: float) -> str | None:
-        """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
-        for lag, shared in self.shared.items():
-            first, mass = overlap_distribution(self.sizes, lag, self.clients)
-            p = two_sided_p_value(mass, sum(shared) - first)
-            if p < alpha / LAGS:
-                expected = sum(self._expected_overlaps(lag))
-                return (
-                    f"cohorts share {sum(shared)} clients with the cohorts {lag} rounds before, {expected:.1f} "
-                    f"expected (p = {p:.2g}): cohorts are not drawn anew."
-                )
-        return None
-
-    def _frequency_problem(self, alpha: float) -> str | None:
-        """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
-        rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
-        came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
-        if not len(came):
-            return None
-        most, least = int(times.max()), int(times.min()) if len(came) == self.clients else 0
-        if most >= mean + 1 and self.clients * float(binom.sf(most - 1, rounds, mean / rounds)) < alpha / 2:
-            return f"client {int(came[times.argmax()])} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
-        if least <= mean - 1 and self.clients * float(binom.cdf(least, rounds, mean / rounds)) < alpha / 2:
-            return f"a client was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
-        return None
-
-    def _expected_overlaps(self, lag: int) -> list[float]:
-        return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
-
-    def _power_text(self, alpha: float) -> str:
-        """Return text on the smallest deviations that the tests find with probability 95%.
-
-        The probability is a normal approximation; the tests are exact.
-        """
-        rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
-        often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
-        words = f"a client drawn {often} times or more would be found, {mean:.2f} times are expected"
-        if often > rounds:
-            words = "there are too few rounds to find a client that is in all of them"
-        spread = math.sqrt(
-            sum(_overlap_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False))
-        )
-        expected = sum(self._expected_overlaps(1))
-        if not expected:
-            return words + "."
-        visible = (float(-ndtri(alpha / LAGS / 2)) + float(-ndtri(0.05))) * spread / expected
-        return words + f"; so would cohorts that share {visible:.0%} more clients with the cohort before than expected."
+    most, least = int(times.max()), int(times.min())
+    if most >= mean + 1 and clients * float(binom.sf(most - 1, rounds, mean / rounds)) < alpha / 2:
+        return f"client {int(times.argmax())} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
+    if least <= mean - 1 and clients * float(binom.cdf(least, rounds, mean / rounds)) < alpha / 2:
+        return f"a client was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
+    return None
 
 
 def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:

@@ -14,15 +14,20 @@ import numpy as np
 from accounting import require
 from accounting.arrays import Floats
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, largest_gap_ratio
-from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outcome import FunctionAudit, PairTest
-from dpfed.audit.functions.outputs import CallTrials, FunctionCaller, output_table_with_codes
-from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
-from dpfed.audit.functions.power import EpsilonFound, epsilon_found
+from dpfed.audit.functions.outcome import EpsilonFound, FunctionAudit, PairTest, epsilon_found
+from dpfed.audit.functions.outputs import (
+    CallTrials,
+    FunctionCaller,
+    Worlds,
+    output_table_with_codes,
+    pair_with_nan,
+    pairs_of_updates,
+)
+from dpfed.audit.functions.pilots import CODES, Pilot, events_test, exact_distance, pairs_with_trials
 from dpfed.audit.functions.process import FunctionProcess
-from dpfed.audit.functions.worlds import Worlds, pair_with_nan, pairs_of_updates
-from dpfed.audit.statistics.thresholds import ScoreCuts, trials_in_worlds
+from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
+from dpfed.audit.statistics.rejection import ScoreCuts, reject_claim, trials_in_worlds
 from dpfed.audit.trials import Progress, TrialShare, split_trials
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
@@ -221,16 +226,17 @@ def _score_test(
     # The shift without noise is measured in few calls: a client that is drawn rarely may be in none of them.
     counted = replace(score, pilot=seen, shift=score.shift if claim.drawn_cohort is None else None)
     half, level = alpha / 2, alpha * share.probability_of_both_worlds
-    test = PairTest.from_scores(
-        seen,
-        claim,
-        cuts,
+    of_bound = level if claim.is_gaussian else level / 2
+    mu = gdp_lower_bound(*seen, alpha=level / 2, cut=cuts.gaussian_cut)
+    test = PairTest(
         pair=share.pair.pair.name,
         score=score.kind,
         gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
-        of_profile=half,
-        of_bound=level if claim.is_gaussian else level / 2,
-        of_gaussian=level / 2,
+        trials=share.trials,
+        lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.guess_cuts),
+        lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
+        mu=mu,
+        test=reject_claim(*seen, claim.profile, alpha=half, thresholds=cuts.profile_thresholds),
     )
     shown, claimed = (test.mu, claim.mu) if claim.is_gaussian else (test.lower_bound, claim.epsilon)
     finds = math.inf

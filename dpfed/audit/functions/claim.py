@@ -27,8 +27,8 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import shift_in_clips
-from dpfed.audit.statistics.score_distribution import NormalMixture
-from dpfed.audit.statistics.thresholds import PrivacyProfile
+from dpfed.audit.statistics.power import NormalMixture
+from dpfed.audit.statistics.rejection import PrivacyProfile
 from dpfed.errors import ConfigError
 
 Claimed = object

@@ -22,12 +22,10 @@ from scipy.special import ndtr
 from accounting.arrays import Floats, Ints
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import with_width
-from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics import rejection
 from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
-from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.power import threshold_for_short_noise
-from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
+from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, ScoreCuts, Thresholds, reject_counts
 
 _NOTICED = 4.0
 """Separation of the worlds, in standard errors of the pilot, above which a score other than `direction` is used."""
@@ -110,7 +108,7 @@ class LearntScore:
         guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
-            unit = thresholds.gaussian_threshold(apart, trials=trials // 2, alpha=alpha).values[0]
+            unit = rejection.gaussian_threshold(apart, trials=trials // 2, alpha=alpha).values[0]
             values = (self.centre + self.sign_of_world_1 * self.std * unit,)
             cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
             return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
@@ -281,7 +279,7 @@ _KINDS = {
 }
 
 
-def _smoothed_error_rates(pilot: tuple[Floats, Floats], width: float) -> thresholds.ErrorRates:
+def _smoothed_error_rates(pilot: tuple[Floats, Floats], width: float) -> rejection.ErrorRates:
     """Return the error rates at a threshold by a Gaussian kernel density estimate of the pilot's scores."""
 
     def errors(threshold: float) -> tuple[float, float]:

@@ -24,20 +24,22 @@ from numpy.typing import NDArray
 
 from accounting.disk_cache import VARIABLE
 from dpfed import replayed
-from dpfed.audit.replays import flower_rounds, opacus_steps
+from dpfed.audit.replays import adapters, flower_rounds
 from dpfed.audit.replays.adapters import install_hooks
-from dpfed.audit.replays.call_site import traceback_of_call
-from dpfed.audit.replays.defaults import SAME_PAIR, default_pairs_of_run
 from dpfed.audit.replays.draws import Draws, existing_generators
-from dpfed.audit.replays.pairs import NOT_FINITE, REMOVED, REPORTING, SAME, SIZES, Pair, have_samples
-from dpfed.audit.replays.replay_run import (
-    Difference,
-    Recording,
-    ReplayRun,
-    RunFindings,
-    RunStopped,
-    seed_global_generators,
+from dpfed.audit.replays.findings import Difference, RunFindings, traceback_of_call
+from dpfed.audit.replays.pairs import (
+    NOT_FINITE,
+    REMOVED,
+    REPORTING,
+    SAME,
+    SAME_PAIR,
+    SIZES,
+    Pair,
+    default_pairs_of_run,
+    have_samples,
 )
+from dpfed.audit.replays.replay_run import Recording, ReplayRun, RunStopped, seed_global_generators
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, Scope, result_of
 from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.forks import Fork
@@ -279,7 +281,7 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
     seen = world.seen
     try:
         with _redirected_output(runs.folder), _seeded_generators(runs.seed, draws):
-            install_hooks(world, opacus_steps.HOOKS | flower_rounds.HOOKS | {"torch": _watch_torch})
+            install_hooks(world, adapters.HOOKS | flower_rounds.HOOKS | {"torch": _watch_torch})
             result = runs.call(Neighbour(pair), out)
         world.round = -1
         world.couple_draws((-2, "end of the run", None, 0))

@@ -9,22 +9,19 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.audit.replays.call_site import call_site, next_step
 from dpfed.audit.replays.draws import Draws, Reading
+from dpfed.audit.replays.findings import Difference, Key, RunFindings, call_site
 from dpfed.audit.replays.noise_size import NoiseSize, unchanged_coordinates
 from dpfed.audit.replays.pairs import REMOVED, SAME, SIZES, Pair
 from dpfed.audit.replays.values import Floats, as_array, digest, in_form_of, norm_of
 from dpfed.replayed import Adjacency, Ids, Norm, Part
-
-Key = tuple[int, str, int | tuple[int, int] | None, int]
-"""Key of a value: (round from 0, or -1 outside rounds; name; client or (client, record); number of earlier uses)."""
 
 ROUNDING = 1e-4
 """Largest difference of float sums, relative to their largest entry, that a different order of additions explains."""
@@ -36,111 +33,6 @@ _RECORDED_DRAWS = 2000
 
 class RunStopped(BaseException):
     """Signal that ends a run of the audit: after a difference, or after its last round."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Value outside all mechanisms that depends on the changed data, or a bound that the code exceeds.
-
-    value:   name of the value
-    words:   description of the difference
-    round:   number of the round, from 1; None outside rounds
-    size:    size of the difference; None if it has none. allowed: largest allowed size; None if by is None
-    made_by: network module or loss in which the difference arises ("in ...", "between ..."); "" if not explained
-    where:   line of the audited code, "file.py:12 in train"; "" if unknown
-    """
-
-    value: str
-    words: str
-    round: int | None = None
-    client: int | None = None
-    record: int | None = None
-    size: float | None = None
-    allowed: float | None = None
-    made_by: str = ""
-    where: str = ""
-
-    @property
-    def is_finite(self) -> bool:
-        """False if the difference is a NaN or an infinity."""
-        return self.size is None or math.isfinite(self.size)
-
-    @property
-    def needs_two_runs(self) -> bool:
-        """True if the difference is one between two runs; False for a fault that one run shows by itself."""
-        return self.words.startswith(
-            ("differ", "is in the", "its noise differs", "its input moves", "has shape", "raises")
-        )
-
-    @property
-    def next_step(self) -> str:
-        """Sentence about what to change in the audited code."""
-        return next_step(self.words, self.value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the difference."""
-        return {
-            "round": self.round,
-            "client": self.client,
-            "record": self.record,
-            "value": self.value,
-            "words": self.words,
-            "moved": self.size if self.is_finite else None,
-            "allowed": self.allowed,
-            "where": self.where,
-            "next_step": self.next_step,
-        }
-
-    @property
-    def as_text(self) -> str:
-        """Description for a reader: round, client, record, value and difference."""
-        where = [] if self.round is None else [f"round {self.round}"]
-        where += [] if self.client is None else [f"client {self.client}"]
-        where += [] if self.record is None else [f"record {self.record}"]
-        much = "" if self.size is None else f" by {self.size:.3g}"
-        much += "" if self.allowed is None else f", at most {self.allowed:.3g} allowed"
-        much += f"; it arises {self.made_by}" if self.made_by else ""
-        much += f" ({self.where})" if self.where else ""
-        return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
-
-
-@dataclass
-class RunFindings:
-    """Differences that a run of the audit found, and counts of compared values."""
-
-    differences: list[Difference] = field(default_factory=list)
-    values: int = 0
-    rows: int = 0
-    altered_values: int = 0
-    """Number of values that the pair's change has altered: rows, inputs of mechanisms, values of changed clients."""
-    mechanisms: int = 0
-    largest_moved_bounds: float = 0.0
-    """Largest move of a mechanism's input for each changed client, in multiples of the declared sensitivity."""
-    largest_used_part: float = 0.0
-    """Largest move of a mechanism's input, as a part of the allowed sensitivity."""
-    rounds: int = 0
-    present: list[list[int]] = field(default_factory=list)
-    units: int = 0
-    of_dataset: bool = False
-    removal_is_neighbour: bool = True
-    of_records: dict[int, int] = field(default_factory=dict)
-    has_sizes: bool = False
-    """True if the entries of the data are clients with samples."""
-    units_are_records: bool = False
-    fixed_size: str = ""
-    """Reason why every round or batch has a fixed size, so that removal is no neighbour; "" if none was seen."""
-    uncoupled: bool = False
-    """True if the draws of the two runs differed in number."""
-    certain: bool = True
-    """False if the first difference may come from draws that differed in number."""
-    skipped_files: list[str] = field(default_factory=list)
-    declared_replacement: bool = False
-    """True if the declared sensitivity of every mechanism covers a replaced client."""
-    seconds: float = 0.0
-    megabytes: int = 0
-    error: str = ""
-    refused: bool = False
-    modules: tuple[str, ...] = ()
 
 
 class Recording:

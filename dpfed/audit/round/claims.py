@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from accounting.compose import accountant, profiles
-from accounting.compose.profiles import Profile
+from accounting.compose import accountant
 from accounting.ledger import Release
 from accounting.mechanisms import (
     FullParticipation,
@@ -26,10 +25,9 @@ BernoulliMechanism = BernoulliAggregate | BernoulliChannel
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Mechanism that the ledger records for a round, with its profile and bounds.
+    """Mechanism that the ledger records for a round, with its bounds.
 
     mechanism:   mechanism of the ledger line, with its sampling
-    profile:     delta at every epsilon, for both orders of neighbours
     epsilon:     epsilon at `delta` by the accountant's best bound
     bound:       claimed bound on the L2 norm of one client's row, in units of the released vector
     sensitivity: largest distance between noiseless releases of neighbours, in these units: `bound` or twice `bound`
@@ -39,7 +37,6 @@ class Claim:
     """
 
     mechanism: SingleRelease
-    profile: Profile
     epsilon: float
     delta: float
     bound: float
@@ -87,11 +84,6 @@ class Claim:
         """Description of the claim: kind of the mechanism, and adjacency."""
         return f"{self.mechanism.to_dict()['kind']}, {self.adjacency} neighbours"
 
-    @property
-    def is_gaussian(self) -> bool:
-        """True if the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
-        return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
-
 
 def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -> Claim:
     """Return the claim of one release. count_separation: as in `Claim`; the count and the vector form one Gaussian
@@ -111,7 +103,6 @@ def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -
         sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips
     return Claim(
         mechanism=sampled,
-        profile=profiles.profile(sampled),
         epsilon=accountant.epsilon(sampled, delta=delta),
         delta=delta,
         bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,

@@ -10,10 +10,10 @@ from typing import Any
 from accounting.mechanisms import CorrelatedRounds, schedule_of
 from accounting.mechanisms.schedules import SCHEDULES
 from dpfed.aggregation.sums import least_uploads
-from dpfed.audit.round.draw_checks import cohorts_check, sampler_check, secure_check
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.round_audit import RoundAudit, audit_round
+from dpfed.audit.round.round_checks import cohorts_check, sampler_check, secure_check
 from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import Check
 from dpfed.config.own_code import load_own_code

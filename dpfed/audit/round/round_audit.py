@@ -11,8 +11,15 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.audit.round.bound_checks import floor_check, norm_check, samples_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.gaps import PairGap, gap_of_pair
-from dpfed.audit.round.neighbours import Neighbours, pairs_of_samples, pairs_of_sums, pairs_of_uploads, with_count_pair
+from dpfed.audit.round.neighbours import (
+    Neighbours,
+    PairGap,
+    gap_of_pair,
+    pairs_of_samples,
+    pairs_of_sums,
+    pairs_of_uploads,
+    with_count_pair,
+)
 from dpfed.audit.round.noise_checks import (
     ROUNDS,
     coordinates_check,

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.cohorts import Sampler
 from accounting.ledger import Entry
-from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.recorders import LedgerInMemory, RecordedRule, RowRecorder, StateRecorder
-from dpfed.round import OpenRound, client_groups, draw_round_cohort, run_round
+from dpfed.audit.round.one_round import LedgerInMemory, OneRound, RecordedRule, RowRecorder, StateRecorder
+from dpfed.round import OpenRound, client_groups, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging, ServerRule, ServerState
 from dpfed.stages.chain import Stages
@@ -87,27 +85,11 @@ class WholeRounds:
         inverse: Tensor = torch.linalg.pinv(there)
         return inverse
 
-    @property
-    def draws_cohort(self) -> bool:
-        """True if the cohort is drawn in every round."""
-        return self.one_round.sampled
-
     def smallest_cohort(self) -> NDArray[np.int64]:
         """Return the cohort of the first `one.clients` clients, the fewest of a released sum, with the client under
         test.
         """
         return np.arange(self.one_round.clients, dtype=np.int64)
-
-    def cohort(self, absent: bool) -> NDArray[np.int64]:
-        """Return the cohort of a trial, without the client under test if it is absent from the population."""
-        if not self.draws_cohort:
-            return self.smallest_cohort()[1:] if absent else self.smallest_cohort()
-        method = self.one_round.method
-        if not absent:
-            return draw_round_cohort(method, self.one_round.state.round)
-        return 1 + draw_round_cohort(
-            replace(method, sampler=without_one_client(method.sampler)), self.one_round.state.round
-        )
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
         """Return all clients' updates [clients, d]: `own` for client 0 (None for zeros), and `rest` for each other
@@ -176,12 +158,6 @@ class WholeRounds:
             if isinstance(self.one_round.projection, Identity)
             else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
         )
-
-
-def without_one_client(who: Sampler) -> Sampler:
-    """Return the sampler of the population with one client fewer; each client's sampling probability stays equal."""
-    fewer = who.clients - 1
-    return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
 def step_size_of(rule: ServerRule) -> float | None:

@@ -13,8 +13,7 @@ from scipy.special import betaincinv, ndtri
 from accounting import require
 from accounting.arrays import Floats
 from accounting.gaussian import epsilon_from_below
-from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
-from dpfed.audit.statistics.thresholds import ErrorRates, GuessCuts, most_revealed_trials
+from dpfed.audit.statistics.rejection import ErrorRates, GuessCuts, checked_scores, most_revealed_trials, upper_limit
 from dpfed.errors import ConfigError
 
 

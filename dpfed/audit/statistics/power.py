@@ -1,4 +1,4 @@
-"""Power of an audit by trials: the faults that its decision rule finds with probability 90%.
+"""Distribution of scores, and the power of an audit by trials: the faults that it finds with probability 90%.
 
 The rule counts errors at one threshold: false positives in n0 trials of world 0, false negatives in n1 trials of world
 1. Both counts are binomial, so the probability of a rejection under a stated fault is a sum over the rejected counts.
@@ -11,15 +11,65 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, ndtr
 
-from dpfed.audit.statistics.error_counts import ErrorCounts
-from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreDistribution
-from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
+from accounting.arrays import Floats
+from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, Thresholds, reject_counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """Fault: noise has (1 - noise_short) of its claimed std; the client moves the release (1 + too_far)
+    times as far.
+    """
+
+    noise_short: float = 0.0
+    too_far: float = 0.0
+
+
+HONEST = Deviation()
+
+
+class ScoreDistribution(Protocol):
+    """Distribution of scores, given by the error rates of threshold tests."""
+
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        """Return upper bounds on P0(score >= threshold) and P1(score < threshold) under the distribution."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NormalMixture:
+    """Mixture of normal distributions N(m, 1) in each world, in units of the claimed noise's standard deviation.
+
+    weights, means: probability and mean m of each component.
+    own: part of each mean that the client under test adds."""
+
+    weights: tuple[Floats, Floats]
+    means: tuple[Floats, Floats]
+    own: tuple[Floats, Floats]
+
+    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        std = max(1 - fault.noise_short, 1e-300)
+        below = []
+        for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
+            below.append(float((weights * ndtr((threshold - means - fault.too_far * own) / std)).sum()))
+        return 1 - below[0], below[1]
+
+    def range_of_means(self) -> tuple[float, float]:
+        """Return the smallest and the largest mean of a component, over both worlds."""
+        means = np.concatenate(self.means)
+        return float(means.min()), float(means.max())
+
+
+def scores_of_all_clients(mu: float) -> NormalMixture:
+    """Return the distribution if all clients take part: N(0, 1) in world 0 and N(mu, 1) in world 1."""
+    one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
+    return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
+
 
 LIKELY = 0.9
 """Least probability of a rejection at which a fault counts as found."""
@@ -205,5 +255,3 @@ NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 10
 MOVES = tuple(
     np.round(np.concatenate([np.arange(1, 100) / 200, np.arange(10, 100) / 20, np.arange(5, 101)]), 4).tolist()
 )
-MOVES_OF_BERNOULLI = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-NO_POWER = Power(probability=LIKELY, noise_short=None, too_far=None)

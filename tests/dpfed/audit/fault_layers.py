@@ -9,12 +9,11 @@ from functools import lru_cache
 from accounting import gaussian
 from dpfed.audit.round import bound_checks, noise_checks, round_checks
 from dpfed.audit.round.bound_checks import norm_check
-from dpfed.audit.round.draw_checks import sampler_check, secure_check
 from dpfed.audit.round.method_setting import audited_configuration, round_of
 from dpfed.audit.round.noise_checks import draw_noise
 from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
 from dpfed.audit.round.round_audit import claim_of_round
-from dpfed.audit.round.round_checks import public_map_check
+from dpfed.audit.round.round_checks import public_map_check, sampler_check, secure_check
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.runs.experiment import build

@@ -8,7 +8,7 @@ from mpmath import mp
 from scipy.stats import binom
 
 from accounting.errors import InvalidParameter
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.errors import ConfigError
 
 

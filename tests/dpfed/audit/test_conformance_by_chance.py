@@ -10,7 +10,7 @@ import torch
 from scipy.stats import binom
 
 from accounting.cohorts import PoissonCohorts
-from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence, noise_shape
+from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
 from dpfed.diagnostics.watch import noise_record
@@ -69,7 +69,7 @@ def failed_by_chance(files, alpha):
         for check in (
             noise_evidence.noise_is_as_charged,
             noise_evidence.noise_is_fresh,
-            noise_shape.noise_is_shaped_as_charged,
+            noise_evidence.noise_is_shaped_as_charged,
             cohort_distribution.sizes_follow_sampler,
             cohort_members.members_follow_sampler,
             lambda files, alpha: canary_test.canaries_agree_with_claim(canary_test.canary_result(files, alpha=alpha)),

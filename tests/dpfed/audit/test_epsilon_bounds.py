@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from accounting import gaussian
-from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics import rejection
 from dpfed.audit.statistics.epsilon_bounds import (
     best_guess_cuts,
     epsilon_lower_bound,
@@ -15,8 +15,8 @@ from dpfed.audit.statistics.epsilon_bounds import (
     epsilon_of_shift,
     gdp_lower_bound,
 )
-from dpfed.audit.statistics.score_distribution import scores_of_all_clients
-from dpfed.audit.statistics.thresholds import GuessCuts
+from dpfed.audit.statistics.power import scores_of_all_clients
+from dpfed.audit.statistics.rejection import GuessCuts
 from dpfed.errors import ConfigError
 
 DELTA, ALPHA = 1e-5, 0.05
@@ -55,7 +55,7 @@ def test_the_worst_pair_of_all_is_exceeded_with_probability_at_most_alpha_exactl
     right guesses is binomial. Without delta the bound is sharp: more than a fifth of alpha."""
     q = delta + (1 - delta) / (1 + math.exp(-epsilon))
     right = np.arange(trials + 1)
-    out = thresholds.most_revealed_trials(trials, delta, ALPHA)
+    out = rejection.most_revealed_trials(trials, delta, ALPHA)
     level = ALPHA if delta == 0 else 0.95 * ALPHA
     shown = epsilon_of_guesses(right, trials - right, shown=out, alpha=level)
     above = binom.pmf(right, trials, q) @ (shown > epsilon)

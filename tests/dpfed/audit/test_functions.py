@@ -14,8 +14,7 @@ from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, 
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
-from dpfed.audit.functions.outputs import Output, numbers_of, output_of, output_table
-from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
+from dpfed.audit.functions.outputs import Output, Worlds, numbers_of, output_of, output_table, pairs_of_updates
 from dpfed.audit.one_call import loaded_functions
 from dpfed.audit.verdict import Check
 from dpfed.cli import status

@@ -9,9 +9,8 @@ import dpfed.audit
 from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, largest_gap_ratio
-from dpfed.audit.functions.events import events_test
-from dpfed.audit.functions.outputs import exception_output, output_of
-from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
+from dpfed.audit.functions.outputs import Worlds, exception_output, output_of, pairs_of_updates
+from dpfed.audit.functions.pilots import events_test
 from dpfed.errors import ConfigError
 
 CLAIM = Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE)

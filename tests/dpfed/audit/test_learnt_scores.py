@@ -7,8 +7,7 @@ from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.functions.learnt_scores import learn_scores
-from dpfed.audit.functions.outputs import output_of, output_table
-from dpfed.audit.functions.worlds import Worlds
+from dpfed.audit.functions.outputs import Worlds, output_of, output_table
 
 CLAIM = claim_of(Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE))
 PAIR = [Worlds(name="a client", one=1.0, other=0.0)]

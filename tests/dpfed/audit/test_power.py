@@ -7,16 +7,16 @@ from scipy.stats import binom, norm
 from accounting import gaussian
 from dpfed.audit.statistics.power import (
     A_FIFTH,
+    HONEST,
     MOVES,
     NOISES,
     Deviation,
     Power,
     RejectionRegion,
     power_of,
+    scores_of_all_clients,
 )
-from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.score_distribution import HONEST, scores_of_all_clients
-from dpfed.audit.statistics.thresholds import Thresholds, gaussian_threshold
+from dpfed.audit.statistics.rejection import Thresholds, gaussian_threshold, reject_claim
 
 ALPHA = 0.05
 

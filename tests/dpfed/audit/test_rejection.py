@@ -8,9 +8,8 @@ from scipy.stats import binom, norm
 
 from accounting import gaussian
 from accounting.gaussian import sampled_profiles
-from dpfed.audit.statistics import thresholds
-from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.thresholds import Thresholds
+from dpfed.audit.statistics import rejection
+from dpfed.audit.statistics.rejection import Thresholds, reject_claim
 from dpfed.errors import ConfigError
 
 ALPHA = 0.05
@@ -125,7 +124,7 @@ def test_measured_false_alarms_are_within_alpha(n, count):
     """200 audits of a correct Gaussian; more than 20 alarms have probability 1e-3 at 5%. Seen: 0 or 1."""
     mu = 1 / 1.4
     if count == 1:
-        cut = thresholds.gaussian_threshold(mu, trials=n, alpha=ALPHA)
+        cut = rejection.gaussian_threshold(mu, trials=n, alpha=ALPHA)
     else:
         cut = Thresholds(values=tuple(np.linspace(-2.0, 2.0 + mu, count).tolist()), origin="spread")
     assert _alarms(mu, 1.0, mu, n, 200, 7, cut) <= int(binom.ppf(0.999, 200, ALPHA))
@@ -141,7 +140,7 @@ def test_too_little_noise_is_rejected(ratio, trials):
     of the shares missing, half of its trials, at least a third.
     """
     mu = 1 / 1.4
-    cut = thresholds.gaussian_threshold(mu, trials=trials, alpha=ALPHA)
+    cut = rejection.gaussian_threshold(mu, trials=trials, alpha=ALPHA)
     least = 90 if ratio > 1.2 else 33
     assert _alarms(mu, 1 / ratio, mu, trials, 100, 11, cut) >= least
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfed.audit.round import gaps, round_checks, whole_round
+from dpfed.audit.round import neighbours, round_checks, whole_round
 from dpfed.audit.round.method_setting import audit_upload, audited_configuration, audited_methods
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.round.round_audit import NEEDED_GAP, claim_of_round, pairs_for_claim
@@ -123,7 +123,9 @@ def test_no_pair_may_be_farther_apart_without_noise_than_is_claimed():
     for made in no_clip_after_the_scale():
         claim = claim_of_round(made.one_round, 1e-5)
         one = made.drawing_from(RandomnessByCallOrder(3))
-        pairs = [gaps.gap_of_pair(one, claim, pair) for pair in pairs_for_claim(made.one_round, claim, made.layout)]
+        pairs = [
+            neighbours.gap_of_pair(one, claim, pair) for pair in pairs_for_claim(made.one_round, claim, made.layout)
+        ]
         found.append(round_checks.distance_check(one, claim, pairs).passed)
     assert found == [True, False]
 

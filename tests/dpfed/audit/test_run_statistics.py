@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from dpfed.audit.evidence import cohort_members, noise_evidence, noise_shape
-from dpfed.audit.evidence.cohort_members import RecordedCohorts
+from dpfed.audit.evidence import cohort_members, noise_evidence
 from dpfed.audit.evidence.noise_evidence import ChargedNoise
 from dpfed.diagnostics import watch
 from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
@@ -48,11 +47,9 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
     assert exact.sum() == pytest.approx(exact[first : first + len(mass)].sum())
 
 
-def seen(clients, rounds, draw):
-    found = RecordedCohorts(clients=clients)
-    for number in range(rounds):
-        found.add_cohort(number + 1, np.sort(draw(number)))
-    return found
+def finding(clients, rounds, draw, alpha):
+    cohorts = [(number + 1, np.sort(draw(number))) for number in range(rounds)]
+    return cohort_members.members_finding(None, clients, cohorts, alpha=alpha)
 
 
 @pytest.mark.slow
@@ -61,9 +58,9 @@ def test_cohorts_drawn_anew_seldom_fail_and_are_looked_at():
     generator = np.random.default_rng(3)
     wrong = loose = 0
     for _ in range(400):
-        found = seen(40, 12, lambda t: np.flatnonzero(generator.random(40) < 0.2))
-        wrong += found.finding(0.05)[0] is False
-        loose += found.finding(1.0)[0] is False
+        cohorts = [np.flatnonzero(generator.random(40) < 0.2) for _ in range(12)]
+        wrong += finding(40, 12, cohorts.__getitem__, 0.05)[0] is False
+        loose += finding(40, 12, cohorts.__getitem__, 1.0)[0] is False
     assert wrong <= binom.isf(1e-4, 400, 0.05)
     assert loose > 40
 
@@ -80,14 +77,13 @@ def test_cohorts_that_are_not_drawn_anew_fail():
     }
     for name, draw in drawn.items():
         rounds = 300 if name == "in turn" else 20
-        assert seen(1000, rounds, draw).finding(0.001)[0] is False, name
-    assert seen(1000, 300, lambda t: generator.choice(1000, 30, replace=False)).finding(0.001)[0]
+        assert finding(1000, rounds, draw, 0.001)[0] is False, name
+    assert finding(1000, 300, lambda t: generator.choice(1000, 30, replace=False), 0.001)[0]
 
 
 def test_a_thousand_rounds_of_a_million_clients_take_seconds():
     generator = np.random.default_rng(5)
-    found = seen(10**6, 40, lambda t: np.flatnonzero(generator.random(10**6) < 0.01))
-    assert found.finding(1e-6)[0]
+    assert finding(10**6, 40, lambda t: np.flatnonzero(generator.random(10**6) < 0.01), 1e-6)[0]
     first, mass = cohort_members.overlap_distribution([10_000 + t % 90 for t in range(1000)], 1, 10**6)
     assert float(mass.sum()) == pytest.approx(1.0, abs=1e-7)
     mean = sum((10_000 + t % 90) * (10_000 + (t + 1) % 90) / 10**6 for t in range(999))
@@ -98,14 +94,14 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
     """Of fresh Gaussians a twentieth at most is beyond the value where the bound is 5%; tiled ones all are."""
     torch.manual_seed(1)
     for entries in (20, 200, 5_000):
-        limit = noise_shape.correlation_that_is_found(entries, 0.05)
-        assert noise_shape.p_value_of_correlation(entries, limit) == pytest.approx(0.05)
+        limit = noise_evidence.correlation_that_is_found(entries, 0.05)
+        assert noise_evidence.p_value_of_correlation(entries, limit) == pytest.approx(0.05)
         fresh = [float(watch.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
         assert sum(one > limit for one in fresh) <= binom.isf(1e-4, 400, 0.05)
     for parts in (2, 3, 10):
         tiled = torch.randn(5_000 // parts).repeat(parts).double()
         assert float(watch.correlations(tiled).abs().max()) > 0.45
-    assert noise_shape.correlation_that_is_found(5_000, 1e-6) < 0.1
+    assert noise_evidence.correlation_that_is_found(5_000, 1e-6) < 0.1
 
 
 @pytest.mark.parametrize("entries", [2, 3, 64, 997, 5_000])
@@ -158,7 +154,7 @@ def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
     one = charged(float(variance), excess=1 / variance if law is SkellamLaw else 0.0)
     for largest in (0, math.isqrt(variance), 2 * math.isqrt(variance), 3 * math.isqrt(variance) + 1):
         for reached in (False, True):
-            chance = noise_shape.tail_probability(one, 1, float(largest), reached=reached)
+            chance = noise_evidence.tail_probability(one, 1, float(largest), reached=reached)
             count = int((drawn >= largest).sum() if reached else (drawn > largest).sum())
             low, high = binom.ppf(1e-6, len(drawn), chance), binom.isf(1e-6, len(drawn), chance)
             assert low <= count <= high
@@ -166,7 +162,7 @@ def test_tails_of_integer_noise_are_those_that_are_drawn(law, variance):
 
 def test_tails_of_gaussian_noise_are_the_normal_ones():
     for largest in (0.1, 3.0, 9.0):
-        found = noise_shape.tail_probability(charged(4.0, whole_numbers=False), 2, largest, reached=True)
+        found = noise_evidence.tail_probability(charged(4.0, whole_numbers=False), 2, largest, reached=True)
         assert found == pytest.approx(2 * norm.sf(largest / math.sqrt(8)), rel=1e-12)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfed.audit.statistics.error_counts import ErrorCounts, checked_scores
+from dpfed.audit.statistics.rejection import ErrorCounts, checked_scores
 from dpfed.errors import ConfigError
 
 

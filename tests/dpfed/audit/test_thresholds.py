@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics import rejection
 from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
-from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.statistics.score_distribution import scores_of_all_clients
-from dpfed.audit.statistics.thresholds import GuessCuts, Thresholds, most_revealed_trials, trials_in_worlds
+from dpfed.audit.statistics.power import scores_of_all_clients
+from dpfed.audit.statistics.rejection import GuessCuts, Thresholds, most_revealed_trials, trials_in_worlds, upper_limit
 from dpfed.errors import ConfigError
 
 
@@ -19,14 +18,14 @@ def test_claimed_gaussian_beats_every_other_threshold_in_what_is_expected_to_be_
         fpr, fnr = (upper_limit(trials * rate, trials, alpha=0.025) for rate in (norm.sf(t), norm.cdf(t - mu)))
         return norm.isf(fpr) - norm.ppf(fnr)
 
-    (best,) = thresholds.gaussian_threshold(mu, trials=trials, alpha=0.05).values
+    (best,) = rejection.gaussian_threshold(mu, trials=trials, alpha=0.05).values
     others = [float(shown(t)) for t in np.linspace(-4, mu + 4, 161)]
     assert float(shown(best)) >= np.nanmax(others) - 1e-4
 
 
 def test_too_few_trials_for_the_claim_cut_where_both_errors_are_alike():
     """Nine trials cannot show mu = 0.7, but can show a mechanism with a tenth of its noise."""
-    assert thresholds.gaussian_threshold(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
+    assert rejection.gaussian_threshold(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
 
 
 @pytest.mark.slow_but_one_in(3)

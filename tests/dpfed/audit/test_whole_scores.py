@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.whole_scores import factor_bound
+from dpfed.audit.statistics.one_run import factor_bound
 
 ALPHA = 0.05
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.mechanisms.bernoulli import Coins
 from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw, draw
 from dpfed.mechanisms.integers import Integers

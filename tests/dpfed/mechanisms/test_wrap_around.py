@@ -26,7 +26,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.audit.round.one_round import RandomnessByCallOrder
-from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods import catalogue

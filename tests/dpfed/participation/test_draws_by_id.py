@@ -14,7 +14,7 @@ from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, MinSepara
 from dpfed.aggregation import messages as protocol_steps
 from dpfed.aggregation.cryptography import random_circle
 from dpfed.aggregation.messages import Dropouts, ProtocolStep
-from dpfed.audit.round.draw_checks import cohorts_check
+from dpfed.audit.round.round_checks import cohorts_check
 from dpfed.clients import records
 from dpfed.clients.optimisers import Sgd
 from dpfed.clients.records import RecordLevel

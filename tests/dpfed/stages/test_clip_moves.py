@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.sum_evidence import rows_are_bounded
+from dpfed.audit.evidence.step_evidence import rows_are_bounded
 from dpfed.audit.round.bound_checks import norm_check, window_check
 from dpfed.audit.round.method_setting import audited_configuration, round_of
 from dpfed.audit.round.round_audit import claim_of_round
