@@ -17,5 +17,5 @@ def noise_of_method(name: str) -> Noise | None:
     if name in NOISE:
         return NOISE[name]
     method = own_code.objects_of_kind("method").get(name)
-    noise: Noise | None = None if method is None else method.specification.noise
+    noise: Noise | None = None if method is None else method.noise
     return noise

@@ -1,5 +1,5 @@
 """Methods of federated learning: their stages, their properties, and the settings that each refuses."""
 
-from dpfed.methods.registry import register
+from dpfed.methods.catalogue import register
 
 __all__ = ["register"]

@@ -1,12 +1,12 @@
-"""FedAvg and DP-FedAvg, which send the whole update, and baselines in which each client chooses its coordinates."""
+"""Methods that send updates: FedAvg and DP-FedAvg, baselines in which each client chooses its coordinates, and Fed-SMP,
+where all clients of a round send the same k coordinates, so that their sum and its noise have k coordinates only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.method import FederatedMethod
-from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
+from dpfed.methods.specification import COMPRESSED, NOISELESS, PUBLIC, SPARSE, STAYS, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -15,72 +15,100 @@ if TYPE_CHECKING:
 _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
 
 
-def whole_update(s: Settings) -> Stages:
-    """Return the chain that sends all d coordinates; in dp-fedavg they are clipped and noised."""
-    return s.updates(stages.SendAll(size=s.size))
+def random_shared_mask(s: Settings) -> Stages:
+    """Return the chain that sends k coordinates drawn from the round's public seed, times d/k."""
+    return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept, stays=s.config.method.stays))
 
 
-def client_chosen_coordinates(s: Settings) -> Stages:
-    """Return the chain that sends k coordinates of each client's own choice; the sum of such uploads is not sparse."""
-    return s.updates(stages.SendAll(size=s.size))
+def top_mask_of_public_data(s: Settings) -> Stages:
+    """Return the chain that sends the k coordinates that change most when the server trains on public data."""
+    return s.updates(s.largest_in_public(s.kept))
 
 
 METHODS = (
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedavg",
-            paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
-            unbiased=True,
-            nominal_bits_per_parameter=32.0,
-            linear=True,
-            what="the whole update",
-            scheme="dense",
-            privacy="never",
-        ),
-        stages=whole_update,
+    MethodSpecification(
+        name="fedavg",
+        paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
+        unbiased=True,
+        nominal_bits_per_parameter=32.0,
+        linear=True,
+        what="the whole update",
+        scheme="dense",
+        privacy="never",
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="dp-fedavg",
-            paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
-            unbiased=True,
-            nominal_bits_per_parameter=32.0,
-            linear=True,
-            what="the whole update, clipped",
-            same_coordinates=True,
-            scheme="dense",
-            privacy="required",
-        ),
-        stages=whole_update,
+    MethodSpecification(
+        name="dp-fedavg",
+        paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
+        unbiased=True,
+        nominal_bits_per_parameter=32.0,
+        linear=True,
+        what="the whole update, clipped",
+        same_coordinates=True,
+        scheme="dense",
+        privacy="required",
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedavg-topk",
-            paper=_FED_SMP + " (baseline)",
-            unbiased=False,
-            nominal_bits_per_parameter=0.05 * 32 + 0.29,
-            what="each client's own k largest coordinates, with their indices",
-            scheme="topk",
-            sparse="yes",
-            takes=(*SPARSE, *COMPRESSED),
-            presets={"fedavg-topk": {"method": {"keep": 0.05}}},
-        ),
-        stages=client_chosen_coordinates,
+    MethodSpecification(
+        name="fedavg-topk",
+        paper=_FED_SMP + " (baseline)",
+        unbiased=False,
+        nominal_bits_per_parameter=0.05 * 32 + 0.29,
+        what="each client's own k largest coordinates, with their indices",
+        scheme="topk",
+        sparse="yes",
+        takes=(*SPARSE, *COMPRESSED),
+        presets={"fedavg-topk": {"method": {"keep": 0.05}}},
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedavg-randk",
-            paper=_FED_SMP + " (baseline)",
-            unbiased=True,
-            nominal_bits_per_parameter=0.4 * 32,
-            what="each client's own k random coordinates times d/k, with the seed",
-            nearest_private="fed-smp-randk",
-            scheme="randk",
-            privacy="never",
-            sparse="yes",
-            takes=(*SPARSE, *COMPRESSED),
-            presets={"fedavg-randk": {"method": {"keep": 0.4}}},
-        ),
-        stages=client_chosen_coordinates,
+    MethodSpecification(
+        name="fedavg-randk",
+        paper=_FED_SMP + " (baseline)",
+        unbiased=True,
+        nominal_bits_per_parameter=0.4 * 32,
+        what="each client's own k random coordinates times d/k, with the seed",
+        nearest_private="fed-smp-randk",
+        scheme="randk",
+        privacy="never",
+        sparse="yes",
+        takes=(*SPARSE, *COMPRESSED),
+        presets={"fedavg-randk": {"method": {"keep": 0.4}}},
+    ),
+    MethodSpecification(
+        name="fed-smp-randk",
+        paper=_FED_SMP,
+        unbiased=True,
+        nominal_bits_per_parameter=0.4 * 32,
+        linear=True,
+        what="k coordinates that the round's public seed draws, times d/k, clipped",
+        scheme="dense",
+        privacy="required",
+        sparse="yes",
+        takes=(*SPARSE, *COMPRESSED, *STAYS, *NOISELESS),
+        presets={
+            "fed-smp-randk": {"method": {"keep": 0.4}},
+            "fed-smp-randk-noiseless": {"privacy": False, "method": {"keep": 0.4, "noiseless": True}},
+        },
+        stages=random_shared_mask,
+    ),
+    MethodSpecification(
+        name="fed-smp-topk",
+        paper=_FED_SMP,
+        unbiased=False,
+        nominal_bits_per_parameter=0.005 * 32,
+        linear=True,
+        what="k coordinates that a public data set ranks highest, clipped",
+        scheme="dense",
+        privacy="required",
+        sparse="yes",
+        needs_public_data=True,
+        takes=(*SPARSE, *COMPRESSED, *PUBLIC, *NOISELESS),
+        # The public samples are taken out of the training half and are not protected.
+        presets={
+            "fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}},
+            "fed-smp-topk-noiseless": {
+                "privacy": False,
+                "data": {"public": 1000},
+                "method": {"keep": 0.005, "noiseless": True},
+            },
+        },
+        stages=top_mask_of_public_data,
     ),
 )

@@ -4,16 +4,13 @@ update."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from dpfed import stages
-from dpfed.methods.method import FederatedMethod
-from dpfed.methods.specification import COMPRESSED, SHARED, MethodSpecification
+from dpfed.methods.specification import COMPRESSED, SHARED, MethodSpecification, whole_update
 
 if TYPE_CHECKING:
-    from dpfed.clients.task import Course
     from dpfed.config.tables import Config
-    from dpfed.methods.parts import TrainingParts
     from dpfed.methods.settings import Settings
     from dpfed.stages.chain import Stages
 
@@ -27,12 +24,7 @@ def masked_noise(s: Settings) -> Stages:
     """
     if s.signs_are_private:
         return s.coins(s.public_signs(s.noise_size, noise_purpose=s.specification.seed_purpose))
-    return s.updates(stages.SendAll(size=s.size))
-
-
-def masked_noise_training(parts: TrainingParts) -> Course:
-    """Return FedMRN's local training: the update of a client is seeded noise under the mask that it trains."""
-    return parts.masked_noise()
+    return whole_update(s)
 
 
 def refusals(config: Config) -> Iterator[str]:
@@ -66,39 +58,35 @@ _NOISE_SEEDS = "fedmrn.noise"
 _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 
 METHODS = (
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedmrn",
-            scheme="fedmrn",
-            paper=_FEDMRN,
-            local_training="masked noise",
-            nominal_bits_per_parameter=1.0,
-            unbiased=False,
-            what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
-            takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
-            audited_clip_norm=0.02,
-            seed_purpose=_NOISE_SEEDS,
-        ),
+    MethodSpecification(
+        name="fedmrn",
+        scheme="fedmrn",
+        paper=_FEDMRN,
+        local_training="masked noise",
+        nominal_bits_per_parameter=1.0,
+        unbiased=False,
+        what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
+        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+        audited_clip_norm=0.02,
+        seed_purpose=_NOISE_SEEDS,
         stages=masked_noise,
-        course=masked_noise_training,
+        course=methodcaller("masked_noise"),
         refusals=refusals,
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedmrns",
-            scheme="fedmrns",
-            paper=_FEDMRN,
-            local_training="masked noise",
-            nominal_bits_per_parameter=1.0,
-            unbiased=False,
-            what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
-            options_of_coins=("noise", "alpha"),
-            takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
-            audited_clip_norm=0.02,
-            seed_purpose=_NOISE_SEEDS,
-        ),
+    MethodSpecification(
+        name="fedmrns",
+        scheme="fedmrns",
+        paper=_FEDMRN,
+        local_training="masked noise",
+        nominal_bits_per_parameter=1.0,
+        unbiased=False,
+        what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
+        options_of_coins=("noise", "alpha"),
+        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+        audited_clip_norm=0.02,
+        seed_purpose=_NOISE_SEEDS,
         stages=masked_noise,
-        course=masked_noise_training,
+        course=methodcaller("masked_noise"),
         refusals=refusals,
     ),
 )

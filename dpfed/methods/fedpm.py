@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from dpfed.config.noise_of_methods import NOISE
-from dpfed.methods.method import FederatedMethod
 from dpfed.methods.specification import ADAPTIVE, PUBLIC, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
-    from dpfed.clients.task import Course
     from dpfed.config.tables import Config
-    from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
-    from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
 
 _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
@@ -30,21 +27,6 @@ def sampled_masks(s: Settings) -> Stages:
 def threshold_masks(s: Settings) -> Stages:
     """Return the chain that sends threshold masks, whose ones are the probabilities above 1/2."""
     return s.coins(s.coordinates_of_signs(), stochastic=False)
-
-
-def mask_training(parts: TrainingParts) -> Course:
-    """Return the local training of mask probabilities under sampled masks, or under their mean (mask.forward)."""
-    return parts.masks()
-
-
-def threshold_training(parts: TrainingParts) -> Course:
-    """Return the local training of mask probabilities under the threshold mask of probabilities above 1/2."""
-    return parts.masks(forward="threshold")
-
-
-def mask_server(parts: ServerParts) -> ServerRule:
-    """Return the server's rule for mask probabilities: a step along their mean move, or the Beta posterior."""
-    return parts.of_masks()
 
 
 def refusals(config: Config) -> Iterator[str]:
@@ -105,48 +87,44 @@ _PRIVATE: dict[str, Any] = {
 }
 
 METHODS = (
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedpm",
-            paper=_FEDPM,
-            local_training="masks",
-            unbiased=True,
-            noise=NOISE["fedpm"],
-            nominal_bits_per_parameter=1.0,
-            linear=True,
-            what="Bernoulli samples of each weight's probability: a mask, range-coded; integers under a sum",
-            scheme=None,
-            sparse="optional",
-            takes=(*SPARSE, *PUBLIC, "mask"),
-            presets={
-                "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
-                "fedpm-private": _PRIVATE,
-            },
-        ),
+    MethodSpecification(
+        name="fedpm",
+        paper=_FEDPM,
+        local_training="masks",
+        unbiased=True,
+        noise=NOISE["fedpm"],
+        nominal_bits_per_parameter=1.0,
+        linear=True,
+        what="Bernoulli samples of each weight's probability: a mask, range-coded; integers under a sum",
+        scheme=None,
+        sparse="optional",
+        takes=(*SPARSE, *PUBLIC, "mask"),
+        presets={
+            "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
+            "fedpm-private": _PRIVATE,
+        },
         stages=sampled_masks,
-        course=mask_training,
-        server=mask_server,
+        course=methodcaller("masks"),
+        server=methodcaller("of_masks"),
         refusals=refusals,
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedmask",
-            paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
-            local_training="masks",
-            unbiased=False,
-            noise=NOISE["fedmask"],
-            nearest_private="fedpm",
-            nominal_bits_per_parameter=1.0,
-            linear=True,
-            what="the mask of probabilities above 1/2, range-coded",
-            scheme=None,
-            privacy="never",
-            takes=("mask",),
-            presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
-        ),
+    MethodSpecification(
+        name="fedmask",
+        paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
+        local_training="masks",
+        unbiased=False,
+        noise=NOISE["fedmask"],
+        nearest_private="fedpm",
+        nominal_bits_per_parameter=1.0,
+        linear=True,
+        what="the mask of probabilities above 1/2, range-coded",
+        scheme=None,
+        privacy="never",
+        takes=("mask",),
+        presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
         stages=threshold_masks,
-        course=threshold_training,
-        server=mask_server,
+        course=methodcaller("masks", forward="threshold"),
+        server=methodcaller("of_masks"),
         refusals=refusals_of_threshold_masks,
     ),
 )

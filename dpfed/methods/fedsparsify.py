@@ -1,36 +1,15 @@
-"""FedSparsify: the model is pruned further in every round, and clients send the remaining weights."""
+"""FedSparsify: the model is pruned further in every round, and clients send the remaining weights and a bitmap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from dpfed import stages
-from dpfed.methods.method import FederatedMethod
 from dpfed.methods.specification import ADAPTIVE, MethodSpecification
 
 if TYPE_CHECKING:
-    from dpfed.clients.task import Course
     from dpfed.config.tables import Config
-    from dpfed.methods.parts import ServerParts, TrainingParts
-    from dpfed.methods.settings import Settings
-    from dpfed.server.rules import ServerRule
-    from dpfed.stages.chain import Stages
-
-
-def pruned_models(s: Settings) -> Stages:
-    """Return the chain that sends the model's nonzero weights and a bitmap of their positions."""
-    return s.updates(stages.SendAll(size=s.size))
-
-
-def pruned_training(parts: TrainingParts) -> Course:
-    """Return local training that keeps pruned weights at zero."""
-    return parts.pruned()
-
-
-def purging_server(parts: ServerParts) -> ServerRule:
-    """Return the server's rule that sets the smallest weights to zero, unless clients purge their models themselves."""
-    return parts.purging()
 
 
 def refusals(config: Config) -> Iterator[str]:
@@ -53,22 +32,19 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 METHODS = (
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedsparsify",
-            scheme="fedsparsify",
-            paper="Stripelis et al. 2022: Federated Progressive Sparsification",
-            local_training="pruned",
-            nominal_bits_per_parameter=0.03 * 32 + 0.2,
-            unbiased=False,
-            what="the model's largest weights and a bitmap, fewer every round",
-            takes=("method.options", "method.purge"),
-            follows_rounds="the sparsity of fedsparsify",
-            sends_models=True,
-        ),
-        stages=pruned_models,
-        course=pruned_training,
-        server=purging_server,
+    MethodSpecification(
+        name="fedsparsify",
+        scheme="fedsparsify",
+        paper="Stripelis et al. 2022: Federated Progressive Sparsification",
+        local_training="pruned",
+        nominal_bits_per_parameter=0.03 * 32 + 0.2,
+        unbiased=False,
+        what="the model's largest weights and a bitmap, fewer every round",
+        takes=("method.options", "method.purge"),
+        follows_rounds="the sparsity of fedsparsify",
+        sends_models=True,
+        course=methodcaller("pruned"),
+        server=methodcaller("purging"),
         refusals=refusals,
     ),
 )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from dpfed import stages
 from dpfed.config.noise_of_methods import NOISE
-from dpfed.methods.method import FederatedMethod
-from dpfed.methods.specification import COMPRESSED, SHARED, SPARSE, STAYS, MethodSpecification
+from dpfed.methods.specification import COMPRESSED, SHARED, SPARSE, STAYS, MethodSpecification, whole_update
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -25,17 +24,12 @@ if TYPE_CHECKING:
 _EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distributed Mean Estimation"
 
 
-def quantised_update(s: Settings) -> Stages:
-    """Return the chain that compresses updates by the scheme with the method's name."""
-    return s.updates(stages.SendAll(size=s.size))
-
-
 def stochastic_signs(s: Settings) -> Stages:
     """Return the chain that sends stochastic signs; with privacy.noise = "coins" their randomness is the privacy
     noise."""
     if s.signs_are_private:
         return s.coins(s.public_signs(float(s.config.method.options["bound"])))
-    return s.updates(stages.SendAll(size=s.size))
+    return whole_update(s)
 
 
 def refuse_data_as_bound(config: Config) -> Iterator[str]:
@@ -67,7 +61,7 @@ def inner_products(s: Settings) -> Stages:
     Each client has its own directions. With method.shared all clients of a round have the same ones, and the server can
     sum the inner products before it decodes.
     """
-    return s.updates(s.shared_directions() if s.config.method.shared else stages.SendAll(size=s.size))
+    return s.updates(s.shared_directions()) if s.config.method.shared else whole_update(s)
 
 
 def refuse_own_directions(config: Config) -> Iterator[str]:
@@ -85,104 +79,83 @@ def dithered_update(s: Settings) -> Stages:
 
 
 METHODS = (
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="signsgd",
-            scheme="signsgd",
-            paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
-            nominal_bits_per_parameter=1.0,
-            unbiased=False,
-            what="signs (+1 of zero, also where a weight has no gradient) and one scale",
-        ),
-        stages=quantised_update,
+    MethodSpecification(
+        name="signsgd",
+        scheme="signsgd",
+        paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
+        nominal_bits_per_parameter=1.0,
+        unbiased=False,
+        what="signs (+1 of zero, also where a weight has no gradient) and one scale",
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="stochastic-sign",
-            scheme="stochastic-sign",
-            paper="Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
-            nominal_bits_per_parameter=1.0,
-            unbiased=True,
-            what="random signs of mean x / B and the bound B: the largest entry, or the L2 norm (options.bound)",
-            options_of_coins=("bound",),
-            sparse="optional",
-            takes=(*COMPRESSED, *SPARSE),
-        ),
+    MethodSpecification(
+        name="stochastic-sign",
+        scheme="stochastic-sign",
+        paper="Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
+        nominal_bits_per_parameter=1.0,
+        unbiased=True,
+        what="random signs of mean x / B and the bound B: the largest entry, or the L2 norm (options.bound)",
+        options_of_coins=("bound",),
+        sparse="optional",
+        takes=(*COMPRESSED, *SPARSE),
         stages=stochastic_signs,
         refusals=refuse_data_as_bound,
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="terngrad",
-            scheme="terngrad",
-            paper="Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
-            nominal_bits_per_parameter=1.6,
-            unbiased=True,
-            what="three levels and one scale",
-        ),
-        stages=quantised_update,
+    MethodSpecification(
+        name="terngrad",
+        scheme="terngrad",
+        paper="Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
+        nominal_bits_per_parameter=1.6,
+        unbiased=True,
+        what="three levels and one scale",
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="qsgd",
-            scheme="qsgd",
-            paper="Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
-            nominal_bits_per_parameter=2.0,
-            unbiased=True,
-            what="random rounding to s levels in buckets, entropy-coded",
-            presets={"qsgd": {"method": {"options": {"levels": 16}}}},
-        ),
-        stages=quantised_update,
+    MethodSpecification(
+        name="qsgd",
+        scheme="qsgd",
+        paper="Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
+        nominal_bits_per_parameter=2.0,
+        unbiased=True,
+        what="random rounding to s levels in buckets, entropy-coded",
+        presets={"qsgd": {"method": {"options": {"levels": 16}}}},
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="drive",
-            scheme="drive",
-            paper="Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
-            nominal_bits_per_parameter=1.0,
-            unbiased=True,
-            what="signs of the rotated update and a scale a block",
-        ),
-        stages=quantised_update,
+    MethodSpecification(
+        name="drive",
+        scheme="drive",
+        paper="Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
+        nominal_bits_per_parameter=1.0,
+        unbiased=True,
+        what="signs of the rotated update and a scale a block",
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="eden",
-            scheme="eden",
-            paper=_EDEN,
-            nominal_bits_per_parameter=2.0,
-            unbiased=True,
-            what="b-bit centroids of the rotated update and a scale a block",
-            presets={"eden": {"method": {"options": {"bits": 2}}}},
-        ),
-        stages=quantised_update,
+    MethodSpecification(
+        name="eden",
+        scheme="eden",
+        paper=_EDEN,
+        nominal_bits_per_parameter=2.0,
+        unbiased=True,
+        what="b-bit centroids of the rotated update and a scale a block",
+        presets={"eden": {"method": {"options": {"bits": 2}}}},
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="fedscalar",
-            scheme="fedscalar",
-            paper=_FEDSCALAR,
-            nominal_bits_per_parameter=0.0,
-            unbiased=True,
-            what="the update's products with p random directions, the client's or (method.shared) the round's",
-            linear_if_shared=True,
-            takes=(*COMPRESSED, *SHARED, *STAYS),
-        ),
+    MethodSpecification(
+        name="fedscalar",
+        scheme="fedscalar",
+        paper=_FEDSCALAR,
+        nominal_bits_per_parameter=0.0,
+        unbiased=True,
+        what="the update's products with p random directions, the client's or (method.shared) the round's",
+        linear_if_shared=True,
+        takes=(*COMPRESSED, *SHARED, *STAYS),
         stages=inner_products,
         refusals=refuse_own_directions,
     ),
-    FederatedMethod(
-        specification=MethodSpecification(
-            name="dp-dithered",
-            paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
-            unbiased=True,
-            nominal_bits_per_parameter=0.88,
-            what="the whole update, clipped, through a quantiser with Gaussian error",
-            scheme=None,
-            takes=(),
-            privacy="required",
-            noise=NOISE["dp-dithered"],
-        ),
+    MethodSpecification(
+        name="dp-dithered",
+        paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
+        unbiased=True,
+        nominal_bits_per_parameter=0.88,
+        what="the whole update, clipped, through a quantiser with Gaussian error",
+        scheme=None,
+        takes=(),
+        privacy="required",
+        noise=NOISE["dp-dithered"],
         stages=dithered_update,
     ),
 )

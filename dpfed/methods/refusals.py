@@ -17,7 +17,7 @@ from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
-from dpfed.methods.catalogue import all_methods, federated_method
+from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
 from dpfed.methods.settings import check_scheme
@@ -42,7 +42,7 @@ def refusal_messages(config: Config, specification: MethodSpecification) -> Iter
         _mask_and_public_data_messages(config, specification),
         _option_messages(config, specification),
         noise_refusals.noise_kind_messages(config, specification),
-        federated_method(specification.name).refusals(config),
+        specification.refusals(config),
         idle_key_messages(config, specification),
         _cohort_cap_messages(config),
         _unit_messages(config),

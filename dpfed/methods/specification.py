@@ -1,12 +1,22 @@
-"""Specification of a method in plain values, which tables, commands and refusals read; this module needs no torch."""
+"""A method: its properties in plain values, and the functions that build a run of it; this module needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Literal
 
+from dpfed import stages
 from dpfed.config.noise_of_methods import Noise
+
+if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.config.tables import Config
+    from dpfed.methods.parts import ServerParts, TrainingParts
+    from dpfed.methods.settings import Settings
+    from dpfed.server.rules import ServerRule
+    from dpfed.stages.chain import Stages
 
 NOISED_SUM = "gaussian noise on the sum"
 SHARES = "noise shares of the clients"
@@ -28,9 +38,19 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 """Adaptive server rules, which move every entry by about the same amount."""
 
 
+def whole_update(s: Settings) -> Stages:
+    """Return the chain of the whole update, compressed by the method's scheme."""
+    return s.updates(stages.SendAll(size=s.size))
+
+
+def refuse_nothing(config: Config) -> Iterator[str]:
+    """Yield no messages, for a method all of whose settings can be combined."""
+    yield from ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodSpecification:
-    """Specification of a method: one row of `dpfed methods`.
+    """A method: one row of `dpfed methods`, and the functions that build it; no other code depends on its name.
 
     paper: source of the method; what: description of an upload; unbiased: True if the decoded mean is unbiased
     nominal_bits_per_parameter: bits of an upload without headers, divided by d, at the preset's compression
@@ -50,6 +70,10 @@ class MethodSpecification:
     follows_rounds: description of the setting that depends on federation.rounds, if there is one
     audited_clip_norm: clip norm at which `dpfed audit METHOD` audits one upload; None for the preset's
     presets: tables by the preset's name (`dpfed.methods.catalogue`); if empty, the method has one preset with its name
+    stages: makes the chain of stages of an upload
+    course: makes the local training of clients; by default that of [local] on the weights of the model
+    server: makes the server's rule; by default that of [server] for the weights of the model
+    refusals: yields messages for settings that this method cannot combine
     """
 
     name: str
@@ -75,6 +99,10 @@ class MethodSpecification:
     audited_clip_norm: float | None = None
     seed_purpose: str = "code"
     sends_models: bool = False
+    stages: Callable[[Settings], Stages] = whole_update
+    course: Callable[[TrainingParts], Course] = methodcaller("optimizer")
+    server: Callable[[ServerParts], ServerRule] = methodcaller("step")
+    refusals: Callable[[Config], Iterator[str]] = refuse_nothing
 
     @property
     def private_with(self) -> tuple[str, ...]:
@@ -107,6 +135,7 @@ class MethodSpecification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed methods --json`."""
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "presets"}
+        building = ("presets", "stages", "course", "server", "refusals")
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in building}
         derived = {"private_with": self.private_with, "signs_can_be_private": self.signs_can_be_private}
         return record | derived | {"dithered": self.dithered}
