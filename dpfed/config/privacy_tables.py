@@ -56,6 +56,8 @@ class NoiseMultiplierTable(PrivacyTable):
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
 
+    trials: ClassVar[int] = 1
+
     @model_validator(mode="after")
     def _require_noise_or_epsilon(self) -> Self:
         if self.clip_norm is None:
@@ -117,10 +119,17 @@ class GaussianPrivacy(NoiseMultiplierTable):
     adaptive: AdaptiveClipping | None = None
     """Table [privacy.adaptive]."""
 
-    trials: ClassVar[int] = 1
+
+class _EqualRounds(PrivacyTable):
+    """Noise that is independent and equal in all rounds, at one clip norm."""
+
+    adaptive: ClassVar[None] = None
+    noise_schedule: ClassVar[None] = None
+    bands: ClassVar[None] = None
+    buffers: ClassVar[None] = None
 
 
-class IntegerPrivacy(NoiseMultiplierTable):
+class IntegerPrivacy(NoiseMultiplierTable, _EqualRounds):
     """Integer noise, added before a sum is reduced modulo 2^b. With Poisson sampling and noise shares or secure sums,
     every sum has federation.cohort_cap uploads: those of the drawn clients, filled up with uploads of noise only, or of
     zeros."""
@@ -137,14 +146,9 @@ class IntegerPrivacy(NoiseMultiplierTable):
     """
 
     release: Literal["sum"] = "sum"
-    adaptive: ClassVar[None] = None
-    noise_schedule: ClassVar[None] = None
-    bands: ClassVar[None] = None
-    buffers: ClassVar[None] = None
-    trials: ClassVar[int] = 1
 
 
-class BernoulliPrivacy(PrivacyTable):
+class BernoulliPrivacy(_EqualRounds):
     """Uploads of Bernoulli samples, whose randomness is the noise: masks of fedpm, signs of stochastic-sign and
     fedmrns.
     """
@@ -197,10 +201,6 @@ class BernoulliPrivacy(PrivacyTable):
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"
     missing_shares: ClassVar[str] = "sized"
-    adaptive: ClassVar[None] = None
-    noise_schedule: ClassVar[None] = None
-    bands: ClassVar[None] = None
-    buffers: ClassVar[None] = None
 
     @model_validator(mode="after")
     def _require_noise_or_epsilon(self) -> Self:
@@ -222,7 +222,7 @@ class BernoulliPrivacy(PrivacyTable):
         return self
 
 
-class DitheredPrivacy(NoiseMultiplierTable):
+class DitheredPrivacy(NoiseMultiplierTable, _EqualRounds):
     """Dithered quantiser whose error is the Gaussian noise (dp-dithered)."""
 
     noise: Literal["dithered"] = "dithered"
@@ -231,11 +231,6 @@ class DitheredPrivacy(NoiseMultiplierTable):
     release: Literal["sum"] = "sum"
     placement: ClassVar[str] = "server"
     missing_shares: ClassVar[str] = "sized"
-    adaptive: ClassVar[None] = None
-    noise_schedule: ClassVar[None] = None
-    bands: ClassVar[None] = None
-    buffers: ClassVar[None] = None
-    trials: ClassVar[int] = 1
 
 
 Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | BernoulliPrivacy | DitheredPrivacy, Field(discriminator="noise")]

@@ -160,8 +160,7 @@ def _folder(name: str, root: str | Path | None) -> Path:
     chosen = root if root is not None else os.environ.get("DPFED_DATA_DIR")
     if not chosen:
         raise DataError(
-            f"dataset={name!r}: needs local files, and no folder was given. Pass root=, or set "
-            "DPFED_DATA_DIR to the folder that holds MNIST/raw, cifar-10-batches-bin, SVHN, shakespeare ...; 'digits' "
-            "needs no files."
+            f"dataset={name!r}: needs local files, and no folder was given. Pass root=, or set DPFED_DATA_DIR to the "
+            "folder that holds MNIST/raw, cifar-10-batches-bin, SVHN, shakespeare ...; 'digits' needs no files."
         )
     return Path(chosen)

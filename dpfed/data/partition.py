@@ -147,9 +147,8 @@ def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition
     """
     if not 1 <= clients <= samples:
         raise ConfigError(
-            f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so "
-            "that each has at least one sample. Lower clients, or draw samples for each client (data.partition = "
-            "'resampled')."
+            f"clients={clients}: an iid partition of {samples} samples needs from 1 to {samples} clients, so that each "
+            "has at least one sample. Lower clients, or draw samples for each client (data.partition = 'resampled')."
         )
     sizes = np.full(clients, samples // clients, dtype=np.int64)
     sizes[: samples % clients] += 1

@@ -224,8 +224,7 @@ class PrivateCoins(Private):
             if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
                 raise ConfigError(
                     f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
-                    f"uploads that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be "
-                    "equal."
+                    f"uploads that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be equal."
                 )
 
     @property

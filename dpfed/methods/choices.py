@@ -172,8 +172,7 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         raise ConfigError(
             f"aggregation.tolerance={tolerance:g} with [privacy] and noise that is not the clients': a plain sum never "
             "has to abort, because the server's noise is never missing; an abort would reveal how many took part. "
-            "Remove "
-            "aggregation.tolerance, or let the clients add the noise (privacy.placement='clients')."
+            "Remove aggregation.tolerance, or let the clients add the noise (privacy.placement='clients')."
         )
     if not may_abort_round(config, tolerance):
         return

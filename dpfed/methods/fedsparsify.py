@@ -24,8 +24,7 @@ def refusals(config: Config) -> Iterator[str]:
     if clients_purge and config.server.rule in ADAPTIVE:
         yield (
             f"server.rule={config.server.rule!r} with method.name={name!r}: this rule would not keep the zeros on "
-            "which "
-            "clients agree. Use 'step'."
+            "which clients agree. Use 'step'."
         )
     if config.server.average is not None:
         yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."

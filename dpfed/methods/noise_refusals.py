@@ -20,8 +20,7 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
     if isinstance(table, DitheredPrivacy) != specification.dithered:
         yield (
             f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise "
-            "of "
-            "dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
+            "of dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
         )
     if specification.sends_masks and not isinstance(table, BernoulliPrivacy):
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
@@ -109,8 +108,9 @@ def randomness_messages(config: Config, specification: MethodSpecification) -> I
         )
     if isinstance(table, GaussianPrivacy | DitheredPrivacy):
         yield (
-            "run.randomness='secure' with Gaussian noise: as floating-point numbers its last bits leak what it hides. "
-            "Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or 'simulated' for an experiment."
+            f"run.randomness='secure' with Gaussian noise (privacy.noise={table.noise!r}): as floating-point numbers "
+            "its last bits leak what it hides. Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or "
+            "'simulated' for an experiment."
         )
 
 
@@ -136,8 +136,7 @@ def correlated_noise_messages(config: Config, specification: MethodSpecification
         yield (
             f"{given} with federation.sampling={federation.sampling!r}: the account requires that a client takes part "
             "again only after a known number of rounds. Use sampling 'cyclic' or 'min-separation', or privacy.bands "
-            "with "
-            "'balls-and-bins'."
+            "with 'balls-and-bins'."
         )
     if not specification.same_coordinates and not config.method.stays:
         able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"

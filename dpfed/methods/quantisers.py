@@ -40,8 +40,7 @@ def refuse_data_as_bound(config: Config) -> Iterator[str]:
         if method.keep is not None or method.k is not None:
             yield (
                 f"method.keep or method.k with method.name={method.name!r}: is supported for private stochastic signs "
-                "only. "
-                "Set privacy.noise='coins', or remove it."
+                "only. Set privacy.noise='coins', or remove it."
             )
         return
     bound = method.options.get("bound")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.config.privacy_tables import BernoulliPrivacy, GaussianPrivacy
+from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -89,8 +89,7 @@ def _mask_and_public_data_messages(config: Config, specification: MethodSpecific
     if not specification.sends_masks and config.server.rule == "posterior":
         yield (
             f"server.rule='posterior' with method.name={specification.name!r}: this rule is for masks (fedpm, "
-            "fedmask). "
-            "Remove it."
+            "fedmask). Remove it."
         )
     if specification.needs_public_data and config.data.public == 0:
         yield (
@@ -177,8 +176,7 @@ def _cohort_cap_messages(config: Config) -> Iterator[str]:
     if cap is not None and federation.sampling != "poisson":
         yield (
             f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: only 'poisson' draws "
-            "cohorts "
-            "of random size, which a cap limits. Remove it."
+            "cohorts of random size, which a cap limits. Remove it."
         )
     elif cap is not None and config.privacy is not None and config.privacy.release == "uploads":
         yield (
@@ -193,8 +191,7 @@ def _unit_messages(config: Config) -> Iterator[str]:
     if config.audit.canaries and (config.privacy is None or config.privacy.release == "uploads"):
         yield (
             "audit.canaries: the audit searches for them in a private sum, and this run has none. Set [privacy] with "
-            "release 'sum', or audit "
-            "single uploads with `dpfed audit METHOD`."
+            "release 'sum', or audit single uploads with `dpfed audit METHOD`."
         )
 
 
@@ -211,8 +208,7 @@ def _aggregation_messages(config: Config, specification: MethodSpecification) ->
     if privacy is not None and privacy.adaptive is not None and sums_integers(config):
         yield (
             "privacy.adaptive with integer sums: the integer steps require a fixed clip norm. Use "
-            "aggregation.kind='plain' "
-            "and Gaussian noise, or a fixed clip norm."
+            "aggregation.kind='plain' and Gaussian noise, or a fixed clip norm."
         )
     if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
         yield (
@@ -225,8 +221,7 @@ def _aggregation_messages(config: Config, specification: MethodSpecification) ->
     if numbers and is_linear(config, specification) and privacy is None and table.clip_norm is None:
         yield (
             f"aggregation.kind={table.kind!r} without [privacy]: integers have a bounded range, so updates need a "
-            "bound. Set "
-            "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
+            "bound. Set aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
         )
     if numbers and not is_linear(config, specification) and privacy is not None:
         yield (
@@ -319,10 +314,8 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
     """
     if not config.run.release:
         return
-    reasons, checked = list(_refusal_reasons(config, specification)), config
-    if reasons:  # messages about secure randomness would repeat these reasons
-        checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
-    reasons += refusal_messages(checked, specification)
+    secure = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "secure"})})
+    reasons = [*_refusal_reasons(config, specification), *refusal_messages(secure, specification)]
     if reasons:
         listed = "\n  ".join(reasons)
         raise ConfigError(
@@ -337,11 +330,6 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
             f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect no client. "
             "Remove run.randomness, or run.release."
         )
-    if config.run.on_error == "raise":
-        yield (
-            "run.on_error='raise': the end of the run would reveal that a client's samples raised an error. Remove it, "
-            "or run.release."
-        )
     if config.local.strategy == "vmap":
         yield (
             "local.strategy='vmap': in one vectorised pass a client's update depends on the other clients' numbers of "
@@ -349,11 +337,6 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
             "run.release."
         )
     if config.local.record is not None:
-        if config.local.record.noise == "gaussian":
-            yield (
-                "local.record.noise='gaussian': the last bits of floating-point Gaussian noise leak what it hides. "
-                "Remove it, or run.release."
-            )
         return
     if specification.privacy == "never":
         yield (
@@ -377,11 +360,6 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
         )
     if table is None:
         return
-    gaussian = "the last bits of floating-point Gaussian noise leak what it hides. Remove it, or run.release."
-    if isinstance(table, BernoulliPrivacy) and table.noise_std:
-        yield f"privacy.noise_std={table.noise_std}: {gaussian}"
-    if table.noise == "gaussian":
-        yield f"privacy.noise='gaussian': {gaussian}"
     for wrong, key in (
         (table.release == "uploads" and not coins, "privacy.release='uploads'"),
         (table.adaptive is not None, "[privacy.adaptive]"),
