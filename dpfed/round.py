@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, cast
 
 import numpy as np
 import torch
@@ -326,7 +326,7 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
     if (compared := _replay_rounds()) is not None:
         observers.append(compared.compare_opening(now, method, total.arriving))
-    seen = watch if len(observers) == 1 else ManyObservers(observers)
+    seen = watch if len(observers) == 1 else cast(Observer, ManyObservers(observers))
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 

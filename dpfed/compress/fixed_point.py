@@ -329,12 +329,6 @@ def count_near_ends(total: Tensor, bits: int) -> int:
     probability beforehand, for rows that were not chosen by the signs of the rotation. No privacy accounting uses
     either.
     """
-    _check_bits(bits)
     half = 1 << (bits - 1)
     edge = max(1, half // 64)
     return int(((total < edge - half) | (total >= half - edge)).sum())
-
-
-def _check_bits(bits: int) -> None:
-    if not 1 <= bits <= 32:
-        raise ConfigError(f"{bits} bits per integer: the ring is Z modulo 2^bits with bits from 1 to 32.")

@@ -138,10 +138,6 @@ def cubic_sparsity(number: int, *, final: float, rounds: int, initial: float = 0
 
     The sparsity is s_f from round `rounds` on. Raises ConfigError unless 0 <= s_i <= s_f < 1 and rounds >= 1.
     """
-    if not 0 <= initial <= final < 1:
-        raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")
-    if rounds < 1:
-        raise ConfigError(f"rounds={rounds}: must be at least 1.")
     if number <= 0:
         return initial
     if number >= rounds:

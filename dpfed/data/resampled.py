@@ -27,11 +27,6 @@ class Resampled:
     samples_per_client: int
     seeds: Seeds
 
-    def __post_init__(self) -> None:
-        for name in ("samples", "clients", "samples_per_client"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} of a resampled partition: must be at least 1.")
-
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of samples of each client, int64 [clients]; one number in memory, read-only."""

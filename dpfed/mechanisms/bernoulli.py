@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class PrivateCoins(Private):
     coins: BernoulliAggregate | BernoulliChannel
     sampling: Sampling
     randomness: Randomness
-    correction: str = "linear"
+    correction: Literal["none", "linear", "invert"] = "linear"
     canaries: Callable[[int], int] | None = None
     bits: int | None = None
     trials: int = 1
@@ -139,8 +139,6 @@ class PrivateCoins(Private):
             raise ConfigError(
                 f"privacy.trials={self.trials} with privacy.noise_std: not supported. Remove one of them."
             )
-        if self.correction not in ("none", "linear", "invert"):
-            raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
 
     @classmethod
     def calibrated(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,12 +75,6 @@ class Averaging:
     edge: float | None = None
     averaged: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < float("inf"):
-            raise ConfigError(f"server.learning_rate={self.learning_rate}: must be a finite number above 0.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"server.momentum={self.momentum}: must be in [0, 1).")
-
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """Return the state that the next round starts from."""
         velocity = mean_move
@@ -119,16 +113,6 @@ class AdaptiveRule:
     tau: float
     averaged: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(f"server.rule={self.kind!r}: must be one of {', '.join(get_args(Kind))}.")
-        for name in ("learning_rate", "tau"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"server.{name}={getattr(self, name)}: must be a finite number above 0.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"server.{name}={getattr(self, name)}: must be in [0, 1).")
-
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """Return the state that the next round starts from."""
         first = state.memory.get("first", torch.zeros_like(mean_move))
@@ -163,12 +147,6 @@ class BetaPosterior:
     prior: float = 1.0
     reset_every: int = 1
     edge: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.prior < float("inf"):
-            raise ConfigError(f"server.prior={self.prior}: must be at least 1, or the posterior's mode is undefined.")
-        if self.reset_every < 0:
-            raise ConfigError(f"server.reset_every={self.reset_every}: must be 0 (never) or a number of rounds.")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """Return the state that the next round starts from; mean_move is the mean mask minus the broadcast theta."""
@@ -315,10 +293,6 @@ class MovingAverage:
 
     rule: ServerRule
     decay: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.decay < 1:
-            raise ConfigError(f"server.average={self.decay}: must be between 0 and 1.")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         """Return the state that the next round starts from."""

@@ -6,7 +6,7 @@ where the sum is, in reverse order. A method is a chain of stages (`dpfed.stages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -132,29 +132,15 @@ class ManyObservers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
-    def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        for each in self._observers:
-            each.entering(stage, rows, ids)
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
 
-    def norms_before_clip(self, norms: Tensor) -> None:
-        for each in self._observers:
-            each.norms_before_clip(norms)
+        def call_all(*given: object, **more: object) -> None:
+            for each in self._observers:
+                getattr(each, name)(*given, **more)
 
-    def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        for each in self._observers:
-            each.left(stage, rows, ids)
-
-    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        for each in self._observers:
-            each.added(rows, ids)
-
-    def noise(self, noise: Tensor, draws: int = 1) -> None:
-        for each in self._observers:
-            each.noise(noise, draws)
-
-    def summed(self, stage: Stage, total: Tensor) -> None:
-        for each in self._observers:
-            each.summed(stage, total)
+        return call_all
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -335,12 +335,6 @@ def test_what_counts_as_near_the_ends(bits):
         assert count_near_ends(torch.tensor([edge - half, half - edge - 1, 0]), bits) == 0
 
 
-@pytest.mark.parametrize("bits", [0, 33])
-def test_a_ring_that_does_not_fit_a_word_is_refused(bits):
-    with pytest.raises(ConfigError, match="from 1 to 32"):
-        count_near_ends(torch.zeros(1).long(), bits)
-
-
 # --- errors and size --------------------------------------------------------------------------------------------------
 
 

@@ -163,12 +163,6 @@ def test_the_cubic_schedule():
     assert shares == sorted(shares)
 
 
-@pytest.mark.parametrize("options", [{"final": 1.0}, {"initial": 0.5, "final": 0.4}, {"final": 0.5, "rounds": 0}])
-def test_refused_schedules(options):
-    with pytest.raises(ConfigError):
-        cubic_sparsity(3, **{"rounds": 5, **options})
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [

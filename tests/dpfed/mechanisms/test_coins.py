@@ -115,8 +115,3 @@ def test_thresholds_are_not_random():
 def test_edges_that_cannot_work_are_refused(edge):
     with pytest.raises(ConfigError):
         Coins(randomness=RANDOMNESS, edge=edge)
-
-
-def test_a_correction_that_is_not_known_is_refused():
-    with pytest.raises(ConfigError):
-        private_coins(RANDOMNESS, 0.1, correction="some")

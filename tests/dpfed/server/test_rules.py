@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
-from dpfed.errors import ConfigError
 from dpfed.server.rules import Averaging, BetaPosterior, ServerState
 
 THETA = torch.tensor([0.5, 0.2, 0.9])
@@ -66,12 +64,6 @@ def test_momentum_adds_up_and_is_part_of_the_state():
     torch.testing.assert_close(second.broadcast - THETA, torch.full((3,), 0.5 + 0.75))
     forgot = rule.step(replace(first, memory={}), torch.ones(3), count=1)
     assert not torch.equal(second.broadcast, forgot.broadcast)
-
-
-@pytest.mark.parametrize("make", [lambda: BetaPosterior(prior=0.5), lambda: BetaPosterior(reset_every=-1)])
-def test_posteriors_without_a_mode_are_refused(make):
-    with pytest.raises(ConfigError, match="server"):
-        make()
 
 
 def test_running_statistics_are_averaged_whatever_the_step():
