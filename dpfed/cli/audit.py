@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from accounting.rounding import upwards
 from dpfed.audit.verdict import Verdict, failed_checks_first
-from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, print_json, table_of, training_extra
 from dpfed.errors import ConfigError, RunError
 from dpfed.planner.whole_numbers import WholeNumber
 
@@ -166,17 +165,13 @@ def show_verdict(found: Verdict) -> None:
     if found.claimed_epsilon is not None and "claim" in found.details:
         out.print(f"claimed epsilon {upwards(found.claimed_epsilon)}: {found.details['claim']}")
     if found.checks:
-        table = Table()
-        for heading in ("check", "holds", "detail", "would find"):
-            table.add_column(heading, overflow="fold")
+        table = table_of("check", "holds", "detail", "would find")
         for one in failed_checks_first(found.checks):
             table.add_row(one.name, _HOLDS[one.passed], one.detail, one.would_find or "cannot fail")
         out.print(table)
     if found.pairs:
         headings = list(found.pairs[0].cells)
-        table = Table()
-        for heading in headings:
-            table.add_column(heading, overflow="fold")
+        table = table_of(*headings)
         for pair in found.pairs:
             table.add_row(*(pair.cells.get(heading, "–") for heading in headings))
         out.print(table)

@@ -103,6 +103,21 @@ def budget(
     """
     given = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     targets = {name: value for name, value in given.items() if value is not None}
+    asked: dict[str, object] = {
+        **targets,
+        **{name: getattr(options, name) for name in ("clients", "epsilon", "delta")},
+        "compare": compare or None,
+        "over": over or None,
+        "plot": plot,
+        "table": table or None,
+        "second_opinion": second_opinion or None,
+        "group": None if group == 1 else group,
+        "certificate": None if certificate == "none" else certificate,
+    }
+
+    def refuse(why: str, *names: str) -> None:
+        refuse_options(why, **{name: asked[name] for name in names})
+
     if ledger is None and options.clients is None and options.unit == "client":
         raise ConfigError(
             "--clients is missing: give the number of clients, or --ledger for the remaining budget of a project."
@@ -118,18 +133,10 @@ def budget(
     if ledger is not None:
         from dpfed.cli.project_budget import project_budget
 
-        refuse_options(
-            "--ledger: the project ledger sets them",
-            clients=options.clients,
-            epsilon=options.epsilon,
-            delta=options.delta,
-        )
-        refuse_options(
-            "--ledger: a certificate is for one run without earlier releases",
-            certificate=None if certificate == "none" else certificate,
-        )
-        refuse_options("--ledger: the project ledger has an epsilon", **targets)
-        refuse_options("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
+        refuse("--ledger: the project ledger sets them", "clients", "epsilon", "delta")
+        refuse("--ledger: a certificate is for one run without earlier releases", "certificate")
+        refuse("--ledger: the project ledger has an epsilon", *targets)
+        refuse("--ledger", "compare", "over", "group")
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
             json=json, second_opinion=second_opinion, precise=precision,
@@ -137,23 +144,11 @@ def budget(
         return
     plan = options.plan(noise_schedule=noise_schedule)
     if plan.unit == "record":
-        refuse_options(
-            "--unit record: not available for steps of one client",
-            compare=compare or None,
-            plot=plot,
-            over=over or None,
-            group=None if group == 1 else group,
-        )
+        refuse("--unit record: not available for steps of one client", "compare", "plot", "over", "group")
     mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
     if certificate != "none":
-        refuse_options(
-            f"--certificate {certificate}: a certificate is for one epsilon",
-            over=over or None,
-            compare=compare or None,
-            table=table or None,
-            group=None if group == 1 else group,
-            **targets,
-        )
+        why = f"--certificate {certificate}: a certificate is for one epsilon"
+        refuse(why, "over", "compare", "table", "group", *targets)
     if over:
         from dpfed.cli.budget_maps import show_map
 
@@ -161,13 +156,7 @@ def budget(
             raise ConfigError(
                 f"--over with --mechanism {mechanism.name}: heat maps require noise with a multiplier. Remove --over."
             )
-        refuse_options(
-            "--over: the map shows every epsilon",
-            epsilon=options.epsilon,
-            **targets,
-            compare=compare or None,
-            second_opinion=second_opinion or None,
-        )
+        refuse("--over: the map shows every epsilon", "epsilon", *targets, "compare", "second_opinion")
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return

@@ -12,7 +12,7 @@ from accounting.caveats import EPSILON_NOTE_END
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console
+from dpfed.cli.output import console, table_of
 from dpfed.report.privacy_text import factors_text, readings_text, sampler_text
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -68,9 +68,7 @@ def epsilon_delta_pairs(answer: Budget) -> list[dict[str, float]]:
 
 def show_pairs(answer: Budget) -> None:
     """Print the pairs (epsilon, delta) of the guarantee as a table, so that a reader can choose another delta."""
-    table = Table()
-    for heading in ("epsilon", "delta"):
-        table.add_column(heading, justify="right")
+    table = table_of("epsilon", "delta", right=("epsilon", "delta"))
     for pair in epsilon_delta_pairs(answer):
         table.add_row(upwards(pair["epsilon"]), upwards(pair["delta"]))
     console().print(table)
@@ -99,15 +97,11 @@ def _noise_text(answer: Budget) -> str:
 
 def _accountant_table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
     """Return the table of rows without the notes in `said`, except notes why a row is no guarantee."""
-    table = Table(title=f"noise multiplier {upwards(rows[0].noise_multiplier)}, {rows[0].rounds} rounds")
-    for heading in ("sampler", "neighbours", "sensitivity", "accountant", "conversion"):
-        table.add_column(heading)
-    table.add_column("epsilon", justify="right")
-    table.add_column("at least", justify="right")
-    if asked := rows[0].second_opinion is not None:
-        table.add_column("second opinion", justify="right")
-    table.add_column("guarantee")
-    table.add_column("notes", overflow="fold")
+    asked = rows[0].second_opinion is not None
+    numbers = ("epsilon", "at least", *(("second opinion",) if asked else ()))
+    headings = ("sampler", "neighbours", "sensitivity", "accountant", "conversion", *numbers, "guarantee", "notes")
+    title = f"noise multiplier {upwards(rows[0].noise_multiplier)}, {rows[0].rounds} rounds"
+    table = table_of(*headings, title=title, right=numbers)
     previous = None
     for row in rows:
         record = row.to_dict()

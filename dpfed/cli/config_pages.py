@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tomli_w
-from rich.table import Table
 
-from dpfed.cli.output import console
+from dpfed.cli.output import console, table_of
 from dpfed.methods import catalogue
 from dpfed.methods.keys import KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
 
@@ -34,9 +33,7 @@ def show_keys(name: str | None) -> None:
         for kind in keys_by_kind(table):
             if kind.choice:
                 out.print(f"with {kind.choice}: {kind.meaning}", highlight=False, markup=False)
-            rows = Table()
-            for heading in ("key", "type", "default", "meaning"):
-                rows.add_column(heading, overflow="fold")
+            rows = table_of("key", "type", "default", "meaning")
             for one in kind.keys:
                 rows.add_row(one.name.rpartition(".")[2], one.type, one.default, one.meaning)
             if kind.keys:

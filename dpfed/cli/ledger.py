@@ -134,10 +134,7 @@ def verify(
     json
         One JSON document on standard output.
     """
-    if head is not None and not backups.is_head(head):
-        raise ConfigError(
-            f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
-        )
+    _check_head(head)
     read = _checked_ledger(path)
     follow = None if head is None else backups.entries_after(read, head)
     signed = None if key is None else ledger_signature.verified_head(read, key)
@@ -204,10 +201,7 @@ def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: F
     nothing_since
         Declare that nothing was released after the copy was made. Epsilon omits any release that the copy lacks.
     """
-    if head is not None and not backups.is_head(head):
-        raise ConfigError(
-            f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
-        )
+    _check_head(head)
     made = backups.restore(copy, path, last_head=head, nothing_since=nothing_since)
     console().print(f"{made.path}: restored, {made.entries} entries, head {made.head}")
 
@@ -243,6 +237,13 @@ def keygen(path: Path) -> None:
     """
     public = ledger_signature.generate_key_pair(path)
     console().print(f"{path}: private key, keep it; {public}: public key, give it to anyone who verifies")
+
+
+def _check_head(head: str | None) -> None:
+    if head is not None and not backups.is_head(head):
+        raise ConfigError(
+            f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
+        )
 
 
 def _checked_ledger(path: Path) -> Ledger:

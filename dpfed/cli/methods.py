@@ -1,8 +1,6 @@
 """`dpfed methods`: list the methods of `dpfed run` and their properties."""
 
-from rich.table import Table
-
-from dpfed.cli.output import Flag, Load, console, print_json
+from dpfed.cli.output import Flag, Load, console, print_json, table_of
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, all_methods
@@ -80,9 +78,7 @@ def methods(
     if markdown:
         print(methods_page(), end="")
         return
-    table = Table()
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold", justify="right" if heading.startswith("bits") else "left")
+    table = table_of(*_HEADINGS, right=("bits/parameter",))
     for method in all_methods().values():
         table.add_row(*_method_cells(method))
     out = console()

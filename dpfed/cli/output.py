@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.table import Table
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.durable_files import put
@@ -33,6 +34,14 @@ def console(*, to_stderr: bool = False) -> Console:
     """Return a console for tables (standard output) or progress (standard error)."""
     stream = sys.stderr if to_stderr else sys.stdout
     return Console(stderr=to_stderr, width=None if stream.isatty() else _FILE_WIDTH, highlight=False, markup=False)
+
+
+def table_of(*headings: str, title: str | None = None, right: Collection[str] = ()) -> Table:
+    """Return an empty table with these headings, whose cells are folded, not cut; numbers are in columns of `right`."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
+    return table
 
 
 def number_text(value: float | None, digits: int = 4) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tomli_w
-from rich.table import Table
 
-from dpfed.cli.output import console, print_json, write_file
+from dpfed.cli.output import console, print_json, table_of, write_file
 from dpfed.errors import ConfigError
 from dpfed.report.collection import RunCollection
 from dpfed.report.finished_run import read_finished
@@ -69,12 +68,9 @@ def _ask_missing(answers: StatementAnswers) -> StatementAnswers:
 def show_collection(found: RunCollection, page: Path, *, json: bool) -> None:
     """Print the table of all rows and quantities, as text or as JSON."""
     records = []
-    table = Table(title=found.title)
-    for heading in ("row", "quantity"):
-        table.add_column(heading, overflow="fold")
     beside = ("published", "difference") if found.published else ()
-    for heading in ("ours", "seeds", *beside):
-        table.add_column(heading, justify="right")
+    numbers = ("ours", "seeds", *beside)
+    table = table_of("row", "quantity", *numbers, title=found.title, right=numbers)
     for group in groups_of(found):
         for key in found.quantities:
             one = group_mean(group, key, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -114,17 +113,15 @@ def run(
         if pay is not None and ledger is None:
             raise ConfigError("--pay without --ledger: units belong to a project. Give --ledger.")
         project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
-        again = _resume_command(
-            config,
-            folder,
-            settings=settings or [],
-            ledger=ledger,
-            release=release,
-            engine=engine,
-            load=load or [],
-            track=track or [],
-            processes=among.count,
-        )
+        start = ["dpfed"] if among.count == 1 else ["torchrun", "--nproc-per-node", str(among.count), "-m", "dpfed"]
+        words = [*start, "run", *([] if config is None else [config])]
+        words += [*(word for one in settings or [] for word in ("--set", one)), "--out", str(folder)]
+        words += [] if ledger is None else ["--ledger", str(ledger)]
+        words += ["--release"] if release else []
+        words += [] if engine == "in-process" else ["--engine", engine]
+        words += [word for file in load or [] for word in ("--load", str(file))]
+        words += [word for kind in track or [] for word in ("--track", kind)]
+        again = shlex.join([*words, "--resume"])  # how to continue an interrupted run
         try:
             outcome = run_with_progress(
                 experiment, folder, resume=resume, project=project, engine=engine, track=track or []
@@ -180,27 +177,3 @@ def _measured_text(one: ExpectedResults | None) -> str:
         return "·"
     private = "" if one.epsilon is None else f"\nepsilon {upwards(one.epsilon)}"
     return f"{one.accuracy:.1%}, {one.bits_per_parameter:g} bits, {one.seconds:.0f} s{private}"
-
-
-def _resume_command(
-    config: str | None,
-    out: Path,
-    *,
-    settings: Sequence[str],
-    ledger: Path | None,
-    release: bool,
-    engine: str,
-    load: Sequence[Path],
-    track: Sequence[str],
-    processes: int,
-) -> str:
-    """Return the command line that resumes the run."""
-    start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
-    words = [*start, "run", *([] if config is None else [config])]
-    words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
-    words += [] if ledger is None else ["--ledger", str(ledger)]
-    words += ["--release"] if release else []
-    words += [] if engine == "in-process" else ["--engine", engine]
-    words += [word for file in load for word in ("--load", str(file))]
-    words += [word for kind in track for word in ("--track", kind)]
-    return shlex.join([*words, "--resume"])

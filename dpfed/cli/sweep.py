@@ -16,13 +16,12 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
-from dpfed.cli.output import Flag, Load, Settings, console, number_text, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, number_text, print_json, table_of, training_extra
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.planner.whole_numbers import MaybeWholeNumber
@@ -183,15 +182,8 @@ def _line_count(file: Path) -> int:
 
 def _show_finished(finished: FinishedSweep) -> None:
     out = console()
-    table = Table(title=finished.plan.title)
-    for heading in ("row", "at"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("accuracy", "epsilon"):
-        table.add_column(heading, justify="right")
-    table.add_column("epsilon holds for", overflow="fold")
-    for heading in ("MB", "seconds"):
-        table.add_column(heading, justify="right")
-    table.add_column("state")
+    headings = ("row", "at", "accuracy", "epsilon", "epsilon holds for", "MB", "seconds", "state")
+    table = table_of(*headings, title=finished.plan.title, right=("accuracy", "epsilon", "MB", "seconds"))
     for one in finished.ended_runs:
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
         table.add_row(one.cell.row, _point_text(one.cell.at), *_summary_cells(one.summary), kind + one.outcome)
@@ -232,9 +224,8 @@ def _choice_text(choice: TunedChoice) -> str:
 
 def _show_plan(planned: PlannedSweep) -> None:
     out = console()
-    table = Table(title=f"{planned.title}: {len(planned.grid.runs)} runs in {planned.folder}")
-    for heading in ("row", "at", "folder", "state"):
-        table.add_column(heading, overflow="fold")
+    title = f"{planned.title}: {len(planned.grid.runs)} runs in {planned.folder}"
+    table = table_of("row", "at", "folder", "state", title=title)
     for one in planned.to_dict()["runs"]:
         table.add_row(one["row"], _point_text(one["at"]), one["folder"], one["state"])
     out.print(table)
