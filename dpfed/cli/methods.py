@@ -3,46 +3,39 @@
 from dpfed.cli.output import Flag, Load, console, print_json, table_of
 from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
+from dpfed.methods import specification
 from dpfed.methods.catalogue import METHODS, all_methods
-from dpfed.methods.specification import (
-    COINS_SEEN,
-    COINS_SUMMED,
-    DECODED,
-    DITHERED,
-    NOISED_SUM,
-    NOISED_UPLOADS,
-    SHARED_SUM,
-    SHARES,
-    MethodSpecification,
-)
 
 _HEADINGS = ("method", "what a client sends", "bits/parameter", "unbiased", "linear", "private")
 _PRIVACY_TEXTS = {
-    NOISED_SUM: (
+    specification.NOISED_SUM: (
         "S",
         "the server or a secure sum adds Gaussian noise to the sum of clipped uploads; the noise is discrete in a "
         "secure sum",
     ),
-    SHARES: (
+    specification.SHARES: (
         "s",
         "as S, but each client adds a share of the noise (privacy.placement = 'clients'), Gaussian or integer",
     ),
-    SHARED_SUM: ("S*", "as S or s, if method.shared gives all clients of a round the same directions"),
-    DECODED: ("D", "a trusted server decodes and clips every upload, sums the rows, and adds Gaussian noise"),
-    NOISED_UPLOADS: (
+    specification.SHARED_SUM: ("S*", "as S or s, if method.shared gives all clients of a round the same directions"),
+    specification.DECODED: (
+        "D",
+        "a trusted server decodes and clips every upload, sums the rows, and adds Gaussian noise",
+    ),
+    specification.NOISED_UPLOADS: (
         "U",
         "clients clip, add all of the noise, then compress: every upload may be seen (privacy.release = 'uploads')",
     ),
-    DITHERED: (
+    specification.DITHERED: (
         "Q",
         "clients clip and quantise so that the error is exactly Gaussian noise; a trusted server decodes every upload "
         "and sums them",
     ),
-    COINS_SUMMED: (
+    specification.COINS_SUMMED: (
         "C",
         "only the sum of exactly K clients' Bernoulli samples is released, without added noise (theory-bernoulli.md)",
     ),
-    COINS_SEEN: (
+    specification.COINS_SEEN: (
         "c",
         "Bernoulli samples, with or without added noise; every upload may be seen (privacy.release = 'uploads')",
     ),
@@ -91,7 +84,7 @@ def methods(
         out.print(f"  {letter:2} {text}", highlight=False)
 
 
-def _method_cells(method: MethodSpecification) -> list[str]:
+def _method_cells(method: specification.MethodSpecification) -> list[str]:
     """Return the table cells of a method: name, upload, bits, unbiased, linear, and letters of its private variants."""
     bits = f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
     answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]

@@ -20,20 +20,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from dpfed.compress import counter
+from dpfed.compress import counter, rotation
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
-from dpfed.compress.rotation import (
-    RotatedBlock,
-    block_sizes,
-    blocks,
-    check_rotation,
-    pieces,
-    rotate,
-    rotate_back,
-    row_sums,
-)
 from dpfed.errors import ConfigError
 
 UNBIASED, MIN_MSE = "unbiased", "min-mse"
@@ -63,16 +53,16 @@ class _RotatedLevels(Scheme, Protocol):
         """Raise ConfigError unless scale, rounds and block are valid."""
         if self.scale not in (UNBIASED, MIN_MSE):
             raise ConfigError(f"{self.name}: scale={self.scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
-        check_rotation(self.name, rounds=self.rounds, block=self.block)
+        rotation.check_rotation(self.name, rounds=self.rounds, block=self.block)
 
     def sent(self, dimension: int) -> int:
         """Return the number of symbols of one vector."""
-        whole, rest = block_sizes(dimension, self.block)
+        whole, rest = rotation.block_sizes(dimension, self.block)
         return whole * self._symbol_count(self.block) + sum(self._symbol_count(size) for size in rest)
 
     def scales(self, dimension: int) -> int:
         """Return the number of scales of one vector: one per block."""
-        whole, rest = block_sizes(dimension, self.block)
+        whole, rest = rotation.block_sizes(dimension, self.block)
         return whole + len(rest)
 
     def layout(self, dimension: int) -> Layout:
@@ -91,7 +81,7 @@ class _RotatedLevels(Scheme, Protocol):
         for rows, block, place in self._symbol_places(len(x), dimension, x.device):
             held = x[rows, block.inputs].float().reshape(-1, block.length // block.count)
             part, scale = in_unit_range(held)
-            rotated = rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
+            rotated = rotation.rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
             scales[rows, block.blocks] = (unit_scale * scale).view(-1, block.count).float()
@@ -118,56 +108,56 @@ class _RotatedLevels(Scheme, Protocol):
         for rows, block, place in self._symbol_places(len(sent), sent.dimension, scales.device):
             yield (rows, block.inputs, self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block))
 
-    def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
+    def _quantise(self, rotated: Tensor, seeds: Tensor, block: rotation.RotatedBlock) -> tuple[Tensor, Tensor]:
         """Return symbols [c, count · kept] and scales [c · count] float64 of [c, count · n]; a zero row gets scale
         0."""
         kept, rows = self._symbol_count(block.size), rotated.view(-1, block.size)
-        whole = row_sums(rows.square())
+        whole = rotation.row_sums(rows.square())
         if kept < block.size:
             rows = rotated.gather(1, self._sent_coordinates(seeds, block)).view(-1, kept)
         # The one threshold of two levels is zero, whatever the standardising factor is.
         standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
         symbols = nearest_levels(standardised, self.levels)
         if self.scale == UNBIASED:
-            squares = whole if kept == block.size else row_sums(rows.square())
+            squares = whole if kept == block.size else rotation.row_sums(rows.square())
             overlap = self._inner_products(symbols, rows)
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = self._inner_products(symbols, rows) / row_sums(self._levels(symbols).square())
+            scale = self._inner_products(symbols, rows) / rotation.row_sums(self._levels(symbols).square())
         return symbols.view(len(rotated), -1), scale
 
     def _inner_products(self, symbols: Tensor, rows: Tensor) -> Tensor:
         """Return <c, y> of every row, float64."""
         if len(self.levels) == 2:
-            return self.levels[1] * row_sums(rows.abs())
-        return row_sums(self._levels(symbols) * rows)
+            return self.levels[1] * rotation.row_sums(rows.abs())
+        return rotation.row_sums(self._levels(symbols) * rows)
 
-    def _decode_block(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
+    def _decode_block(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: rotation.RotatedBlock) -> Tensor:
         """Return decoded coordinates [c, length] of one block, or of several of equal size."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
             zeros = levels.new_zeros(len(levels), block.count * block.size)
             levels = zeros.scatter_(1, self._sent_coordinates(seeds, block), levels)
         # The scale is applied last: even an extreme scale does not make the rotation overflow.
-        coordinates = rotate_back(levels, seeds, block, self.rounds)
+        coordinates = rotation.rotate_back(levels, seeds, block, self.rounds)
         coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.blocks, None])
         return coordinates
 
     def _symbol_places(
         self, clients: int, dimension: int, device: torch.device
-    ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
+    ) -> Iterator[tuple[slice, rotation.RotatedBlock, slice]]:
         """Yield (range of clients, block, positions of the block's symbols)."""
         starts = list(
-            accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
+            accumulate((self._symbol_count(block.size) for block in rotation.blocks(dimension, self.block)), initial=0)
         )
-        for rows, block in pieces(clients, dimension, self.block, device):
+        for rows, block in rotation.pieces(clients, dimension, self.block, device):
             yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
     def _symbol_count(self, size: int) -> int:
         """Return the number of symbols of a block."""
         return max(1, round(self.share * size))
 
-    def _sent_coordinates(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
+    def _sent_coordinates(self, seeds: Tensor, block: rotation.RotatedBlock) -> Tensor:
         """Return the rotated coordinates that are sent, [c, count · kept]."""
         kept, chosen = self._symbol_count(block.size), []
         for place in range(block.count):

@@ -7,23 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from dpfed.config.limits import (
-    LARGEST_FLOAT,
-    MOST_CLIENTS,
-    MOST_LAYERS,
-    Clients,
-    ClipNorm,
-    Count,
-    Positive,
-    Seed,
-    Table,
-    value_of_key,
-)
+from dpfed.config import limits
 
-_Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
+_Some = Annotated[int, Field(ge=0, le=limits.MOST_CLIENTS)]
 
 
-class _CommonAggregation(Table):
+class _CommonAggregation(limits.Table):
     """Summation of uploads, and the clients that drop out before it.
 
     A secure sum adds integers: numbers are rounded to multiples of clip norm / `steps`, after an optional public
@@ -54,7 +43,7 @@ class _CommonAggregation(Table):
     Under [privacy] all weights are equal.
     """
 
-    steps: Count | None = None
+    steps: limits.Count | None = None
     """Number of integer steps from 0 to the clip norm.
 
     Default: enough steps that rounding increases the clip norm only a little; without privacy, the largest power of
@@ -70,7 +59,7 @@ class _CommonAggregation(Table):
     The modulus is the smallest one with at most this probability. Accuracy depends on it, privacy does not.
     """
 
-    clip_norm: ClipNorm | None = None
+    clip_norm: limits.ClipNorm | None = None
     """Clip norm of updates without [privacy]; integer sums require it, because integers have a bounded range."""
 
 
@@ -107,7 +96,7 @@ Aggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminato
 """Table [aggregation]; aggregation.kind selects the kind of table."""
 
 
-class _CommonServer(Table):
+class _CommonServer(limits.Table):
     """The server's use of the mean update."""
 
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -123,7 +112,7 @@ class _CommonServer(Table):
     adaptive clip norm start as without it.
     """
 
-    start_epochs: Count = 10
+    start_epochs: limits.Count = 10
     """Number of passes over the public samples before round 1 if server.start is "public". Choose it on public samples
     only: the model would reveal another choice."""
 
@@ -135,7 +124,7 @@ class StepServer(_CommonServer):
     """step: the model moves along the mean update; otherwise the name of a rule that your code registers
     (dpfed.server.register)."""
 
-    learning_rate: Positive = 1.0
+    learning_rate: limits.Positive = 1.0
     """Learning rate of the server's step."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -145,11 +134,11 @@ class StepServer(_CommonServer):
 class _AdaptiveServer(_CommonServer):
     """Keys of the adaptive rules (Reddi et al. 2021)."""
 
-    learning_rate: Positive = 1.0
+    learning_rate: limits.Positive = 1.0
     """Learning rate of an adaptive rule, which moves every entry by about this amount a round; usual values are 0.001
     to 0.1."""
 
-    tau: Positive = 1e-3
+    tau: limits.Positive = 1e-3
     """Smallest scale by which an adaptive rule divides an entry's step."""
 
 
@@ -182,7 +171,7 @@ class PosteriorServer(_CommonServer):
     rule: Literal["posterior"]
     """Beta posterior of the probabilities of masks, as in FedPM."""
 
-    prior: Annotated[float, Field(ge=1, le=LARGEST_FLOAT)] = 1.0
+    prior: Annotated[float, Field(ge=1, le=limits.LARGEST_FLOAT)] = 1.0
     """Both parameters of the Beta prior."""
 
     reset_every: Annotated[int, Field(ge=0, le=10**15)] = 1
@@ -191,7 +180,7 @@ class PosteriorServer(_CommonServer):
 
 def _kind_of_rule(table: object) -> str:
     """Return the kind of table that server.rule selects; a custom rule has the keys of the rule "step"."""
-    rule = value_of_key(table, "rule")
+    rule = limits.value_of_key(table, "rule")
     return str(rule) if rule in ("adam", "yogi", "adagrad", "posterior") else "step"
 
 
@@ -206,24 +195,24 @@ Server = Annotated[
 """Table [server]; server.rule selects the kind of table."""
 
 
-class RunTable(Table):
+class RunTable(limits.Table):
     """Seed, device, evaluation, and handling of errors of a run."""
 
-    seed: Seed = 0
+    seed: limits.Seed = 0
     """Seed of all randomness of a simulation, except the division of samples among clients (data.partition_seed)."""
 
     device: str = "auto"
     """Device of the training: cpu, cuda or cuda:N; auto: a GPU if the machine has one, else the CPU. It has
     been run on one kind of GPU (benchmarks/gpu.md); `make bench-gpu` tests and measures another one."""
 
-    group: Clients = 20
+    group: limits.Clients = 20
     """Smallest number of clients that are trained and summed together; on a GPU the whole cohort is, if its memory
     allows."""
 
-    evaluate_every: Count = 1
+    evaluate_every: limits.Count = 1
     """Rounds between two evaluations; the last round is always evaluated."""
 
-    metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
+    metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=limits.MOST_LAYERS)
     """Metrics on the test half in addition to the loss: mae, rmse and r2, for numeric targets; default: mae and r2.
 
     They are called test_NAME in metrics.jsonl and summary.json. For labels the accuracy is always computed.

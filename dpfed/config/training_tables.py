@@ -7,19 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from dpfed.config.limits import (
-    LARGEST_FLOAT,
-    MOST_FACTORS,
-    Clients,
-    ClipNorm,
-    Count,
-    Positive,
-    Rounds,
-    Samples,
-    Steps,
-    Table,
-    value_of_key,
-)
+from dpfed.config import limits
 
 LIST = "[...]"
 """Text in messages for a local.schedule that is a list of factors."""
@@ -27,10 +15,10 @@ LIST = "[...]"
 _Strategy = Annotated[
     Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
 ]
-_Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
+_Factors = Annotated[tuple[limits.Positive, ...], Field(strict=False, min_length=1, max_length=limits.MOST_FACTORS)]
 
 
-class RecordTable(Table):
+class RecordTable(limits.Table):
     """DP-SGD inside every client; the unit of privacy is a record.
 
     Give a noise multiplier, an epsilon to calibrate a noise multiplier, or both. Calibration assumes a client of the
@@ -39,21 +27,21 @@ class RecordTable(Table):
     epsilon. Numbers of records of clients, and the rounds in which they take part, count as public.
     """
 
-    clip_norm: ClipNorm
+    clip_norm: limits.ClipNorm
     """L2 clip norm of one record's gradient."""
 
-    noise_multiplier: Positive | None = None
+    noise_multiplier: limits.Positive | None = None
     """Noise on each batch's sum has standard deviation noise_multiplier times clip_norm."""
 
     noise: Literal["gaussian", "discrete-gaussian"] = "gaussian"
     """Noise on a batch's sum. discrete-gaussian: clipped gradients are rounded to integers, and exactly drawn integer
     noise is added to their sum; the default with run.release = true."""
 
-    steps: Positive | None = None
+    steps: limits.Positive | None = None
     """Number of integer steps per clip_norm, for discrete-gaussian noise; default: the smallest number for which
     rounding increases the norm bound of a clipped gradient by at most 1%."""
 
-    epsilon: Positive | None = None
+    epsilon: limits.Positive | None = None
     """Privacy budget of the records of every client: the epsilon that none of them exceeds."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -83,21 +71,21 @@ def _rate_texts(given: object, path: str = "") -> object:
 
 _Rates = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[^=]+=[0-9.eE+-]+$", max_length=500)], ...],
-    Field(strict=False, min_length=1, max_length=MOST_FACTORS),
+    Field(strict=False, min_length=1, max_length=limits.MOST_FACTORS),
     BeforeValidator(_rate_texts),
 ]
 
 
 _Patterns = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=500)], ...],
-    Field(strict=False, min_length=1, max_length=MOST_FACTORS),
+    Field(strict=False, min_length=1, max_length=limits.MOST_FACTORS),
 ]
 
 
-class _CommonLocal(Table):
+class _CommonLocal(limits.Table):
     """Local training of a client; give exactly one of epochs and steps."""
 
-    learning_rate: Positive
+    learning_rate: limits.Positive
     """Learning rate of the client's optimizer, in round 0."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -111,10 +99,10 @@ class _CommonLocal(Table):
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Optimizer of a client's steps; its state begins anew in every round."""
 
-    weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=limits.LARGEST_FLOAT)] = 0.0
     """Weight decay: an L2 term of the gradient (sgd, adam), or decoupled from the gradient (adamw)."""
 
-    proximal: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
+    proximal: Annotated[float, Field(ge=0, le=limits.LARGEST_FLOAT)] = 0.0
     """Weight mu of FedProx's proximal term: half of mu times the squared distance from the broadcast weights is
     added to a client's loss."""
 
@@ -128,13 +116,13 @@ class _CommonLocal(Table):
     in its next round. They are never sent; the saved and evaluated model has those of the start
     (`Finished.personal_model`: those of a client). With [privacy]: as method.error_feedback."""
 
-    epochs: Steps | None = None
+    epochs: limits.Steps | None = None
     """Number of passes over a client's samples in a round."""
 
-    steps: Steps | None = None
+    steps: limits.Steps | None = None
     """Number of batches of a client in a round, instead of epochs."""
 
-    batch_size: Samples
+    batch_size: limits.Samples
     """Number of samples of a batch; under [local.record] the expected number."""
 
     strategy: _Strategy = "auto"
@@ -148,10 +136,10 @@ class _CommonLocal(Table):
     Results agree up to rounding. The value "graphs" of earlier versions is read as "vmap".
     """
 
-    chunk: Clients | None = None
+    chunk: limits.Clients | None = None
     """Number of clients that train in one vectorised pass; default: the number that fits into local.memory."""
 
-    memory: Count | None = None
+    memory: limits.Count | None = None
     """Megabytes of memory for clients that train in one vectorised pass; default: a quarter of main memory, or of a
     GPU's memory."""
 
@@ -169,7 +157,7 @@ class ConstantLocal(_CommonLocal):
     schedule: Literal["constant"] = "constant"
     """Learning rate over rounds: multiplied by learning_rate_decay after every round."""
 
-    learning_rate_decay: Positive = 1.0
+    learning_rate_decay: limits.Positive = 1.0
     """Factor by which the learning rate is multiplied after every round, or with schedule = "step" after every
     schedule_rounds rounds."""
 
@@ -180,11 +168,11 @@ class StepLocal(_CommonLocal):
     schedule: Literal["step"]
     """step: the learning rate is multiplied by learning_rate_decay every schedule_rounds rounds."""
 
-    learning_rate_decay: Positive = 1.0
+    learning_rate_decay: limits.Positive = 1.0
     """Factor by which the learning rate is multiplied after every round, or with schedule = "step" after every
     schedule_rounds rounds."""
 
-    schedule_rounds: Rounds
+    schedule_rounds: limits.Rounds
     """Number of rounds between two changes of the learning rate with schedule = "step"."""
 
 
@@ -199,7 +187,7 @@ class ScheduledLocal(_CommonLocal):
 
 def _kind_of_schedule(table: object) -> str:
     """Return the kind of table that local.schedule selects; `LIST` for a list of factors."""
-    schedule = value_of_key(table, "schedule")
+    schedule = limits.value_of_key(table, "schedule")
     return LIST if isinstance(schedule, list | tuple) else str(schedule or "constant")
 
 
@@ -214,7 +202,7 @@ Local = Annotated[
 """Table [local]; local.schedule selects the kind of table."""
 
 
-class MethodTable(Table):
+class MethodTable(limits.Table):
     """Method of a run; sparse methods require the fraction `keep` or the number `k` of coordinates that are sent."""
 
     name: str
@@ -247,7 +235,7 @@ class MethodTable(Table):
     add-remove or zero-out.
     """
 
-    public_epochs: Steps | Literal["clients", "client-steps"] = 1
+    public_epochs: limits.Steps | Literal["clients", "client-steps"] = 1
     """Number of passes over the public samples by which the server chooses the top coordinates of a round. "clients":
     local.epochs passes (local.steps batches), the local update period of clients, as in the Fed-SMP paper.
     "client-steps": the number of steps of one client, as up to version 0.2. Tune this key on public samples, never on
@@ -270,25 +258,25 @@ class MethodTable(Table):
     """Options of the compressor (`dpfed.compress`)."""
 
 
-class MaskTable(Table):
+class MaskTable(limits.Table):
     """FedPM and FedMask: clients train the probabilities of a mask over frozen random weights."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     """c: probabilities are clipped to [c, 1 - c]."""
 
-    bound: Positive | None = None
+    bound: limits.Positive | None = None
     """Under [privacy], clients send a stochastic sign of this size for the move of each probability, not a sample of
     the probability. The sign is 1 with probability 1/2 + move / (2 bound), clipped to [privacy.edge, 1 - privacy.edge].
     """
 
-    spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
+    spread: Annotated[float, Field(ge=0, le=limits.LARGEST_FLOAT)] = 1.0
     """Standard deviation of the initial scores of the mask, which are normal with mean 0."""
 
     constant: Literal["kaiming", "published", "even"] = "kaiming"
     """Size s of the frozen weights, which are +s or -s. kaiming: sqrt(2 / fan_in); published: e sqrt(1 / fan_in), as in
     the published code; even: one size for all layers, the geometric mean of sqrt(2 / fan_in)."""
 
-    scale: Positive = 1.0
+    scale: limits.Positive = 1.0
     """Factor of the frozen weights."""
 
     biases: Literal["masked", "absent"] = "masked"

@@ -26,15 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting import mechanisms
 from accounting.cohorts import Sampler
 from accounting.ledger import Release
-from accounting.mechanisms import (
-    FixedSizeSampling,
-    GaussianShares,
-    Sampling,
-    SingleRelease,
-    subsample,
-)
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.fields import Reader, SymbolField
@@ -78,8 +72,8 @@ class DitheredNoise(Private):
     10
     """
 
-    noise: GaussianShares
-    sampling: Sampling
+    noise: mechanisms.GaussianShares
+    sampling: mechanisms.Sampling
     divided_by: float
     randomness: Randomness
     rests_on = (Clip,)
@@ -101,13 +95,13 @@ class DitheredNoise(Private):
         Each upload has a share of the noise; under Poisson sampling the shares are those of federation.cohort_cap
         uploads.
         """
-        default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
+        default = Adjacency.REPLACE_ONE if isinstance(who.law, mechanisms.FixedSizeSampling) else Adjacency.ZERO_OUT
         adjacency = Adjacency.of(table.adjacency or default)
         shares = cap_of(who.law) or int(who.expected)
         plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
         z = table.noise_multiplier or table.solved.get("noise_multiplier")
         z = z or plain.smallest_multiplier(table, rounds=rounds, delta=delta)
-        noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
+        noise = mechanisms.GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
         return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
 
     @property
@@ -123,9 +117,9 @@ class DitheredNoise(Private):
     def in_rows(self) -> bool:
         return True
 
-    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+    def mechanism(self, uploads: int | None = None) -> mechanisms.SingleRelease:
         """Return one round, for the accountant, equal for any number of uploads."""
-        return subsample(self.noise, self.sampling)
+        return mechanisms.subsample(self.noise, self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         for row, client in zip(rows, ids, strict=True):

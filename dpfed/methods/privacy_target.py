@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from accounting import mechanisms
 from accounting.budget import NoiseSchedule
 from accounting.budget.certificates import sampled_run as sampled_run
 from accounting.caveats import default_delta
@@ -14,13 +15,6 @@ from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.running import epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
-from accounting.mechanisms import (
-    Composed,
-    GaussianShares,
-    SingleRelease,
-    noise_matrix,
-    unsampled,
-)
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
@@ -30,13 +24,7 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
-from dpfed.methods.choices import (
-    bound_of_moves,
-    bound_on_other_clients,
-    check_aborts,
-    edge_of_probabilities,
-    tolerated_fraction,
-)
+from dpfed.methods import choices
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
@@ -84,7 +72,7 @@ class PrivacyTarget:
         return self.least_uploads is not None
 
     @property
-    def mechanism(self) -> SingleRelease:
+    def mechanism(self) -> mechanisms.SingleRelease:
         """Mechanism of a round with the largest possible charge, that of the fewest uploads."""
         return self.private.mechanism(self.least_uploads)
 
@@ -107,7 +95,7 @@ class PrivacyTarget:
         """Calibrated values for the header of the ledger, from which later processes read them."""
         z = self.noise_multiplier
         drawn: Any = getattr(self.private, "correlated", None)
-        matrix = None if drawn is None else noise_matrix(drawn)
+        matrix = None if drawn is None else mechanisms.noise_matrix(drawn)
         names = ("coefficients", "weights", "decays")
         columns = {name: list(getattr(matrix, name)) for name in names if getattr(matrix, name, ())}
         return {
@@ -115,15 +103,15 @@ class PrivacyTarget:
             **({"matrix": columns} if columns else {}),
         }
 
-    def mechanism_of_round(self, number: int) -> SingleRelease:
+    def mechanism_of_round(self, number: int) -> mechanisms.SingleRelease:
         """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest
         uploads."""
-        released: SingleRelease = stage_attribute(self.private, "in_round")(number, self.least_uploads)
+        released: mechanisms.SingleRelease = stage_attribute(self.private, "in_round")(number, self.least_uploads)
         return released
 
-    def mechanism_of_run(self, rounds: int) -> Composed:
+    def mechanism_of_run(self, rounds: int) -> mechanisms.Composed:
         """Return the composed mechanism of the first `rounds` rounds with their largest possible charge."""
-        released: Composed = stage_attribute(self.private, "run")(rounds, self.least_uploads)
+        released: mechanisms.Composed = stage_attribute(self.private, "run")(rounds, self.least_uploads)
         return released
 
     def has_equal_rounds(self, other: PrivacyTarget) -> bool:
@@ -159,8 +147,8 @@ def privacy_target_of(
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
     privacy_target = _TARGET_BY_TABLE[type(config.privacy)](config, specification, sent, drawn_from)
     if config.privacy is not None and config.privacy.release == "sum":
-        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerated_fraction(config)
-        check_aborts(config, adjacency=adjacency, slots=fixed_uploads_of(privacy_target), tolerance=tolerance)
+        adjacency, tolerance = privacy_target.mechanism.adjacency, choices.tolerated_fraction(config)
+        choices.check_aborts(config, adjacency=adjacency, slots=fixed_uploads_of(privacy_target), tolerance=tolerance)
     rounds = config.federation.rounds
     if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
@@ -204,7 +192,7 @@ def _gaussian_target(
         rounds=config.charged_rounds,
         spare=config.run.spare_rounds,
         delta=delta_of_config(config),
-        tolerance=tolerated_fraction(config) or 0.0,
+        tolerance=choices.tolerated_fraction(config) or 0.0,
         dropout=config.aggregation.dropout,
         momentum=server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0,
         stream=stream_of(config),
@@ -212,7 +200,7 @@ def _gaussian_target(
     assert table.clip_norm is not None
     if table.certificate == "sampled":
         sampled_run(noise.run(config.federation.rounds, None))  # raises if no sampled certificate covers the run
-    least = least_uploads(int(who.expected), tolerated_fraction(config) or 0.0) if noise.charged else None
+    least = least_uploads(int(who.expected), choices.tolerated_fraction(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
     return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least_uploads=least)
 
@@ -232,9 +220,9 @@ def _bernoulli_target(
         who,
         randomness,
         sent=sent,
-        edge=edge_of_probabilities(config, specification),
-        others=bound_on_other_clients(config),
-        reference=None if specification.sends_masks and bound_of_moves(config) is None else 0.5,
+        edge=choices.edge_of_probabilities(config, specification),
+        others=choices.bound_on_other_clients(config),
+        reference=None if specification.sends_masks and choices.bound_of_moves(config) is None else 0.5,
         rounds=config.charged_rounds,
         delta=delta_of_config(config),
     )
@@ -268,7 +256,7 @@ def _integer_target(
         canaries=-(-config.audit.canaries // federation.rounds),
         rounds=config.charged_rounds,
         delta=delta_of_config(config),
-        tolerance=tolerated_fraction(config) or 0.0,
+        tolerance=choices.tolerated_fraction(config) or 0.0,
         seeds=Seeds(root=config.run.seed),
     )
     assert table.clip_norm is not None
@@ -286,9 +274,9 @@ _TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomn
 
 def fixed_uploads_of(privacy_target: PrivacyTarget) -> int | None:
     """Return the fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
-    inside = unsampled(privacy_target.mechanism)
+    inside = mechanisms.unsampled(privacy_target.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort
-    if isinstance(inside, GaussianShares):
+    if isinstance(inside, mechanisms.GaussianShares):
         return inside.shares
     return privacy_target.integers.slots if privacy_target.integers is not None else None

@@ -14,23 +14,9 @@ from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.dataset import Part
 from dpfed.errors import ConfigError, did_you_mean
+from dpfed.models import networks
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
-from dpfed.models.networks import (
-    cnn_4_bn,
-    cnn_8_bn,
-    conv4,
-    conv6,
-    conv10,
-    fed_smp_cnn,
-    fed_smp_svhn_cnn,
-    fedscalar_mlp,
-    mlp,
-    strided_cnn,
-    unpadded_fed_smp_cnn,
-    with_logits,
-    with_named_inputs,
-)
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
@@ -40,17 +26,17 @@ MOST_PARAMETERS = 2**30
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp,
-    "fedscalar-mlp": fedscalar_mlp,
-    "conv-4": conv4,
-    "conv-6": conv6,
-    "conv-10": conv10,
-    "strided-cnn": strided_cnn,
-    "fed-smp-cnn": fed_smp_cnn,
-    "fed-smp-cnn-unpadded": unpadded_fed_smp_cnn,
-    "fed-smp-svhn-cnn": fed_smp_svhn_cnn,
-    "cnn-4-bn": cnn_4_bn,
-    "cnn-8-bn": cnn_8_bn,
+    "mlp": networks.mlp,
+    "fedscalar-mlp": networks.fedscalar_mlp,
+    "conv-4": networks.conv4,
+    "conv-6": networks.conv6,
+    "conv-10": networks.conv10,
+    "strided-cnn": networks.strided_cnn,
+    "fed-smp-cnn": networks.fed_smp_cnn,
+    "fed-smp-cnn-unpadded": networks.unpadded_fed_smp_cnn,
+    "fed-smp-svhn-cnn": networks.fed_smp_svhn_cnn,
+    "cnn-4-bn": networks.cnn_4_bn,
+    "cnn-8-bn": networks.cnn_8_bn,
     "char-lstm": char_lstm,
 }
 """Function (input_shape, classes, **options) that makes the module, by the network's name."""
@@ -113,7 +99,7 @@ def build(
             )
     if name in MODELS:
         _check_size(name, made)
-        return _flat_model(name, partial(with_named_inputs, made, parts), fixed_seed)
+        return _flat_model(name, partial(networks.with_named_inputs, made, parts), fixed_seed)
     return _flat_model(name, partial(_custom_module, made, parts, classes, labels), fixed_seed)
 
 
@@ -140,7 +126,7 @@ def _flat_model(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> Fl
 def _custom_module(
     made: Callable[[], nn.Module], parts: Sequence[Part], classes: int, labels: tuple[int, ...] | None
 ) -> nn.Module:
-    return with_logits(with_named_inputs(made, parts), None if labels is None else (classes, *labels))
+    return networks.with_logits(networks.with_named_inputs(made, parts), None if labels is None else (classes, *labels))
 
 
 def _known_models() -> dict[str, Callable[..., nn.Module]]:

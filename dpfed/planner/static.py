@@ -19,13 +19,7 @@ from accounting.budget import Budget, Plan
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
-from dpfed.planner.answers import (
-    ACCOUNTS,
-    axis_values,
-    brief_epsilon,
-    plan_conditions,
-    quick_accountant,
-)
+from dpfed.planner import answers
 from dpfed.planner.page import NUMBERS, SAMPLERS, InputBox, planner_page
 from dpfed.planner.question import Question
 
@@ -53,11 +47,11 @@ def static_page(
     question = _with_all_options(question, plan)
     if not _is_plain(plan):
         noises, rounds = noises or _FEW_NOISES, rounds or _FEW_ROUNDS
-    across = [None] if noise is None else axis_values(noise, noises or _NOISE_COUNT, whole=False, most=math.inf)
+    across = [None] if noise is None else answers.axis_values(noise, noises or _NOISE_COUNT, whole=False, most=math.inf)
     up = [found.rounds]
     if _has_independent_noise(plan):
         most = plan.most_rounds or math.inf
-        up = [int(one) for one in axis_values(found.rounds, rounds or _ROUND_COUNT, whole=True, most=most)]
+        up = [int(one) for one in answers.axis_values(found.rounds, rounds or _ROUND_COUNT, whole=True, most=most)]
     tables, asked = [], _grid_plans(question)
     for k, one in enumerate(asked):
         tables.append(_epsilon_table(one, across, up))
@@ -95,7 +89,7 @@ def static_page(
 
 def _solved(question: Question) -> Budget:
     """Return the budget of the plan, with lanes and bands if they are searched for."""
-    account = quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
+    account = answers.quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
     return budget.solve(
         question.plan(),
         epsilon=question.epsilon,
@@ -151,7 +145,7 @@ def _grid_plans(question: Question) -> list[Question]:
 def _epsilon_table(question: Question, across: Sequence[float | None], up: list[int]) -> dict[str, Any]:
     """Return epsilon at every grid point, a row for each number of rounds, with the conditions under which it holds."""
     plan = question.plan()
-    account = quick_accountant(plan)
+    account = answers.quick_accountant(plan)
     rows = [
         [
             budget.solve(plan, noise_multiplier=z, rounds=count, accountant=account, with_lower_bound=False)
@@ -166,14 +160,14 @@ def _epsilon_table(question: Question, across: Sequence[float | None], up: list[
     noise_argument = "noise_multiplier={noise}, " if has_noise else ""
     more = "" if account == "best" else f', accountant="{account}"'
     return {
-        **plan_conditions(rows[0][0]),
+        **answers.plan_conditions(rows[0][0]),
         "sampling": plan.sampling.name,
-        "account": ACCOUNTS[account],
+        "account": answers.ACCOUNTS[account],
         "noise": across,
         "noise_shown": ["" if z is None else upwards(z) for z in across],
         "rounds": up,
         "cells": [[upwards(found.epsilon) for found in row] for row in rows],
-        "brief": [[brief_epsilon(found.epsilon) for found in row] for row in rows],
+        "brief": [[answers.brief_epsilon(found.epsilon) for found in row] for row in rows],
         "notes": [note for note in notes[0] if all(note in others for others in notes)],
         "command": f"{question.command_line} --rounds {{rounds}}{noise_option}{chosen}",
         "python": f"{question.plan_code}\nprint(budget.epsilon(plan, {noise_argument}rounds={{rounds}}{more}))",
