@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -75,12 +75,7 @@ class Config(Table):
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta in its privacy table, [privacy] or [local.record]."""
-        if self.privacy is not None:
-            return self.model_copy(update={"privacy": self.privacy.model_copy(update={"delta": delta})})
-        if self.local.record is None:
-            return self
-        record = self.local.record.model_copy(update={"delta": delta})
-        return self.model_copy(update={"local": self.local.model_copy(update={"record": record})})
+        return self._with_private_table(lambda table: table.model_copy(update={"delta": delta}))
 
     @property
     def charged_rounds(self) -> int:
@@ -89,12 +84,17 @@ class Config(Table):
 
     def with_solved_noise(self, values: Mapping[str, Any]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
+        return self._with_private_table(lambda table: table.with_solved(values))
+
+    def _with_private_table(self, change: Callable[[Table], Table]) -> Config:
         if self.privacy is not None:
-            return self.model_copy(update={"privacy": self.privacy.with_solved(values)})
-        if self.local.record is None:
-            return self
-        local = self.local.model_copy(update={"record": self.local.record.with_solved(values)})
-        return self.model_copy(update={"local": local})
+            return self.model_copy(update={"privacy": change(self.privacy)})
+        record = self.local.record
+        return self if record is None else self.with_keys("local", record=change(record))
+
+    def with_keys(self, table: str, **values: Any) -> Config:
+        """Return the configuration with these values of keys of a table, which are not validated again."""
+        return self.model_copy(update={table: getattr(self, table).model_copy(update=values)})
 
     @property
     def cohort_cap(self) -> int | None:
@@ -121,10 +121,7 @@ class Config(Table):
 
     def with_cap(self, cap: int | None) -> Config:
         """Return the configuration with this federation.cohort_cap."""
-        if self.federation.cohort_cap == cap:
-            return self
-        federation = self.federation.model_copy(update={"cohort_cap": cap})
-        return self.model_copy(update={"federation": federation})
+        return self if self.federation.cohort_cap == cap else self.with_keys("federation", cohort_cap=cap)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries without the keys that are None, because TOML has no null."""

@@ -114,6 +114,11 @@ class DitheredNoise(Private):
         return 2 * self.levels + 1
 
     @property
+    def slots(self) -> int:
+        """Number of shares of which the noise of a sum is made."""
+        return self.noise.shares
+
+    @property
     def in_rows(self) -> bool:
         return True
 

@@ -15,7 +15,6 @@ from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.running import epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
-from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.server_tables import StepServer
@@ -80,6 +79,12 @@ class PrivacyTarget:
     def schedule(self) -> NoiseSchedule | None:
         schedule: NoiseSchedule | None = stage_attribute(self.private, "schedule")
         return schedule
+
+    @property
+    def slots(self) -> int | None:
+        """Fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
+        slots: int | None = stage_attribute(self.private, "slots")
+        return slots
 
     @property
     def integers(self) -> IntegerNoise | None:
@@ -148,7 +153,7 @@ def privacy_target_of(
     privacy_target = _TARGET_BY_TABLE[type(config.privacy)](config, specification, sent, drawn_from)
     if config.privacy is not None and config.privacy.release == "sum":
         adjacency, tolerance = privacy_target.mechanism.adjacency, choices.tolerated_fraction(config)
-        choices.check_aborts(config, adjacency=adjacency, slots=fixed_uploads_of(privacy_target), tolerance=tolerance)
+        choices.check_aborts(config, adjacency=adjacency, slots=privacy_target.slots, tolerance=tolerance)
     rounds = config.federation.rounds
     if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
@@ -270,13 +275,3 @@ _TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomn
     BernoulliPrivacy: _bernoulli_target,
     DitheredPrivacy: _dithered_target,
 }
-
-
-def fixed_uploads_of(privacy_target: PrivacyTarget) -> int | None:
-    """Return the fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
-    inside = mechanisms.unsampled(privacy_target.mechanism)
-    if isinstance(inside, BernoulliAggregate):
-        return inside.cohort
-    if isinstance(inside, mechanisms.GaussianShares):
-        return inside.shares
-    return privacy_target.integers.slots if privacy_target.integers is not None else None

@@ -80,12 +80,12 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
-    level = RecordLevel(
-        clip_norm=table.clip_norm,
-        noise_multiplier=z,
-        randomness=randomness,
-        integers=_integer_records(table, z, local.course.size, randomness),
-    )
+    integers = None
+    if table.noise != "gaussian":
+        integers = IntegerRecords.for_rows(
+            z, size=local.course.size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
+        )
+    level = RecordLevel(clip_norm=table.clip_norm, noise_multiplier=z, randomness=randomness, integers=integers)
     privacy_target = RecordTarget(
         delta=delta,
         budget=table.epsilon,
@@ -111,16 +111,6 @@ def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Gau
     if table.noise == "gaussian":
         return gaussian_noise(noise_multiplier)
     return integer_noise(noise_multiplier, size=size, steps=table.steps)
-
-
-def _integer_records(
-    table: RecordTable, noise_multiplier: float, size: int, randomness: Randomness
-) -> IntegerRecords | None:
-    if table.noise == "gaussian":
-        return None
-    return IntegerRecords.for_rows(
-        noise_multiplier, size=size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
-    )
 
 
 def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, delta: float) -> float:

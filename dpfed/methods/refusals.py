@@ -314,7 +314,7 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
     """
     if not config.run.release:
         return
-    secure = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "secure"})})
+    secure = config.with_keys("run", randomness="secure")
     reasons = [*_refusal_reasons(config, specification), *refusal_messages(secure, specification)]
     if reasons:
         listed = "\n  ".join(reasons)

@@ -11,7 +11,7 @@ from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
 from dpfed.methods.choices import sums_integers, tolerated_fraction
-from dpfed.methods.privacy_target import PrivacyTarget, fixed_uploads_of
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
@@ -130,7 +130,7 @@ def clients_in_filled_sum(config: Config, privacy_target: PrivacyTarget | None) 
     if privacy_target is None or config.federation.sampling != "poisson":
         return None
     summed = config.privacy is not None and config.privacy.release == "sum"
-    return fixed_uploads_of(privacy_target) if summed and sums_integers(config) else None
+    return privacy_target.slots if summed and sums_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:

@@ -116,12 +116,7 @@ def resolve_lanes(config: Config) -> Config:
         lanes, bands = lanes_of(config), bands_of(config)
     if lanes == 1 and federation.lanes is None:
         return config
-    return config.model_copy(
-        update={
-            "federation": federation.model_copy(update={"lanes": lanes}),
-            "privacy": table.model_copy(update={"bands": bands}),
-        }
-    )
+    return config.with_keys("federation", lanes=lanes).with_keys("privacy", bands=bands)
 
 
 def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:

@@ -287,6 +287,11 @@ class Private(Stage, Protocol):
         """Factors of the noise over the rounds, with which each round is charged; None: all rounds have equal noise."""
         return None
 
+    @property
+    def slots(self) -> int | None:
+        """Fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
+        return None
+
     def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
         """Return the release of round `number`, counted from 0."""
         return self.mechanism(uploads)

@@ -116,21 +116,26 @@ def _visible_gpus() -> tuple[str, ...]:
 
 def run_job(job: RunJob) -> JobResult:
     """Start or resume the run of a job; an exception is returned in the result, never raised."""
-    _prepare_worker(job)
-    try:
-        return JobResult(number=job.number, summary=_run_or_resume(job))
-    except Exception as error:  # other runs of the sweep continue
-        return _failed_result(job, error)
+    return _result_of(job, _run_or_resume)
 
 
 def build_job(job: RunJob) -> JobResult:
     """Build a run without training, to find missing data, wrong sizes and noise that cannot be calibrated."""
+    return _result_of(job, _build)
+
+
+def _result_of(job: RunJob, work: Callable[[RunJob], Summary | None]) -> JobResult:
     _prepare_worker(job)
     try:
-        build(_job_config(job))
-    except Exception as error:  # reported together with the errors of other runs
-        return _failed_result(job, error)
-    return JobResult(number=job.number)
+        return JobResult(number=job.number, summary=work(job))
+    except (DpfedError, AccountingError) as error:
+        return JobResult(number=job.number, error=str(error))
+    except Exception as error:  # other runs of the sweep continue
+        return JobResult(number=job.number, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+
+
+def _build(job: RunJob) -> None:
+    build(_job_config(job))
 
 
 def _run_or_resume(job: RunJob) -> Summary:
@@ -150,12 +155,6 @@ def _job_config(job: RunJob) -> Config:
     load_own_code()
     tables = with_delta_of_run(job.folder, job.config) if job.state == "interrupted" else job.config
     return parse(tables, source=str(job.folder))
-
-
-def _failed_result(job: RunJob, error: Exception) -> JobResult:
-    if isinstance(error, DpfedError | AccountingError):
-        return JobResult(number=job.number, error=str(error))
-    return JobResult(number=job.number, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
 def _prepare_worker(job: RunJob) -> None:

@@ -14,7 +14,7 @@ from dpfed.records.summary import Summary
 from dpfed.report.figures.figure import import_pandas
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
-from dpfed.sweep.jobs import JobResult, RunJob, Workers, build_job, run_job, worker_pool
+from dpfed.sweep.jobs import RunJob, Workers, build_job, run_job, worker_pool
 from dpfed.sweep.plan import SEED, GridCell, PlannedSweep, State, TuningChoice, folder_state, sweep_listing
 
 OnRun = Callable[["EndedRun"], None]
@@ -158,8 +158,16 @@ def run_all(plan: PlannedSweep, cells: Sequence[GridCell], pool: Workers, on_run
     found: dict[int, EndedRun] = {}
     try:
         for result in pool.results(run_job, [_job_of_cell(plan, i, cells[i], states[i]) for i in order]):
-            found[result.number] = _ended_run(cells[result.number], states[result.number], result)
-            on_run(found[result.number])
+            i = result.number
+            ended: Literal["already", "finished"] = "already" if states[i] == "finished" else "finished"
+            found[i] = EndedRun(
+                cell=cells[i],
+                outcome="failed" if result.error is not None else ended,
+                summary=result.summary,
+                error=result.error,
+                trace=result.trace,
+            )
+            on_run(found[i])
     except BrokenProcessPool as error:
         words = (
             f"a worker process died ({str(error).splitlines()[0]}), perhaps for lack of memory. Repeat the command to "
@@ -169,17 +177,6 @@ def run_all(plan: PlannedSweep, cells: Sequence[GridCell], pool: Workers, on_run
             found[i] = EndedRun(cell=cells[i], outcome="failed", error=words)
             on_run(found[i])
     return [found[i] for i in range(len(cells))]
-
-
-def _ended_run(cell: GridCell, state: State, result: JobResult) -> EndedRun:
-    outcome: Literal["finished", "already", "failed"] = "already" if state == "finished" else "finished"
-    return EndedRun(
-        cell=cell,
-        outcome="failed" if result.error is not None else outcome,
-        summary=result.summary,
-        error=result.error,
-        trace=result.trace,
-    )
 
 
 def _job_of_cell(plan: PlannedSweep, number: int, cell: GridCell, state: State) -> RunJob:
