@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -328,11 +328,7 @@ def _of_file(request: _Request, path: Path) -> Iterator[Audited]:
         for kind in kinds:
             for name in own_code.objects_of_kind(kind):
                 if own_code.registering_file(kind, name) == str(path.absolute()):
-                    yield from _of_name(_named(request, name))
-
-
-def _named(request: _Request, name: str) -> _Request:
-    return _Request(**{**vars(request), "what": name})
+                    yield from _of_name(replace(request, what=name))
 
 
 def _is_defined_in(function: Callable[..., object], path: Path) -> bool:

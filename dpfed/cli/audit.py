@@ -51,6 +51,7 @@ def audit_anything(
     effort: Literal["quick", "normal", "long"] = "normal",
     project: Path | None = None,
     json: Flag = False,
+    kinds: Annotated[tuple[Any, ...] | None, Parameter(parse=False)] = None,
 ) -> int:
     """Test a privacy claim against the code or the files behind it, by every audit that applies.
 
@@ -85,21 +86,9 @@ def audit_anything(
         The project ledger charged for the run (`dpfed run --ledger`): both ledgers are compared.
     json
         One JSON document on standard output.
+    kinds
+        Audits of an old name; no option.
     """
-    return _audited(what, settings, load, out, seed, effort, project, json, None)
-
-
-def _audited(
-    what: str,
-    settings: list[str] | None,
-    load: list[Path] | None,
-    out: Path | None,
-    seed: int,
-    effort: Literal["quick", "normal", "long"],
-    project: Path | None,
-    json: bool,
-    kinds: tuple[Kind, ...] | None,
-) -> int:
     with training_extra("dpfed audit"):
         from dpfed.api.audit import audits, combined
     log = console(to_stderr=True)
@@ -130,32 +119,22 @@ def _audited(
 
 def _written_pages(found: list[Audited], what: str, out: Path | None) -> list[Path]:
     """Write the cards, into `out` or the audited run folder, and return their paths."""
-    from dpfed.report.audit import write_cards
+    from dpfed.report.audit import write_cards, write_json
 
     here = Path(what)
     folder = out or (here if (here / "config.toml").exists() else here.parent if here.suffix == ".jsonl" else None)
-    failed_replay = any(one.as_verdict().verdict == "fail" and "reproduce" in one.as_verdict().details for one in found)
-    if folder is None and not failed_replay:
-        return []
+    replays = [one for one in (each.as_verdict() for each in found) if "reproduce" in one.details]
     try:
-        if folder is None:
-            return [_kept_replay(found, Path(f"replay-{here.stem}.json"))]
-        return write_cards(found, folder)
+        if folder is not None:
+            return write_cards(found, folder)
+        if not any(one.verdict == "fail" for one in replays):
+            return []
+        path = Path(f"replay-{here.stem}.json")  # the file by which a failed replay can be run again
+        write_json(replays[0], path)
+        return [path]
     except (RunError, OSError) as error:  # the audit is complete: its outcome does not depend on these pages
         console(to_stderr=True).print(f"No report was written: {error}")
         return []
-
-
-def _kept_replay(found: list[Audited], path: Path) -> Path:
-    """Write the file by which a failed replay can be run again, and return its path."""
-    from dpfed.report.audit import write_json
-
-    write_json(next(one for one in map(_verdict, found) if "reproduce" in one.details), path)
-    return path
-
-
-def _verdict(one: Audited) -> Verdict:
-    return one.as_verdict()
 
 
 def show_verdict(found: Verdict) -> None:
@@ -187,15 +166,10 @@ def _old_name(name: Kind, now: str) -> Callable[..., int]:
     def command(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
         print(f"`dpfed audit {name}` is an old name, until version 0.5; it is now `{now}`.", file=sys.stderr)
         _, bound, _ = audit.parse_args(_new_words(words), exit_on_error=False, print_error=False)
-        given: dict[str, Any] = {each: bound.arguments.get(each, _DEFAULTS.get(each)) for each in _ARGUMENTS}
-        return _audited(**given, kinds=(name,))
+        return audit_anything(*bound.args, **bound.kwargs, kinds=(name,))
 
     command.__doc__ = f"Old name of `{now}`, until version 0.5."
     return command
-
-
-_ARGUMENTS = ("what", "settings", "load", "out", "seed", "effort", "project", "json")
-_DEFAULTS = {"seed": 0, "effort": "normal", "json": False}
 
 
 def _new_words(words: tuple[str, ...]) -> list[str]:
