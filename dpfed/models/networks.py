@@ -25,34 +25,13 @@ _POOLINGS = 4
 _WEIGHT_STD = 0.01  # equal to the size of the noise that masks select from
 
 
-def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build the network for Fashion-MNIST of McMahan et al. (2017): 1,663,370 parameters on 28x28x1 images in 10
-    classes.
-
-    5x5 convolution to 32 channels with padding 2, ReLU, 2x2 max-pooling; then the same layers to 64 channels; 512
-    hidden units; logits. Raises ConfigError unless the input is [channels, height, width] and large enough for both
-    poolings.
-    """
-    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
-
-
-def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build `fed_smp_cnn` without padding, as common benchmarks use it: 582,026 parameters on 28x28x1."""
-    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
-
-
-def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build the network for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
-
-    5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
-    dense upload of 180 rounds has exactly the 41.18 MB of its table II.
-    """
-    return _two_layer_cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
-
-
-def _two_layer_cnn(
+def two_layer_cnn(
     input_shape: tuple[int, ...], classes: int, *, channels: Sequence[int], hidden: Sequence[int], padding: int
 ) -> nn.Module:
+    """Build two 5x5 convolutions, each with ReLU and 2x2 max-pooling; hidden layers with ReLU; logits.
+
+    Raises ConfigError unless the input is [channels, height, width] and large enough for both poolings.
+    """
     first, *sides = _require_image(input_shape)
     pooled = [_pooled_side(_pooled_side(side, padding), padding) for side in sides]
     if min(pooled) < 1:
@@ -73,26 +52,12 @@ def _pooled_side(side: int, padding: int) -> int:
     return (side + 2 * padding - 4) // 2
 
 
-def cnn_4_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build 3x3 convolutions 32, 64, 128, 256, each with BatchNorm, ReLU and 2x2 max-pooling; then logits.
+def batch_norm_cnn(input_shape: tuple[int, ...], classes: int, *, stages: Sequence[tuple[int, ...]]) -> nn.Module:
+    """Build 3x3 convolutions with BatchNorm and ReLU, pooled (2x2 maxima) after each stage; then logits.
 
-    390,880 parameters on 28x28x1 and 399,136 on 32x32x3, and 960 running statistics. Li et al., FedMRN, name the
-    layers; widths and initial weights N(0, 0.01^2) are those of the authors' code. Raises ConfigError for images
-    below 16x16.
+    Li et al., FedMRN, name the layers; widths and initial weights N(0, 0.01^2) are those of the authors' code. Raises
+    ConfigError for images below 16x16.
     """
-    return _batch_norm_cnn(input_shape, classes, [(32,), (64,), (128,), (256,)])
-
-
-def cnn_8_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build 3x3 convolutions 32, 32, 64, 64, 128, 128, 256, 256 with BatchNorm and ReLU, pooled after pairs; then
-    logits.
-
-    1,183,456 parameters on 32x32x3 in 10 classes, and 1,920 running statistics; see `cnn_4_bn`.
-    """
-    return _batch_norm_cnn(input_shape, classes, [(32, 32), (64, 64), (128, 128), (256, 256)])
-
-
-def _batch_norm_cnn(input_shape: tuple[int, ...], classes: int, stages: list[tuple[int, ...]]) -> nn.Module:
     if len(input_shape) != 3 or min(input_shape[1:]) < 2**_POOLINGS:
         raise ConfigError(
             f"input_shape={input_shape}: four poolings need [channels, height, width] of at least 16 x 16. Use 'mlp' "
@@ -114,28 +79,15 @@ def _batch_norm_cnn(input_shape: tuple[int, ...], classes: int, stages: list[tup
     return network
 
 
-def conv4(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """Build pairs of 3x3 convolutions to 64 and 128 channels, each pair pooled, then 256, 256 hidden units and logits.
+def convolution_pairs(
+    input_shape: tuple[int, ...], classes: int, *, widths: tuple[int, ...], bias: bool = True
+) -> nn.Module:
+    """Build pairs of 3x3 convolutions to these channels, each pair pooled, then 256, 256 hidden units and logits.
 
-    1,933,258 parameters on 28x28x1 in 10 classes, 1,942,767 in EMNIST's 47 (Frankle, Carbin 2019; Isik et al. 2023,
-    table 2). Convolutions are padded; ReLU follows each convolution and hidden layer; pooling takes 2x2 maxima. Raises
-    ConfigError unless the input is [channels, height, width] and large enough for the poolings.
+    Convolutions are padded; ReLU follows each convolution and hidden layer; pooling takes 2x2 maxima (Frankle, Carbin
+    2019; Isik et al. 2023, table 2). Raises ConfigError unless the input is [channels, height, width] and large enough
+    for the poolings.
     """
-    return _convolution_pairs(input_shape, classes, (64, 128), bias)
-
-
-def conv6(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """Build `conv4` with a third pair, to 256 channels: 2,262,602 parameters on 32x32x3 in 10 classes (FedPM,
-    CIFAR-10)."""
-    return _convolution_pairs(input_shape, classes, (64, 128, 256), bias)
-
-
-def conv10(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    """Build `conv4` with pairs to 256, 512 and 1,024 channels: 19,197,092 parameters on 32x32x3 in 100 (CIFAR-100)."""
-    return _convolution_pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
-
-
-def _convolution_pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
     least = 2 ** len(widths)
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         raise ConfigError(
@@ -172,15 +124,6 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
     for entering, leaving in pairwise(widths):
         layers += [nn.Linear(entering, leaving), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def fedscalar_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters.
-
-    The paper counts 233 parameters on 64 inputs, which no reading of its text gives: 64-3-3-3-10 has 259 parameters,
-    240 without biases; 64-3-3-10 has 247.
-    """
-    return mlp(input_shape, classes, hidden=(3, 3, 3))
 
 
 def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
