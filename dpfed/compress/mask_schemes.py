@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import constriction
 import numpy as np
@@ -167,7 +167,7 @@ def _context_of_steps(steps: int) -> int:
 _CONTEXTS = np.array([_context_of_steps(steps) for steps in range(PROBABILITY_STEPS + 1)], dtype=np.uint8)
 
 
-NOISES = ("uniform", "gaussian", "bernoulli")
+Noise = Literal["uniform", "gaussian", "bernoulli"]
 _SMALLEST = 2.0**-24  # the least magnitude of noise, as a fraction of alpha
 _AT_ONCE = 1 << 17
 _AT_ONCE_GPU = 1 << 24
@@ -191,13 +191,11 @@ class FedMrn(Scheme):
     unbiased: ClassVar[bool] = False
     signed: ClassVar[bool] = False
 
-    noise: str = "uniform"
+    noise: Noise = "uniform"
     alpha: float = 1e-2
     shared_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.noise not in NOISES:
-            raise ConfigError(f"{self.name}: noise={self.noise!r}: must be one of {', '.join(NOISES)}.")
         if not 1e-30 <= self.alpha <= 1e30:
             raise ConfigError(f"{self.name}: alpha={self.alpha}: the size of the noise must be from 1e-30 to 1e30.")
         if self.shared_seed is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -26,14 +26,14 @@ from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.errors import ConfigError
 
-UNBIASED, MIN_MSE = "unbiased", "min-mse"
+Scale = Literal["unbiased", "min-mse"]
 
 
 class _RotatedLevels(Scheme, Protocol):
     """Base of both schemes. `levels`: ascending, symmetric about 0 and without 0; their number is a power of two."""
 
     linear: ClassVar[bool] = False
-    scale: str
+    scale: Scale
     rounds: int
     block: int
 
@@ -47,13 +47,7 @@ class _RotatedLevels(Scheme, Protocol):
 
     @property
     def unbiased(self) -> bool:
-        return self.scale == UNBIASED and self.rounds > 1
-
-    def _check_options(self) -> None:
-        """Raise ConfigError unless scale, rounds and block are valid."""
-        if self.scale not in (UNBIASED, MIN_MSE):
-            raise ConfigError(f"{self.name}: scale={self.scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
-        rotation.check_rotation(self.name, rounds=self.rounds, block=self.block)
+        return self.scale == "unbiased" and self.rounds > 1
 
     def sent(self, dimension: int) -> int:
         """Return the number of symbols of one vector."""
@@ -118,7 +112,7 @@ class _RotatedLevels(Scheme, Protocol):
         # The one threshold of two levels is zero, whatever the standardising factor is.
         standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
         symbols = nearest_levels(standardised, self.levels)
-        if self.scale == UNBIASED:
+        if self.scale == "unbiased":
             squares = whole if kept == block.size else rotation.row_sums(rows.square())
             overlap = self._inner_products(symbols, rows)
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
@@ -211,12 +205,12 @@ class Drive(_RotatedLevels):
 
     name: ClassVar[str] = "drive"
 
-    scale: str = UNBIASED
+    scale: Scale = "unbiased"
     rounds: int = 2
     block: int = 1 << 16
 
     def __post_init__(self) -> None:
-        self._check_options()
+        rotation.check_rotation(self.name, rounds=self.rounds, block=self.block)
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -258,14 +252,14 @@ class Eden(_RotatedLevels):
     name: ClassVar[str] = "eden"
 
     bits: float = 1
-    scale: str = UNBIASED
+    scale: Scale = "unbiased"
     rounds: int = 2
     block: int = 1 << 16
 
     def __post_init__(self) -> None:
         if not (0 < self.bits < 1 or self.bits in POSITIVE_CENTROIDS):
             raise ConfigError(f"{self.name}: bits={self.bits}: must be 1, 2, 3 or 4, or between 0 and 1.")
-        self._check_options()
+        rotation.check_rotation(self.name, rounds=self.rounds, block=self.block)
 
     @property
     def share(self) -> float:

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -283,13 +283,11 @@ class FedScalar(Scheme):
     name: ClassVar[str] = "fedscalar"
     unbiased: ClassVar[bool] = True
 
-    vectors: str = "rademacher"
+    vectors: Literal["rademacher", "gaussian"] = "rademacher"
     projections: int = 1
     shared_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.vectors not in _DIRECTIONS:
-            raise ConfigError(f"fedscalar: vectors={self.vectors!r}: must be one of {', '.join(_DIRECTIONS)}.")
         if not 1 <= self.projections <= 1 << 16:
             raise ConfigError(f"fedscalar: projections={self.projections}: must be from 1 to {1 << 16}.")
         if self.shared_seed is not None:
