@@ -26,26 +26,15 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Public:
-    """Public samples, which no guarantee protects."""
+    """Samples that no guarantee protects; `note` says so in the summary."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
     note: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Validation:
-    """Training samples without a client; hyperparameters are chosen on them instead of the test half."""
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-
-    @property
-    def note(self) -> str:
-        return (
-            f"{len(self.labels)} training samples are set aside for validation: their scores are published without "
-            "noise, and so are choices made by these scores"
-        )
+Validation = Public
+"""Training samples without a client; hyperparameters are chosen on them instead of the test half."""
 
 
 def validation_samples(
@@ -61,7 +50,15 @@ def validation_samples(
             "on. Set fewer aside."
         )
     rest, inputs, labels = whole.carve_public(count, seeds.generator("validation.carve"))
-    return rest, Validation(inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device))
+    note = (
+        f"{len(labels)} training samples are set aside for validation: their scores are published without "
+        "noise, and so are choices made by these scores"
+    )
+    return rest, _set_aside(inputs, labels, device, note)
+
+
+def _set_aside(inputs: Numbers, labels: Numbers, device: torch.device, note: str) -> Public:
+    return Public(inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device), note=note)
 
 
 def whole_data(config: Config) -> Dataset:
@@ -125,9 +122,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
         _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
         _refuse_shared(inputs, other, whole)
         rest, note = whole, f"{count} samples of {other.name} serve as public data: they are not protected"
-    return rest, Public(
-        inputs=torch.from_numpy(inputs).to(device), labels=torch.from_numpy(labels).to(device), note=note
-    )
+    return rest, _set_aside(inputs, labels, device, note)
 
 
 def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
