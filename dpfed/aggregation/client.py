@@ -10,7 +10,17 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from dpfed.aggregation import cryptography as crypto
+from dpfed.aggregation.cryptography import (
+    SHARE_BYTES,
+    SeededMask,
+    apply_masks,
+    decrypt,
+    encrypt,
+    exchange_keys,
+    mask_seed,
+    pack_ids,
+    split_secret,
+)
 from dpfed.aggregation.messages import Agreement, MessageKind, ProtocolStep, Reveal, party_of, read_table, write_table
 from dpfed.compress.fixed_point import pack_row, word_type
 from dpfed.errors import WireError
@@ -75,10 +85,10 @@ class Client:
         self._require_neighbours(ProtocolStep.ADVERTISE, self._keys)
         shares = self._split_secrets()
         self._shares[self.client] = shares.pop(self.client)
-        self._channels = {near: crypto.exchange_keys(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
-        ends = {near: crypto.pack_ids(self.client, near) for near in shares}
+        self._channels = {near: exchange_keys(self._cipher_key, keys[:32]) for near, keys in self._keys.items()}
+        ends = {near: pack_ids(self.client, near) for near in shares}
         sealed = {
-            near: crypto.encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
+            near: encrypt(ends[near] + pair, self._channels[near], self._session, self.client, near)
             for near, pair in shares.items()
         }
         return self._write_message(MessageKind.SHARE, sealed)
@@ -89,8 +99,8 @@ class Client:
         for near, sealed in self._read_from_neighbours(message, MessageKind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
-            plain = crypto.decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
-            if plain[:16] != crypto.pack_ids(near, self.client):
+            plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
+            if plain[:16] != pack_ids(near, self.client):
                 raise WireError(f"client {self.client}: shares of client {near} were meant for another client.")
             self._shares[near] = plain[16:]
         self._require_neighbours(ProtocolStep.SHARE, self._shares)
@@ -124,17 +134,17 @@ class Client:
         }
         return self._write_message(MessageKind.UNMASK, replies)
 
-    def _masks(self) -> list[crypto.SeededMask]:
-        masks = [crypto.SeededMask(self._own_seed, plus=0)]
+    def _masks(self) -> list[SeededMask]:
+        masks = [SeededMask(self._own_seed, plus=0)]
         for near in self._shares.keys() - {self.client}:
-            seed = crypto.mask_seed(self._mask_key, self._keys[near][32:], self._session, self.client, near)
-            masks.append(crypto.SeededMask(seed, plus=0) if self.client < near else crypto.SeededMask(seed, minus=0))
+            seed = mask_seed(self._mask_key, self._keys[near][32:], self._session, self.client, near)
+            masks.append(SeededMask(seed, plus=0) if self.client < near else SeededMask(seed, minus=0))
         return masks
 
     def _split_secrets(self) -> dict[int, bytes]:
         needed, holders = self._agreement.shares_needed(self.client), sorted({*self._keys, self.client})
-        of_mask = crypto.split_secret(self._own_seed, needed, holders)
-        of_key = crypto.split_secret(self._mask_key.private_bytes_raw(), needed, holders)
+        of_mask = split_secret(self._own_seed, needed, holders)
+        of_key = split_secret(self._mask_key.private_bytes_raw(), needed, holders)
         return {holder: of_mask[holder] + of_key[holder] for holder in holders}
 
     def _public_keys(self) -> bytes:
@@ -171,10 +181,10 @@ class Client:
         return self._agreement.session
 
 
-def masked_row(row: NDArray[np.uint32], masks: list[crypto.SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
+def masked_row(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
     """Return a copy of row [d] with the masks added, in integers of the ring."""
     words = row.astype(word_type(bits))
-    crypto.apply_masks(words[None], masks)
+    apply_masks(words[None], masks)
     return words
 
 
@@ -185,4 +195,4 @@ def _requested_secret(content: memoryview) -> Reveal:
 
 
 def _share_of_pair(pair: bytes, reveal: Reveal) -> bytes:
-    return pair[: crypto.SHARE_BYTES] if reveal is Reveal.OWN_MASK else pair[crypto.SHARE_BYTES :]
+    return pair[:SHARE_BYTES] if reveal is Reveal.OWN_MASK else pair[SHARE_BYTES:]

@@ -18,7 +18,7 @@ from accounting.mechanisms import Composed, sampling_of
 from accounting.mechanisms.samplings import default_cap, rarely_exceeded
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
-from dpfed.methods import choices, privacy_target
+from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
@@ -121,7 +121,7 @@ def test_no_accepted_combination_tells_of_the_cohort_by_ending():
 
 def test_without_the_refusals_some_would(monkeypatch):
     """The planted fault."""
-    monkeypatch.setattr(privacy_target, "check_aborts", lambda *_, **__: None)
+    monkeypatch.setattr(choices, "check_aborts", lambda *_, **__: None)
     chosen = [one for one in COMBINATIONS if one[-1] == 12 and one[3] in ("gaussian", "coins") and one[-2] == "sum"]
     found = {one: kept for one in chosen if (kept := accepted(one)) is not None}
     telling = {one[:5] for one, kept in found.items() if tells_of_the_cohort(*kept)}
