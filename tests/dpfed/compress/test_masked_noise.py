@@ -4,6 +4,8 @@ Samples are seeded. Allowed are five standard deviations (a rate below 1e-6 with
 vectors of d = 2^15, 6% for that of one mean, whose numerator and denominator have .8% each.
 """
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from dpfed.errors import ConfigError
 X = torch.randn(10, 1 << 15, generator=torch.Generator().manual_seed(0))
 SAME = X[:1].expand(10, -1)
 both = pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
-noises = pytest.mark.parametrize("noise", mask_schemes.NOISES)
+noises = pytest.mark.parametrize("noise", get_args(mask_schemes.Noise))
 
 
 def error(estimate, x):
