@@ -10,18 +10,10 @@ import tomli_w
 
 from dpfed.cli.output import console, print_json, table_of, write_file
 from dpfed.errors import ConfigError
+from dpfed.report import registry_entry as statements
 from dpfed.report.collection import RunCollection
 from dpfed.report.finished_run import read_finished
 from dpfed.report.privacy_card import differing_conditions
-from dpfed.report.registry_entry import (
-    QUESTIONS,
-    StatementAnswers,
-    ask_questions,
-    model_card,
-    read_about,
-    registry_entry,
-    to_yaml,
-)
 from dpfed.report.statistics import group_mean, groups_of
 
 
@@ -31,14 +23,14 @@ def write_statements(
     """Write the model card and the registry entry of one run, and print the entries without an answer."""
     if len(folders) != 1:
         raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
-    answers, found = read_about(about), read_finished(folders[0])
+    answers, found = statements.read_about(about), read_finished(folders[0])
     if not json:
         answers = _ask_missing(answers)
     written = []
     if registry is not None:
-        written.append((registry, to_yaml(registry_entry(folders[0], found, answers))))
+        written.append((registry, statements.to_yaml(statements.registry_entry(folders[0], found, answers))))
     if card is not None:
-        written.append((card, model_card(found, answers)))
+        written.append((card, statements.model_card(found, answers)))
     for file, text in written:
         write_file(file, text)
     if json:
@@ -50,16 +42,16 @@ def write_statements(
     if answers.missing:
         out.print("not answered and marked in the files; answer in a TOML file (--about FILE.toml):")
         for key in answers.missing:
-            out.print(f"  {key} = ...    # {QUESTIONS[key]}")
+            out.print(f"  {key} = ...    # {statements.QUESTIONS[key]}")
 
 
-def _ask_missing(answers: StatementAnswers) -> StatementAnswers:
+def _ask_missing(answers: statements.StatementAnswers) -> statements.StatementAnswers:
     """Prompt for the missing entries on a terminal; without a terminal, return the answers unchanged."""
     if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return answers
     out = console()
     out.print("These questions are not answered by the run. Enter skips a question, Ctrl-D skips the rest.")
-    found = ask_questions(answers, read=input, say=out.print)
+    found = statements.ask_questions(answers, read=input, say=out.print)
     if typed := {key: value for key, value in found.answers.items() if key not in answers.answers}:
         out.print(f"\nSave these answers as a file for --about:\n{tomli_w.dumps(typed)}")
     return found

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich import progress as bars
 from rich.text import Text
 
 from accounting.compose.selection import RandomRuns
@@ -133,15 +125,15 @@ def _run_with_progress(planned: PlannedSweep, jobs: int | None) -> FinishedSweep
 
     log = console(to_stderr=True)
     columns = (
-        TextColumn("runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        bars.TextColumn("runs"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
         _FinishedRounds(planned),
-        TimeElapsedColumn(),
+        bars.TimeElapsedColumn(),
     )
     total = len(planned.grid.runs)
     try:
-        with Progress(*columns, console=log, disable=not log.is_terminal) as progress:
+        with bars.Progress(*columns, console=log, disable=not log.is_terminal) as progress:
             task = progress.add_task("", total=total)
 
             def on_run(done: EndedRun) -> None:
@@ -158,7 +150,7 @@ def _run_with_progress(planned: PlannedSweep, jobs: int | None) -> FinishedSweep
         raise
 
 
-class _FinishedRounds(ProgressColumn):
+class _FinishedRounds(bars.ProgressColumn):
     """Progress column: number of finished rounds over all runs, read from their folders every few seconds."""
 
     max_refresh = 2.0
@@ -168,7 +160,7 @@ class _FinishedRounds(ProgressColumn):
         self._files = [planned.folder / cell.folder / "metrics.jsonl" for cell in planned.grid.runs]
         self._total = sum(cell.config.federation.rounds for cell in planned.grid.runs)
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         done = sum(_line_count(file) for file in self._files)
         return Text(f"{done}/{self._total} rounds" if done else "building all runs first")
 

@@ -112,8 +112,6 @@ class GaussianNoise(Private):
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
                 "or 'all', or privacy.noise='discrete-gaussian', whose sums always have a fixed number of shares."
             )
-        if self.shares is not None and self.shares < 1:
-            raise ConfigError(f"shares={self.shares} of Gaussian noise: must be at least 1.")
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
                 "privacy.placement='clients' with privacy.adjacency='add-remove': one client added or removed "
@@ -123,17 +121,6 @@ class GaussianNoise(Private):
             raise ConfigError(
                 "privacy.release='uploads': senders are visible, so adjacency must be zero-out or replace-one, and "
                 "there is no secret count for privacy.adaptive. Change them, or use release='sum'."
-            )
-        if self.correlated is not None and not (self.placement == "server" and self.adaptive is None):
-            raise ConfigError(
-                "privacy.bands: noise that is correlated over rounds is added by the server, at one clip norm. Use "
-                "privacy.placement='server' without privacy.adaptive."
-            )
-        alone = self.placement == "server" and self.adaptive is None and self.correlated is None
-        if self.schedule is not None and not (alone and not self.charged):
-            raise ConfigError(
-                "privacy.noise_schedule: requires noise of the server that is independent over rounds, at one clip "
-                "norm. Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
             )
         if self.correlated is not None:
             _check_separation(self.correlated, self.sampler)
