@@ -197,7 +197,7 @@ def _audits(request: _Request) -> Iterator[Audited]:
     if path.suffix == ".py" and path.exists():
         yield from _of_file(request, path)
     elif path.suffix in (".toml", ".json") and path.exists():
-        yield from _of_configuration(request, path)
+        yield from _of_tables(request, read_toml(path) if path.suffix == ".toml" else {})
     elif request.kinds == ("run",) or (_is_run(path) and request.wants("run")):
         yield from _of_run(request, path)
     else:
@@ -225,12 +225,12 @@ def _can_be_replayed(files: RunAudit) -> bool:
     return files.files.can_be_built
 
 
-def _of_configuration(request: _Request, path: Path) -> Iterator[Audited]:
-    if path.suffix == ".toml" and request.wants("upload"):
-        tables = read_toml(path)
-        method = str(tables.get("method", {}).get("name", ""))
-        if method in all_methods() and all_methods()[method].private_with and "privacy" in tables:
-            yield _checked(request, method, _settings_of_method(tables))
+def _of_tables(request: _Request, tables: dict[str, Any]) -> Iterator[Audited]:
+    """Yield the checks of a configuration's method, if it is private, and the replay of the configuration."""
+    name = str(tables.get("method", {}).get("name", ""))
+    method = all_methods().get(name)
+    if request.wants("upload") and method is not None and method.private_with and "privacy" in tables:
+        yield _checked(request, name, _settings_of_method(tables))
     if request.wants("replay"):
         yield _replayed(request)
 
@@ -264,12 +264,7 @@ def _of_name(request: _Request) -> Iterator[Audited]:
         yield _of_function(request, function)
         return
     if name in catalogue.preset_names():
-        method = str(catalogue.preset_tables(name)["method"]["name"])
-        tables = catalogue.preset_tables(name)
-        if request.wants("upload") and all_methods()[method].private_with and "privacy" in tables:
-            yield _checked(request, method, _settings_of_method(tables))
-        if request.wants("replay"):
-            yield _replayed(request)
+        yield from _of_tables(request, catalogue.preset_tables(name))
         return
     if name in all_methods() and request.wants("upload") and (all_methods()[name].private_with or request.kinds):
         yield _checked(request, name)
