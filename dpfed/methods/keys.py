@@ -77,7 +77,7 @@ RULES = (
     Requirement(
         ("privacy.factorisation", "privacy.factorisation_power"),
         "privacy.bands",
-        lambda config, specification: (
+        lambda config, _: (
             config.privacy is not None
             and (config.privacy.bands is not None or getattr(config.federation, "lanes", None) is not None)
         ),
@@ -102,57 +102,39 @@ RULES = (
     Requirement(
         ("privacy.missing_shares",),
         "shares of noise on a sum (privacy.placement='clients')",
-        lambda config, specification: config.privacy is not None and config.privacy.release == "sum",
+        lambda config, _: config.privacy is not None and config.privacy.release == "sum",
     ),
     Requirement(
         ("privacy.correction",),
         "privacy.noise_std > 0 (Bernoulli samples that are private without noise need no correction)",
-        lambda config, specification: isinstance(config.privacy, BernoulliPrivacy) and bool(config.privacy.noise_std),
+        lambda config, _: isinstance(config.privacy, BernoulliPrivacy) and bool(config.privacy.noise_std),
     ),
     Requirement(
-        ("aggregation.dropout_at",),
-        "aggregation.dropout > 0",
-        lambda config, specification: config.aggregation.dropout > 0,
+        ("aggregation.dropout_at",), "aggregation.dropout > 0", lambda config, _: config.aggregation.dropout > 0
     ),
-    Requirement(
-        ("local.momentum",),
-        "local.optimizer='sgd'",
-        lambda config, specification: config.local.optimizer == "sgd",
-    ),
+    Requirement(("local.momentum",), "local.optimizer='sgd'", lambda config, _: config.local.optimizer == "sgd"),
     Requirement(
         ("data.classes", "data.ignored"),
         "a file or folder of your own (data.name); other data sets have their own number of classes",
-        lambda config, specification: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
+        lambda config, _: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
     ),
     Requirement(
         ("data.inputs", "data.label", "data.client", "data.vocabulary", "data.fill", "data.range"),
         "a folder of tables (data.name ends in '/') or a CSV file",
-        lambda config, specification: any(
+        lambda config, _: any(
             name and name.endswith(("/", ".csv")) for name in (config.data.name, config.data.public_from)
         ),
     ),
     Requirement(
-        ("data.orientations",),
-        "data.features='scattering'",
-        lambda config, specification: config.data.features == "scattering",
+        ("data.orientations",), "data.features='scattering'", lambda config, _: config.data.features == "scattering"
     ),
     Requirement(
         ("method.public_epochs",),
         "coordinates that public samples rank (data.public > 0 with method.keep or method.k)",
-        lambda config, specification: (
-            config.data.public > 0 and not (config.method.keep is None and config.method.k is None)
-        ),
+        lambda config, _: config.data.public > 0 and not (config.method.keep is None and config.method.k is None),
     ),
-    Requirement(
-        ("server.start_epochs",),
-        "server.start='public'",
-        lambda config, specification: config.server.start == "public",
-    ),
-    Requirement(
-        ("data.public_from",),
-        "data.public > 0",
-        lambda config, specification: config.data.public > 0,
-    ),
+    Requirement(("server.start_epochs",), "server.start='public'", lambda config, _: config.server.start == "public"),
+    Requirement(("data.public_from",), "data.public > 0", lambda config, _: config.data.public > 0),
 )
 
 
