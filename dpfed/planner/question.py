@@ -38,27 +38,12 @@ _EPSILON = Option(
     default=None,
     help="Target epsilon, if noise multiplier or rounds are computed. With --ledger, the ledger has the target.",
 )
-_PLAN_OPTIONS = command_options()
-OPTIONS = {
-    **{name: _PLAN_OPTIONS[name] for name in ("clients", "cohort", "rounds", "noise_multiplier")},
-    "epsilon": _EPSILON,
-    **{
-        name: _PLAN_OPTIONS[name]
-        for name in (
-            "unit",
-            "records",
-            "batch_size",
-            "local_steps",
-            "delta",
-            "sampling",
-            "participations",
-            "separation",
-            "adjacency",
-        )
-    },
-    **{name: _PLAN_OPTIONS[name] for name in ("mechanism", "noise")},
-    **_PLAN_OPTIONS,
-}
+_FIRST = (
+    *("clients", "cohort", "rounds", "noise_multiplier", "epsilon", "unit", "records", "batch_size", "local_steps"),
+    *("delta", "sampling", "participations", "separation", "adjacency", "mechanism", "noise"),
+)
+_KNOWN = {**command_options(), "epsilon": _EPSILON}
+OPTIONS = {name: _KNOWN[name] for name in dict.fromkeys((*_FIRST, *_KNOWN))}
 """Options that describe a plan, from the classes of `Plan`, and epsilon, noise multiplier and rounds."""
 
 
