@@ -53,23 +53,8 @@ __all__ = [
 _SCHEMES: Mapping[str, type[Any]] = {
     scheme.name: scheme
     for scheme in (
-        Dense,
-        TopK,
-        RandK,
-        SharedRandK,
-        SharedTopK,
-        SignSgd,
-        StochasticSign,
-        TernGrad,
-        Qsgd,
-        FedSparsify,
-        Drive,
-        Eden,
-        FedMrn,
-        FedMrnSigned,
-        FedScalar,
-        FedPm,
-        FedMask,
+        *(Dense, TopK, RandK, SharedRandK, SharedTopK, SignSgd, StochasticSign, TernGrad, Qsgd),
+        *(FedSparsify, Drive, Eden, FedMrn, FedMrnSigned, FedScalar, FedPm, FedMask),
     )
 }
 

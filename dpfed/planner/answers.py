@@ -45,14 +45,7 @@ def planner_answer(question: Question, *, account: Accountant = "best") -> dict[
     Epsilon and noise are rounded upwards, rounds downwards. ConfigError or AccountingError if there is no answer.
     """
     plan, solved = question.plan(), question.solved_number
-    found = budget.solve(
-        plan,
-        epsilon=question.epsilon,
-        noise_multiplier=question.noise_multiplier,
-        rounds=question.rounds,
-        accountant=account,
-        with_lower_bound=False,
-    )
+    found = question.solve(account)
     if plan.needs_lanes:
         question = question.with_options(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
     return {

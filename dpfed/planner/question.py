@@ -16,9 +16,11 @@ from urllib.parse import parse_qsl
 
 from cyclopts import Group, Parameter
 
-from accounting.budget import Plan
+from accounting import budget
+from accounting.budget import Budget, Plan
 from accounting.budget.options import Option
 from accounting.budget.plan import command_options
+from accounting.compose.accountant import Accountant
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import Solved, number_to_solve, option_flag
 from dpfed.planner.whole_numbers import parse_whole
@@ -158,6 +160,17 @@ class Question(_Options):  # type: ignore[misc]
         """Name of the number to solve for. ConfigError unless exactly one is missing."""
         return number_to_solve(
             self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon
+        )
+
+    def solve(self, accountant: Accountant) -> Budget:
+        """Return the budget of the plan, with the number that is not given computed, and without a lower bound."""
+        return budget.solve(
+            self.plan(),
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
+            rounds=self.rounds,
+            accountant=accountant,
+            with_lower_bound=False,
         )
 
     @property

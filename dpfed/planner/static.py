@@ -90,14 +90,7 @@ def static_page(
 def _solved(question: Question) -> Budget:
     """Return the budget of the plan, with lanes and bands if they are searched for."""
     account = answers.quick_accountant(question.plan()) if question.solved_number == "epsilon" else "best"
-    return budget.solve(
-        question.plan(),
-        epsilon=question.epsilon,
-        noise_multiplier=question.noise_multiplier,
-        rounds=question.rounds,
-        accountant=account,
-        with_lower_bound=False,
-    )
+    return question.solve(account)
 
 
 def _with_all_options(question: Question, plan: Plan) -> Question:
