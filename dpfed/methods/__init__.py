@@ -1,5 +1,5 @@
 """Methods of federated learning: their stages, their properties, and the settings that each refuses."""
 
-from dpfed.methods.catalogue import register
+from dpfed.methods.registry import register
 
 __all__ = ["register"]

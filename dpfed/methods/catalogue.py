@@ -1,4 +1,4 @@
-"""All methods by name, the registration of user-defined ones, presets, and the presets' measured results.
+"""All methods by name, their presets, and the presets' measured results.
 
 A preset is METHOD-DATASET, for custom methods and schemes, too. The data set's tables are overridden by the method's,
 then by the data set's [adjust.METHOD].
@@ -9,29 +9,20 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from dpfed.config import own_code
 from dpfed.errors import ConfigError, did_you_mean
 from dpfed.methods import fed_avg, fedmrn, fedpm, fedsparsify, quantisers
-from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
-
-if TYPE_CHECKING:
-    from dpfed.clients.task import Course
-    from dpfed.methods.parts import ServerParts, TrainingParts
-    from dpfed.methods.settings import Settings
-    from dpfed.server.rules import ServerRule
-    from dpfed.stages.chain import Stages
+from dpfed.methods.specification import MethodSpecification
 
 FAMILIES = (fed_avg, fedpm, fedmrn, quantisers, fedsparsify)
 
 METHODS: dict[str, MethodSpecification] = {one.name: one for family in FAMILIES for one in family.METHODS}
 """The built-in methods."""
-
-MakesStages = Callable[["Settings"], "Stages"]
 
 _DIMENSION = 1 << 16
 
@@ -71,94 +62,13 @@ def _scheme_method(name: str, made: Any) -> MethodSpecification:
         name=name,
         scheme=name,
         paper="one's own",
-        nominal_bits_per_parameter=_most_bits(made),
+        nominal_bits_per_parameter=most_bits(made),
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "user-defined scheme").strip().splitlines()[0].rstrip("."),
     )
 
 
-def register(
-    name: str,
-    *,
-    scheme: str = "dense",
-    what: str = "",
-    paper: str = "one's own",
-    unbiased: bool = False,
-    bits: float | None = None,
-    sparse: Literal["no", "yes"] = "no",
-    privacy: Literal["never", "required", "optional"] = "optional",
-    preset: Mapping[str, Any] | None = None,
-    masks: bool = False,
-    course: Callable[[TrainingParts], Course] | None = None,
-    server: Callable[[ServerParts], ServerRule] | None = None,
-) -> Callable[[MakesStages], MakesStages]:
-    """Register the decorated function as the method `name` of this process, with presets NAME-DATASET.
-
-    The function maps `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`.
-
-    scheme: name in `dpfed.compress`, where a custom scheme is registered first; "dense" if the chain alone determines
-        the content of an upload
-    what: description of an upload, for `dpfed methods`; paper: source of the method
-    unbiased: True if the decoded mean is unbiased without clipping
-    bits: bits per parameter of an upload; by default the largest number of the scheme
-    sparse: "yes" if method.keep or method.k must be given (`s.kept`)
-    privacy: a table [privacy] is "optional", "required" or "never" allowed
-    preset: tables that override those of the data set in its presets, such as {"method": {"keep": 0.4}}
-    masks: True if clients train and send a mask over frozen weights, as in fedpm. The chain is then `s.coins(...)`, the
-        noise under [privacy] is Bernoulli samples, and the method has the table [mask]
-    course: makes local training from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
-    server: makes the server's rule from `dpfed.methods.parts.ServerParts`; by default that of [server]
-
-    Claim: a private run of the method is charged by the private stage of its chain, and is refused if the bound that
-    this charge relies on does not hold (`dpfed.mechanisms.soundness`). Raises ConfigError for a name that is taken, or
-    a scheme that does not exist.
-    """
-
-    def register_function(makes: MakesStages) -> MakesStages:
-        if not callable(makes):
-            raise ConfigError(
-                f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
-            )
-        given: dict[str, Any] = {
-            "name": name,
-            "paper": paper,
-            "unbiased": unbiased,
-            "what": what or (makes.__doc__ or "one's own").strip().splitlines()[0].rstrip("."),
-            "privacy": privacy,
-            "presets": {name: preset or {}},
-            "stages": makes,
-            **({} if course is None else {"course": course}),
-            **({} if server is None else {"server": server}),
-        }
-        if masks:
-            made = replace(METHODS["fedpm"], takes=(*SPARSE, "mask"), **given)
-        else:
-            made = MethodSpecification(
-                nominal_bits_per_parameter=_bits_of_scheme(name, scheme) if bits is None else bits,
-                linear=scheme == "dense",
-                scheme=scheme,
-                sparse=sparse,
-                takes=(*COMPRESSED, *SPARSE) if sparse == "yes" else COMPRESSED,
-                **given,
-            )
-        own_code.register_object("method", name, made, taken=METHODS)
-        return makes
-
-    return register_function
-
-
-def _bits_of_scheme(name: str, scheme: str) -> float:
-    from dpfed import compress
-
-    if scheme not in compress.names():
-        raise ConfigError(
-            f"method {name!r} with scheme {scheme!r}: there is no such scheme. Register it before the method, or use "
-            f"one of {', '.join(compress.names())}."
-        )
-    return _most_bits(partial(compress.get, scheme))
-
-
-def _most_bits(made: Callable[[], Any]) -> float:
+def most_bits(made: Callable[[], Any]) -> float:
     """Return the largest number of bits per parameter of the scheme that `made` returns, without headers.
 
     Returns 0 if the scheme has options without a default.
