@@ -65,10 +65,14 @@ def files(pattern):
     return [file for folder in folders for file in sorted((ROOT / folder).rglob(pattern))]
 
 
-@pytest.mark.parametrize("file", [file for file in files("*.py") if file != OWNER], ids=lambda file: file.name)
-def test_no_guarantee_is_formatted_in_place(file):
-    found = list(printed_with_a_format_of_their_own(file.read_text(encoding="utf-8")))
-    assert not found, f"{file.relative_to(ROOT)}: print with accounting.rounding: {found}"
+def test_no_guarantee_is_formatted_in_place():
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {what}"
+        for file in files("*.py")
+        if file != OWNER
+        for line, what in printed_with_a_format_of_their_own(file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "print with accounting.rounding:\n" + "\n".join(found)
 
 
 def test_no_template_formats_a_guarantee():

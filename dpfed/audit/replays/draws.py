@@ -30,11 +30,16 @@ _KINDS = (np.random.Generator, np.random.RandomState, random.Random)
 
 def existing_generators() -> list[Any]:
     """Return the generators of numpy and Python that exist in this process; later forks find them at equal places."""
-    return [one for one in gc.get_objects() if _has_state(one)]
+    return _generators_among(gc.get_objects())
 
 
-def _has_state(one: object) -> bool:
-    return issubclass(type(one), _KINDS) and not issubclass(type(one), random.SystemRandom)
+def _generators_among(objects: list[Any]) -> list[Any]:
+    with_state = {
+        kind
+        for kind in set(map(type, objects))
+        if issubclass(kind, _KINDS) and not issubclass(kind, random.SystemRandom)
+    }
+    return [one for one in objects if type(one) in with_state]
 
 
 @dataclass
@@ -139,7 +144,7 @@ class Draws:
         """Return the states of the generators of this process."""
         named = {name: _state(one) for name, one in self._named.items()} | dict(_global_states())
         named |= {_SECURE: self._secure, _TRAILS: tuple(sorted(self.trails.items()))}
-        others = (_state(one) for one in gc.get_objects() if _has_state(one))
+        others = (_state(one) for one in _generators_among(gc.get_objects()))
         return named, frozenset(map(_digest, (*named.values(), *others)))
 
     def couple(self, recorded: Reading) -> bool:

@@ -16,6 +16,7 @@ from accounting.errors import InvalidParameter
 SIGMAS = [1e-3, 0.1, 0.5, 2.0, 1e3, 1e9]
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("sigma", SIGMAS)
 @pytest.mark.parametrize("c", [1e-6, 0.2, 0.49])
 def test_mean_by_quadrature(c, sigma):

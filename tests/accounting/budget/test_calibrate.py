@@ -143,6 +143,7 @@ def test_power_laws_with_a_quick_cost_nearly_equal(threshold, power, off):
     assert len(calls) <= 5  # it takes long
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_integer_noise_of_few_steps_is_calibrated(scale):
     """Its variance is a whole number, so epsilon is constant between them."""

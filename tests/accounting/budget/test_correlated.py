@@ -41,6 +41,7 @@ def test_the_same_epsilon_at_a_quarter_of_the_error():
     assert alone * math.sqrt(181 / 2) / plan.mechanism.prefix_error(plan, z, 180) == pytest.approx(3.653, abs=2e-3)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("epsilon", "bands", "z", "error"), [(2.02, 6, 1.352, 6.27), (4.0, 15, 1.213, 4.14)])
 def test_sampled_groups_are_the_table_of_the_theorem(epsilon, bands, z, error):
     """Its z is of noise over the norm of the coefficients."""

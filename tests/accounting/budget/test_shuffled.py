@@ -30,6 +30,7 @@ def gaussian_epsilon(mu: float) -> float:
     return float(brentq(excess, 0, 200))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("options", "rounds", "mu"),
     [
@@ -66,6 +67,7 @@ def epsilon_of_largest_round(z: float, period: int, chance: float, means: tuple[
     return float(brentq(excess, 0.01, 60))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("options", "z", "means"),
     [

@@ -26,6 +26,7 @@ def central(rounds, order):
         return float(central_moments._central_moment(central_moments._raw_moments(rounds), order))
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("order", [2, 4, 8])
 @pytest.mark.parametrize(("q", "z"), [(1e-6, 1.0), (0.01, 0.7), (1e-9, 3.0)])
 def test_moments_of_one_round_are_integrals(order, q, z):

@@ -44,6 +44,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("chosen", ["best", "rdp", "pld"])
 @pytest.mark.parametrize("name", RUNS)
 def test_every_prefix_costs_what_its_composition_costs(name, chosen):
@@ -167,7 +168,7 @@ MIXTURES = {
 }
 
 
-@pytest.mark.slow_but_one_in(12)
+@pytest.mark.slow_but_one_in(24)
 @pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-8, 1e-12])
 @pytest.mark.parametrize("name", MIXTURES)
 def test_no_mixture_is_cheaper_than_what_an_attack_shows_of_it(name, delta):
@@ -186,6 +187,7 @@ def test_no_mixture_is_cheaper_than_what_an_attack_shows_of_it(name, delta):
     assert ahead.epsilon(last) >= shown
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("delta", [1e-6, 1e-10])
 def test_a_loud_release_after_quiet_ones_has_room(delta):
     """On the grid of the quiet ones it wanted 77 GiB. If all rounds were public they would be one Gaussian."""

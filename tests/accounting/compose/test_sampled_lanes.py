@@ -83,6 +83,7 @@ def test_the_ratio_is_the_mean_over_all_patterns(setting):
         assert found == pytest.approx(log_ratio(means_of(one), x, tilt), rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize("setting", TINY)
 @pytest.mark.parametrize(("epsilon", "tilts"), [(0.0, (0.4, 0.3)), (0.7, (1.1, 1.5)), (2.0, (0.8, 0.8))])
 def test_weights_keep_to_their_bounds(setting, epsilon, tilts):

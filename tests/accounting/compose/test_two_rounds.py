@@ -24,7 +24,7 @@ def poisson_pairs(adjacency, q, sigma):
     return [(present, negated)] if adjacency == "replace-one" else [(present, absent), (absent, present)]
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("adjacency", ["add-remove", "zero-out", "replace-one"])
 @pytest.mark.parametrize(
     ("q", "sigma", "epsilon"), [(0.1, 0.7, 1.0), (0.5, 1.0, 2.0), (0.3, 2.0, 0.5), (0.02, 0.5, 3.0)]

@@ -50,6 +50,7 @@ PRICES = [
 ]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("part", "prices"), PRICES)
 def test_prices_are_those_of_independent_code(golden, part, prices):
     plan = Composed(parts=(part,))

@@ -153,6 +153,7 @@ def test_without_a_cap_that_binds_and_with_all_drawn_it_is_what_is_known():
                                 CappedPoissonSampling(probability=0.1, cap=50, clients=50)), Subsampled)  # fmt: skip
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
 def test_profile_stream_and_running_account_agree(adjacency):
     mechanism = golden(125, adjacency, rounds=20)

@@ -131,6 +131,7 @@ def test_epochs_of_03_from_several_streams_are_read(tmp_path):
     assert "does not cover" in project.condition
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "schedule",
     [

@@ -333,6 +333,7 @@ def test_a_gap_of_correlated_noise_has_no_epsilon_unless_its_noise_was_drawn(led
 # -- Ledgers ----------------------------------------
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("schedule", [Cyclic(period=10), *SECRET[:4], SECRET[4]])
 def test_recording_refuses_a_second_line_of_a_round_and_reading_never(ledger, schedule):
     mechanism = one_round(schedule)

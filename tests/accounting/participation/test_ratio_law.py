@@ -90,6 +90,7 @@ def test_two_rounds_of_large_shift_keep_the_atom_near_zero():
     assert 0.8207 < back[0] < 0.89
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("shift", [3.0, 4.0, 6.0, 10.0, 20.0])
 def test_tiny_noise_is_still_bounded_from_above(shift):
     """Where the grid limits the fineness."""
@@ -109,6 +110,7 @@ def test_tiny_noise_is_still_bounded_from_above(shift):
             assert np.array_equal(public, truth)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("shift", [3.0, 5.0])
 def test_two_rounds_at_tiny_noise_against_quadrature(shift):
     losses = np.array([0.0, 1.0, 5.0, 10.0])

@@ -62,7 +62,7 @@ def test_cyclic_order_is_the_gaussian_of_the_client_that_takes_part_most():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("z", [0.3, 0.05, 0.03, 0.01])
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_at_tiny_noise_a_secret_schedule_costs_no_more_than_a_public_one(schedule, z):
@@ -90,7 +90,7 @@ def test_rests_are_bracketed():
         assert pld.epsilon(run, delta=DELTA) > truth - 0.004
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize(
     ("schedule", "patterns"),
     [

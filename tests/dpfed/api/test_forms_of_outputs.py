@@ -64,6 +64,7 @@ def test_binary_targets_have_metrics_of_probabilities_and_an_accuracy(tmp_path: 
     assert soft.summary["test_accuracy"] is None
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("ignored", [255, -100])
 def test_ignored_labels_count_in_neither_loss_nor_accuracy(ignored: int, tmp_path: Path) -> None:
     labels = torch.tensor([[0, ignored, 1], [1, 1, ignored], [ignored, ignored, ignored], [2, 0, 0]])
@@ -146,6 +147,7 @@ class Sequences(nn.Module):
         return self.wrap(self.out(self.table(tokens.long())))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("wrap", [lambda made: made, lambda made: {"logits": made}, Made])
 def test_a_label_for_each_token_trains(wrap: Callable[[Tensor], object], tmp_path: Path) -> None:
     def pair() -> Any:

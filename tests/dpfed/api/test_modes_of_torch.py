@@ -85,6 +85,7 @@ def test_sparse_gradients_are_refused_before_the_first_round(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "updates",
     [

@@ -17,13 +17,13 @@ from .faults import FAULTS
 CASES = [(fault, layer) for fault in FAULTS for layer in fault.layers]
 
 
-@pytest.mark.slow_but_one_in(6)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_a_planted_fault_is_caught(fault, layer):
     assert layer.alarm(fault.make()[1], 1, layer.trials)
 
 
-@pytest.mark.slow_but_one_in(6)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize(("fault", "layer"), CASES, ids=lambda one: one.name)
 def test_its_twin_is_not_flagged(fault, layer):
     """A check fails by chance with probability at most 1e-6."""

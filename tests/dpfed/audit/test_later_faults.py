@@ -46,7 +46,7 @@ def failed_rows(planted, draws=20_000):
     return {one.name for one in done.checks if one.passed is False}
 
 
-@pytest.mark.slow_but_one_in(5)
+@pytest.mark.slow_but_one_in(10)
 @pytest.mark.parametrize("name", FOUND_BY)
 def test_a_later_fault_is_found_by_its_row(name):
     assert failed_rows(LATER_FAULTS[name]()[1], DRAWS.get(name, 20_000)) >= FOUND_BY[name]

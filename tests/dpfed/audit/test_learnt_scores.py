@@ -47,6 +47,7 @@ class Sums:
 WORLDS = [(1.0, 0), (1.0, 1000), (0.0, 0), (0.0, 2000)]
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("kind", "width"), [("layers", 32), ("layers", 400), ("layers", 4_000), ("neighbours", 800), ("nearly", 800)]
 )

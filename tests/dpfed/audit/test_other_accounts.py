@@ -44,7 +44,7 @@ def checks_of(found):
     return {one.name: (one.passed, one.detail) for one in found.checks}
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("way", WAYS)
 def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, way):
     with calibrated_with(1.04):
@@ -85,6 +85,7 @@ def test_less_noise_than_todays_account_needs_is_found(tmp_path, way):
     assert CHECK in run_folders.failed(folder, confidence=SURE)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
 def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, noise):
     with calibrated_with(1.04):
@@ -94,6 +95,7 @@ def test_a_loop_of_ones_own_with_more_noise_passes(tmp_path, noise):
     assert "this version requires" in checks_of(found)["ledger follows the plan"][1]
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
 def test_a_loop_of_ones_own_with_less_noise_is_found(tmp_path, noise):
     with calibrated_with(0.96):
@@ -101,6 +103,7 @@ def test_a_loop_of_ones_own_with_less_noise_is_found(tmp_path, noise):
     assert "ledger follows the plan" in loop_folders.failed(tmp_path)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian", "skellam"])
 def test_a_loop_of_ones_own_as_todays_account_calibrates_it(tmp_path, noise):
     """Noise in integers is rounded up to a whole variance, which is no other account."""

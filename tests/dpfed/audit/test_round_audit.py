@@ -19,7 +19,7 @@ SMALL = "model.hidden=[2]"
 QUICK = {"draws": 10_000}
 
 
-@pytest.mark.slow_but_one_in(14)
+@pytest.mark.slow_but_one_in(28)
 @pytest.mark.parametrize("name", audited_methods())
 def test_no_private_method_is_refuted_and_a_pair_reaches_the_claim(name):
     done = audit_upload(name, settings=[SMALL], **QUICK)
@@ -63,7 +63,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow_but_one_in(16)
+@pytest.mark.slow_but_one_in(32)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way).replace("privacy.", ""))
 def test_other_ways_to_be_private_are_not_refuted_either(way):
     name, *settings = way

@@ -85,6 +85,7 @@ def test_what_papers_print_is_shown_to_who_asks(capsys):
     assert "Add --compare" in capsys.readouterr().err
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize(("accountant", "sigma"), [("best", 1.0852), ("rdp", 1.2003)])
 def test_noise_from_epsilon(capsys, accountant, sigma):
     record = json_of(capsys, *PAPER, "--rounds", "180", "--epsilon", "1.01", "--accountant", accountant)
@@ -367,6 +368,7 @@ def test_whole_numbers_may_be_written_as_others(capsys):
         assert json_of(capsys, *PAPER, "--rounds", rounds, "--noise-multiplier", "1.4")["rounds"] == 180
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("where", [">&-", "> /dev/full", ">&- 2>&-"])
 @pytest.mark.parametrize("command", ["methods", "methods --json"])
 def test_output_that_goes_nowhere_ends_in_one_message(command, where):

@@ -35,7 +35,7 @@ def random_plans(seed, count):
         yield clients, cohort, sampling, accountant, rounds, float(np.exp(rng.uniform(math.log(0.3), math.log(15))))
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("plan", list(random_plans(1, 24)), ids=str)
 def test_a_printed_noise_multiplier_keeps_the_epsilon(capsys, plan):
     clients, cohort, sampling, accountant, rounds, target = plan
@@ -51,7 +51,7 @@ def test_a_printed_noise_multiplier_keeps_the_epsilon(capsys, plan):
     assert number_after("delta", out) >= described.delta
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("target", [0.37, 1.01, 6.5])
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "skellam"])
 def test_a_printed_noise_multiplier_of_integers_keeps_the_epsilon(capsys, mechanism, target):

@@ -25,6 +25,7 @@ def loaded_by(code, heavy=HEAVY):
     return done.stderr.split()
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     "code",
     [
@@ -40,6 +41,7 @@ def test_a_command_without_numbers_loads_no_numerics(code):
     assert loaded_by(code) == []
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("question", [["--noise-multiplier", "1.4"], ["--epsilon", "1.01"]])
 def test_a_budget_loads_neither_optimisers_nor_statistics(question):
     heavy = ("scipy.optimize", "scipy.stats", "scipy.signal", "scipy.linalg", "torch", "dp_accounting", "pydantic")

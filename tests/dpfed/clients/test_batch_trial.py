@@ -105,6 +105,7 @@ class FailsForLarge(Wrapped):
         super().__init__(lambda inputs: inputs.exp(), before=True)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("release", [False, True])
 def test_the_clients_that_fail_are_those_with_failing_samples(release: bool, tmp_path: Path) -> None:
     """Clients of one sample, beside larger ones, with padding or without, fail only by their own samples."""
@@ -132,6 +133,7 @@ class NoZeros(nn.Module):
         return self.layer(inputs)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("public", [False, True])
 def test_no_network_is_tried_on_samples_of_zeros(public: bool, tmp_path: Path) -> None:
     run(tmp_path, clients(*[6] * 6), NoZeros(), public=public)

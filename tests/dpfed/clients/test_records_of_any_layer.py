@@ -111,6 +111,7 @@ def single(model: FlatModel, weights: Tensor, loss: Loss) -> Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_are_those_of_single_backward_passes(name: str) -> None:
     torch.manual_seed(0)

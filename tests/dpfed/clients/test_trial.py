@@ -102,6 +102,7 @@ def vars_of(training: LocalTraining) -> dict[str, Any]:
     return {name: getattr(training, name) for name in training.__dataclass_fields__}
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("network", KEEPS)
 def test_a_client_starts_afresh(network: Callable[[], nn.Module]) -> None:
     training = after_trial(network)
@@ -251,7 +252,7 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
 ]
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(("network", "said"), REFUSED)
 @pytest.mark.parametrize("strategy", ["loop", pytest.param("auto", marks=pytest.mark.slow)])
 def test_what_still_passes_between_clients_is_refused(
@@ -334,7 +335,7 @@ PASS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize("name", PASS)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 def test_nothing_else_is_refused(name: str, strategy: str) -> None:
@@ -383,6 +384,7 @@ class Mixes(Plain):
         return super().forward((x - x.mean(0)) / (x.std(0, correction=0) + 1))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("network", "loss", "said"),
     [

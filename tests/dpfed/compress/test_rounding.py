@@ -56,6 +56,7 @@ def hard_values(magnitude, dtype):
     return [sign * dtype(one) for one in (*values, *near) for sign in (1, -1)]
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("magnitude", [0, 1, 77, 4000, 5000, 2**20])
 def test_every_coin_rounds_as_the_definition_says(magnitude, dtype):

@@ -74,6 +74,7 @@ def loop(**changes: Any) -> Any:
     return private.guarantee()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "change",
     [

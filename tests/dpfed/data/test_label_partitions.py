@@ -95,6 +95,7 @@ def test_some_labels_of_a_balanced_set() -> None:
         assert np.ptp(counts[counts[:, label] > 0, label]) <= 1
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("clients", "most", "mean"), [(10, 2, 0.06), (10, 4, 0.01), (50, 2, 0.01), (50, 4, 0.01)])
 def test_unbalanced_leaves_little_unused(clients: int, most: int, mean: float) -> None:
     """FedPM's four settings on a set like CIFAR-10; the bounds are those that the docstring states."""

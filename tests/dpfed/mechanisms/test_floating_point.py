@@ -144,6 +144,7 @@ def test_a_coin_has_its_probability_to_the_53rd_bit(probability):
     assert 0 <= Fraction(favourable, 2**53) - exact < Fraction(1, 2**53)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("edge", [0.0, 0.01])
 def test_a_coin_is_whether_the_uniform_is_below_the_probability_in_every_cell(edge):
     """All 2^16 first words with random origins, moves and other bits: 1 where U < p in float64, and only there.

@@ -82,6 +82,7 @@ def law_of_sum(probabilities):
     return law
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("trials", [1, 2, 5])
 def test_the_sum_shows_no_more_than_is_charged(trials):
     """Exact laws of one coordinate's count, over all ends where the others may lie: delta at the charged epsilon is

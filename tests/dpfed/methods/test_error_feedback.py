@@ -27,6 +27,7 @@ def config(method, *settings):
     return parse(override(tables, (*PRIVATE, *settings)), source="test")
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

@@ -70,7 +70,7 @@ def problem(draw, distribution, seed=3, clients=CLIENTS, cohort=COHORT):
     )
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize(("draw", "distribution"), [(by_chance, "poisson"), (without_replacement, "fixed")])
 @pytest.mark.parametrize(("clients", "cohort"), [(CLIENTS, COHORT), (3, 3), (1, 1), (20, 1)])
 def test_right_samplers_pass(draw, distribution, clients, cohort):
@@ -78,7 +78,7 @@ def test_right_samplers_pass(draw, distribution, clients, cohort):
     assert problem(draw, distribution, clients=clients, cohort=cohort) is None
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize(
     ("draw", "distribution", "found"),
     [

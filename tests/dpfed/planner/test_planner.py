@@ -53,7 +53,7 @@ def stated(question):
     return found, found[found["solved"]]
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("options", QUESTIONS)
 def test_the_command_and_the_lines_give_the_number_of_the_page(options, capsys):
     found, number = stated(question_of(options))
@@ -72,7 +72,7 @@ def test_the_same_of_fixed_size_sampling(capsys):
     assert json.loads(capsys.readouterr().out)["epsilon"] == number == printed_by_python(found["python"])
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("options", QUESTIONS)
 def test_quick_answers_are_on_the_safe_side(options):
     question = question_of(options)

@@ -103,6 +103,7 @@ def test_the_page_of_a_run_on_a_data_file_repeats_it_from_its_folder(tmp_path, m
     assert same(tmp_path / "run", tmp_path / "run" / "again")
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("kind", ["page of a run", "page of run folders"])
 def test_a_secure_run_is_not_called_the_same(tmp_path, kind):
     out = tmp_path / "run"

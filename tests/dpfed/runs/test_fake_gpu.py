@@ -106,7 +106,7 @@ def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
         torch.testing.assert_close(scheme.decode(received), here)
 
 
-@pytest.mark.slow_but_one_in(15)
+@pytest.mark.slow_but_one_in(60)
 @pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
 def test_every_method_trains_on_a_gpu(name):
     with fake_gpu():

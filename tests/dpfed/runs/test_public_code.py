@@ -368,6 +368,7 @@ def test_an_error_that_cannot_be_pickled_is_named(run):
     assert "in progress" in trace_of(raised.value)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_a_progress_function_can_end_the_run(run, kind):
     def progress(line):

@@ -115,6 +115,7 @@ def test_each_client_is_charged_for_its_own_rounds(config, tmp_path):
     assert outcome.summary["epsilon"] < book.guarantee(1e-9).epsilon
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_the_summary_agrees_with_the_accountants_of_opacus(config, tmp_path, accountant):
     accountants = pytest.importorskip("opacus.accountants")

@@ -121,6 +121,7 @@ def test_functions_of_ones_own_stand_under_their_names_and_a_resumed_run_needs_t
     assert done.metrics == whole.metrics
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 2)])
 @pytest.mark.parametrize("method", ["fedavg", "fedpm", "fedmrn", "fedsparsify"])
 def test_every_local_training_learns_targets_of_any_shape(tmp_path, shape, method):

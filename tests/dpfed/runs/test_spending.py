@@ -27,6 +27,7 @@ def test_a_loop_of_ones_own_releases_the_last_round_at_a_small_delta():
     assert run.guarantee().lower_bound <= run.guarantee().epsilon <= 2.0
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("account", [EqualRounds, VaryingRounds])
 @pytest.mark.parametrize("sampling", ["poisson", "balls-and-bins"])
 def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):

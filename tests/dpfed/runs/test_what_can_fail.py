@@ -204,6 +204,7 @@ def interrupted(tmp_path):
     return folder
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("table", CHANGES)
 def test_a_change_in_any_table_is_named(interrupted, table):
     key, _, value = CHANGES[table].partition("=")

@@ -17,7 +17,7 @@ NAMED = {
 }
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_module_is_named(name):
     change, words = NAMED[name]

@@ -15,7 +15,7 @@ def require_stated_verdict(fault):
     assert (fault.words or "") in found.as_text()
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("fault", PATTERNS, ids=lambda one: one.name)
 def test_a_pattern_is_found_or_listed_as_not_found(fault):
     found = replay(fault)

@@ -251,7 +251,7 @@ def test_any_code_is_audited_through_its_marks():
 
         return call
 
-    assert dpfed.audit.replay(trained(clip=True, look=False)).verdict == "pass"
+    assert dpfed.audit.replay(trained(clip=True, look=False), 5).verdict == "pass"
     assert dpfed.audit.replay(trained(clip=False, look=False)).failed.first_difference.value == "noise"
     assert dpfed.audit.replay(trained(clip=True, look=True)).failed.first_difference.value == "model"
 
