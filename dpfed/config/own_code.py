@@ -34,6 +34,12 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def is_importable(name: str) -> bool:
+    """Return True if a new process can import the module; a module that is loaded here need not be importable."""
+    top = name.split(".")[0]
+    return top in sys.stdlib_module_names or any(finder.find_spec(top, None) for finder in sys.meta_path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Registration:
     """A registered object, and the line of code that registered it."""

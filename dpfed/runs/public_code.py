@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfed.config.own_code import is_importable
 from dpfed.errors import ConfigError, RunError
 from dpfed.forks import Fork, Process, ended
 from dpfed.replayed import enter_replay
@@ -269,12 +270,6 @@ def serve(number: int) -> None:
         return
     torch.set_num_threads(threads)
     _serve(connection, evaluation, Viewers(start=start, say=lambda words: None))
-
-
-def is_importable(name: str) -> bool:
-    """Return True if a new process can import the module; a module that is loaded here need not be importable."""
-    top = name.split(".")[0]
-    return top in sys.stdlib_module_names or any(finder.find_spec(top, None) for finder in sys.meta_path)
 
 
 def _pickled(evaluation: Evaluation, viewers: Viewers) -> bytes:

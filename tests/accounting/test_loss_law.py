@@ -90,6 +90,7 @@ def test_the_cut_leaves_1e15_and_keeps_little_more(count, p):
     assert len(law.masses) <= 2 * 8.6 * math.sqrt(count * p * (1 - p)) + 20
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("lowest", [-7, -1, 0, 1, 2, 5])
 @pytest.mark.parametrize("infinite", [0.0, 0.02])
 def test_smallest_epsilon_of_random_laws(lowest, infinite):

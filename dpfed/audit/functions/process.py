@@ -15,8 +15,8 @@ from typing import Any
 
 from accounting.arrays import Floats
 from dpfed.audit.functions.outputs import Output
+from dpfed.config.own_code import is_importable
 from dpfed.errors import ConfigError, RunError
-from dpfed.runs.public_code import is_importable
 
 
 class FunctionProcess:

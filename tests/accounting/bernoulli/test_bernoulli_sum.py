@@ -16,6 +16,7 @@ from accounting.errors import InvalidParameter
 from accounting.gaussian import subsampling
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("cohort", "c", "t", "order", "expected"),
     [

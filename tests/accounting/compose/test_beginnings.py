@@ -15,6 +15,7 @@ def one_round(schedule, z=1.0):
     return subsample(Gaussian(noise_multiplier=z, adjacency="zero-out"), schedule)
 
 
+@pytest.mark.slow_but_one_in(7)
 @pytest.mark.parametrize(
     ("schedule", "q"),
     [

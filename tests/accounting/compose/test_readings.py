@@ -106,6 +106,7 @@ def best_rate(p, q, rate):
     return best
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_true_positive_rates_against_all_tests_of_small_mechanisms(seed):
     rng = np.random.default_rng(seed)
@@ -187,7 +188,7 @@ def lower_bound_profile(run):
     return both
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(9)
 @pytest.mark.parametrize(
     "options",
     [

@@ -111,7 +111,7 @@ def test_weights_keep_to_their_bounds(setting, epsilon, tilts):
         assert best > 0.05 * largest[order] or order or epsilon > 1
 
 
-@pytest.mark.slow_but_one_in(6)
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("setting", TINY)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
 def test_means_are_the_hockey_sticks_of_all_patterns(setting, epsilon):
@@ -144,6 +144,7 @@ def exact(epsilon, z, c=(1.0, 0.7)):
     )
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("epsilon", [0.0, 0.6, 1.5])
 def test_against_quadrature(epsilon):
     """Five standard errors (false alarm 6e-7 each), and the deterministic account is above."""

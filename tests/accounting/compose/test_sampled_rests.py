@@ -39,6 +39,7 @@ def quadrature(rests, epsilon):
     return (w * np.maximum(ratio - gamma, 0)).sum(), (w * np.maximum(1 - gamma * ratio, 0)).sum()
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("tilts", [(0.3, 0.2), (0.8, 0.7)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
 def test_means_are_the_hockey_sticks_and_weights_keep_to_their_bound(epsilon, tilts):

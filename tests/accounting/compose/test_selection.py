@@ -91,6 +91,7 @@ def test_one_runs_own_curve_is_refuted():
     assert np.any(exact > np.maximum(divergence(p, q, ORDERS), divergence(q, p, ORDERS)))
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(("runs", "shape"), [(LAWS[0], math.inf), (LAWS[1], 1.0), (LAWS[2], 0.0)])
 def test_dp_accounting_states_the_same(runs, shape):
     dp_event = pytest.importorskip("dp_accounting").dp_event
@@ -160,6 +161,7 @@ def one_run_of_best(p, q, levels):
     return np.array([np.maximum(p - math.exp(level) * q, 0).sum() for level in levels])
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("runs", LAWS)
 def test_hockey_sticks_of_the_best_stay_below_those_of_one_run(runs):
     """Exact laws of the best of K; planted: the profile of one run."""
@@ -190,6 +192,7 @@ def test_the_shift_is_that_of_randomised_response():
     assert 7.0 * (t - 1) * corner <= selection.epsilon_shift([one], LAWS[0]) <= 1.03 * 7.0 * (t - 1) * corner
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("runs", [*LAWS, RandomRuns(mean=2.5, eta=0.3)])
 def test_numbers_of_runs_have_their_mean(runs):
     """Equidistant uniforms: the mean of 20 000 quantiles is the law's to its spread over them."""

@@ -68,6 +68,7 @@ def corner_of(near, far, angle):
     return np.array([near * math.cos(angle), near * math.sin(angle)]), np.zeros(2), np.array([far, 0.0])
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sigma", [0.3, 0.7, 1.4, 4.0])
 def test_corner_is_another_quadrature(sigma):
     rng = np.random.default_rng(3)

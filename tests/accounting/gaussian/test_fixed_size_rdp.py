@@ -74,6 +74,7 @@ def test_equals_many_digits(sigma):
             assert exact <= ours(order, q, sigma) <= exact * (1 + 2e-10), (q, order)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("sigma", [*np.random.default_rng(20261122).uniform(0.8, 30, 8), 2 / math.sqrt(math.log(4))])
 def test_equals_many_digits_at_every_order(sigma):
     """Noise from where no difference counts to where all do: between, they are left out from some order on."""

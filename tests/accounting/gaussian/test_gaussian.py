@@ -28,6 +28,7 @@ def test_profile_equals_many_digits(mu, in_shifts):
     assert float(low) * (1 - 1e-12) <= value <= float(high) * (1 + 1e-12)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("mu", SHIFTS)
 @pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12, 1e-5, 0.01, 0.3, 0.5, *NEAR_ONE])
 def test_smallest_epsilon_is_just_above_the_exact_one(mu, delta):

@@ -73,6 +73,7 @@ def test_shares_are_nothing_but_their_sum():
     assert guarantee(one, delta=1e-5).epsilon == pytest.approx(guarantee(many, delta=1e-5).epsilon, rel=1e-12)
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(("variance", "move"), [(0.5, 1), (4.0, 3), (50.0, 5)])
 @pytest.mark.parametrize("q", [0.02, 0.3])
 def test_sampled_against_the_exact_mixtures(variance, move, q):

@@ -53,6 +53,7 @@ def strategies(count, seed):
         )
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("back", [0.0, 0.6])
 @pytest.mark.parametrize("name", LAWS)
 def test_a_client_with_memory_shows_no_more_than_the_pair(name, back):

@@ -102,6 +102,7 @@ PLAIN: list[tuple[Any, str, Callable[..., Tensor]]] = [
 ]
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize(("loss", "kind", "plain"), PLAIN, ids=["own", "mse", "l1", "huber", "bce", "sequences"])
 def test_moves_are_those_of_a_torch_loop(loss: Any, kind: str, plain: Callable[..., Tensor], strategy: str) -> None:

@@ -77,6 +77,7 @@ def by_autograd(training: LocalTraining, theta: Tensor, client: int, number: int
     return torch.sigmoid(scores).detach() - theta if schedule.steps[0] else torch.zeros_like(theta)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize(
     "course",

@@ -66,6 +66,7 @@ def reference(sgd: LocalTraining, weights: Tensor, client: int, number: int) -> 
     return nn.utils.parameters_to_vector(module.parameters()).detach() - weights
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 @pytest.mark.parametrize(
     "changes",

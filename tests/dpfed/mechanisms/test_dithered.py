@@ -154,6 +154,7 @@ def test_forged_messages_are_refused():
             stage.read([forged], ids, now)
 
 
+@pytest.mark.slow_but_one_in(2)
 @pytest.mark.parametrize("uploads", [0, 7, 24, 25])
 def test_a_sum_has_the_same_noise_however_many_come(uploads):
     """Chi-square, two-sided. Noise that grew with the cohort would show, over many coordinates, who was drawn. Zeros

@@ -35,6 +35,7 @@ def level(code):
     return RecordLevel(clip_norm=code.clip_norm, noise_multiplier=1.0, randomness=code.randomness, integers=code)
 
 
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("steps", [None, 1.0, 3.7, 40.0])
 @pytest.mark.parametrize("size", [1, 7, 300])
 def test_no_row_of_integers_is_longer_than_the_noise_is_charged_for(size, steps):
@@ -145,6 +146,7 @@ def exact_deltas(epsilon, *, variance, moved, probability, steps):
     return float(forth), float(back)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("z", "steps", "probability", "count", "delta"),
     [(1.0, 4.0, 0.3, 1, 1e-3), (1.0, 4.0, 0.3, 2, 1e-2), (0.6, 3.0, 0.1, 2, 1e-3), (2.0, 2.0, 0.9, 2, 1e-3)],

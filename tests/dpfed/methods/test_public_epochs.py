@@ -26,6 +26,7 @@ def map_of(*settings):
     return experiment, experiment.method.stages.project.choice
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [

@@ -30,6 +30,7 @@ def test_an_unfinished_line_is_left_out_while_a_run_writes(tmp_path):
         read_lines(path, MetricsLine)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_line_without_end_is_refused_at_its_limit(tmp_path, monkeypatch, end, running):

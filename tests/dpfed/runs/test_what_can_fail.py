@@ -255,6 +255,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.9, 1.0])
 def test_a_bit_that_flips_in_a_checkpoint_is_found(interrupted, where):
     path = interrupted / "checkpoint.safetensors"
