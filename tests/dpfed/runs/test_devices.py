@@ -97,7 +97,7 @@ def test_secure_noise_comes_from_the_operating_system_and_goes_to_the_device(dev
     assert stats.kstest(drawn.cpu().numpy(), "norm").pvalue > 1e-6
 
 
-@pytest.mark.slow_but_one_in(10)
+@pytest.mark.slow_but_one_in(20)
 @on_devices
 @pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
 def test_every_method_costs_the_same_and_ends_finite(name, device):
