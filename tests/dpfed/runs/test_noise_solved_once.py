@@ -117,7 +117,7 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"federation.sampling": "balls-and-bins"}, "noise_multiplier"),
+        ({"privacy.noise": "discrete-gaussian"}, "noise_multiplier"),
         ({"federation.sampling": "cyclic", "privacy.bands": 2}, "matrix"),
         *(
             pytest.param(more, "matrix", marks=pytest.mark.slow)
@@ -130,8 +130,8 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
             pytest.param(more, "noise_multiplier", marks=pytest.mark.slow)
             for more in (
                 {"federation.sampling": "allocation"},
+                {"federation.sampling": "balls-and-bins"},
                 {"federation.sampling": "min-separation", "federation.separation": 2},
-                {"privacy.noise": "discrete-gaussian"},
                 {"federation.sampling": "poisson"},
                 {"federation.sampling": "poisson", "federation.cohort_cap": 9},
                 {"federation.sampling": "fixed"},
