@@ -24,8 +24,8 @@ from dpfed.explain.reading import (
     Settings,
     count,
     largest_count,
-    number,
     product_of_counts,
+    stated_number,
 )
 
 
@@ -44,7 +44,7 @@ def _flower(settings: Settings) -> Explanation:
     read = Read(settings, "client")
     population = read.population(*POPULATION)
     cohort = count(settings, "num_sampled_clients", "clients_per_round")
-    fraction = number(settings, "fraction_train", "fraction_fit")
+    fraction = stated_number(settings, "fraction_train", "fraction_fit")
     replies, drawn = read.least_replies(cohort), None
     if population and fraction is not None:
         least = count(settings, "min_fit_clients", "min_train_nodes") or 1
@@ -90,10 +90,10 @@ def _is_filter(settings: Settings) -> bool:
 
 def _filter(settings: Settings) -> Explanation:
     """Read a filter of uploads, as in FLIP and NVFlare: the classical Gaussian of a stated sensitivity and epsilon."""
-    stated, target = number(settings, "sensitivity"), number(settings, "epsilon")
-    delta = number(settings, *DELTA) or ASSUMED_DELTA
+    stated, target = stated_number(settings, "sensitivity"), stated_number(settings, "epsilon")
+    delta = stated_number(settings, *DELTA) or ASSUMED_DELTA
     noise: float | None = None
-    clip = number(settings, *CLIP)
+    clip = stated_number(settings, *CLIP)
     if stated and target:
         deviation = stated * math.sqrt(2 * math.log(1.25 / delta)) / target
         noise = deviation / clip if clip else deviation
@@ -107,7 +107,7 @@ def _filter(settings: Settings) -> Explanation:
         read.contradictions.append(
             f"epsilon={target:g} is that of one upload at the stated sensitivity, not of the run"
         )
-    if stated and target and number(settings, *DELTA) is None:
+    if stated and target and stated_number(settings, *DELTA) is None:
         smaller = math.sqrt(math.log(1.25) / math.log(1.25 / ASSUMED_DELTA))
         read.openings.append(
             Opening(
@@ -142,7 +142,7 @@ def _opacus(settings: Settings) -> Explanation:
     """Read Opacus' (or TensorFlow Privacy's) arguments: noise and clip of records; the loader decides the rest."""
     read = Read(settings, "record")
     records, batch = read.population(*RECORDS), largest_count(settings, *BATCH)
-    rate, known = number(settings, "sample_rate", "sampling_probability"), records
+    rate, known = stated_number(settings, "sample_rate", "sampling_probability"), records
     if rate is not None and not 0 < rate <= 1:
         raise ConfigError(f"sample_rate={rate:g}: must be above 0 and at most 1.")
     if rate is not None and batch is None:
@@ -216,7 +216,7 @@ def _opacus(settings: Settings) -> Explanation:
     if known and batch and passes and sampling != "poisson":
         line += f"; or, nearest to shuffled epochs: dpfed budget --sampling balls-and-bins --clients {known}"
         line += f" --cohort {batch} --rounds {dropped} --noise-multiplier {upwards(read.noise or 1)}"
-        line += f" --delta {read.delta or ASSUMED_DELTA:g}"
+        line += f" --delta {read.delta or ASSUMED_DELTA}"
     return read.explanation(
         "Opacus",
         sampling=sampling,

@@ -73,7 +73,7 @@ NEIGHBOURS = Opening(
 )
 
 
-def number(settings: Settings, *names: str) -> float | None:
+def stated_number(settings: Settings, *names: str) -> float | None:
     """Return the first number with one of these names; None without one. Raises ConfigError for something else."""
     for name in names:
         if (value := settings.get(name)) is not None:
@@ -86,7 +86,7 @@ def number(settings: Settings, *names: str) -> float | None:
 def count(settings: Settings, *names: str) -> int | None:
     """Return the first whole number with one of these names; None without one. Raises ConfigError for others."""
     for name in names:
-        if (value := number(settings, name)) is not None:
+        if (value := stated_number(settings, name)) is not None:
             if value < 1 or value != int(value):
                 raise ConfigError(f"{name}={value:g}: must be a positive whole number.")
             return int(value)
@@ -115,7 +115,7 @@ class Read:
         self.openings: list[Opening] = []
         self.clip = self._clip_norm()
         self.noise = self._noise_multiplier()
-        self.delta = min((one for name in DELTA if (one := number(settings, name)) is not None), default=None)
+        self.delta = min((one for name in DELTA if (one := stated_number(settings, name)) is not None), default=None)
         if self.noise is None:
             self.missing.append("noise_multiplier")
             self.unbounded.append("the size of the noise is not stated")
@@ -136,8 +136,8 @@ class Read:
         """Return the clip norm; of a list, one for each layer, the norm of all, with the opening of its noise."""
         given = next((one for name in CLIP if isinstance(one := self.settings.get(name), list) and one), None)
         if given is None:
-            return max((one for name in CLIP if (one := number(self.settings, name)) is not None), default=None)
-        layers = [number({"clip": one}, "clip") or 0.0 for one in given]
+            return max((one for name in CLIP if (one := stated_number(self.settings, name)) is not None), default=None)
+        layers = [stated_number({"clip": one}, "clip") or 0.0 for one in given]
         self.openings.append(
             Opening(
                 name="clip norms of layers: noise over each one, or over the norm of all",
@@ -151,7 +151,7 @@ class Read:
 
     def _noise_multiplier(self) -> float | None:
         """Return the smallest multiplier that the names of noise state; None without one."""
-        given = {name: value for name in NOISE if (value := number(self.settings, name)) is not None}
+        given = {name: value for name in NOISE if (value := stated_number(self.settings, name)) is not None}
         if "noise_parameter" in given and "noise_scale" in given:  # of pfl, whose scale is a factor
             given["noise_parameter"] *= given.pop("noise_scale")
         if len(set(given.values())) > 1:
@@ -159,7 +159,7 @@ class Read:
             self.contradictions.append(f"{names}: several sizes of noise; their product, or the smallest, is used")
             return min(math.prod(given.values()), *given.values())
         for name in DEVIATION:
-            value = number(self.settings, name)
+            value = stated_number(self.settings, name)
             if value is not None and self.clip and math.isfinite(self.clip) and "noise_multiplier" not in given:
                 readings: Readings = (
                     (f"{name} is a standard deviation in units of the updates", {"noise_multiplier": 1 / self.clip}),
@@ -193,7 +193,7 @@ class Read:
             self.settings, "min_available_clients", "min_available_nodes", "min_fit_clients", "min_train_nodes",
             "report_goal", "min_reports", "min_clients",
         )  # fmt: skip
-        dropout = number(self.settings, "dropout", "dropout_rate", "dropout_probability")
+        dropout = stated_number(self.settings, "dropout", "dropout_rate", "dropout_probability")
         if cohort is None or cohort <= 1 or (not dropout and (least is None or least >= cohort)):
             return None
         return 1 if dropout or least is None else least
