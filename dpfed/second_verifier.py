@@ -253,15 +253,15 @@ def interval(parts: list[tuple[tuple[Any, ...], int]], delta: float) -> tuple[fl
     largest = 1.0
     while bounds(largest, 1 << 12)[2] > 1e-6 * delta:
         largest *= 1.5
-        if largest > 300:
-            raise Unknown("losses above 300: epsilon is too large for this verifier.")
+        if largest > 100:
+            raise Unknown("losses above 100: epsilon is too large for this verifier.")
     lower, upper, size, width = 0.0, math.inf, 1 << 13, math.inf
     most = _MOST_OF_EPOCHS >> 2 if any(part[0] == "epoch" for part, _ in parts) else _MOST_POINTS
     while size < most and upper > lower * (1 + (WIDEST - 1) / 3) + 1e-9:
         size *= 4
         low, high, _ = bounds(largest, size)
         lower, upper = max(low, lower), min(high, upper)
-        if upper - lower > width * 0.9:
+        if not upper - lower < width * 0.9:
             break
         width = upper - lower
     return lower, upper * (1 + LOOSE)

@@ -32,6 +32,7 @@ COMMANDS = {
     "methods": "List the methods of `dpfed run` with upload, bits per parameter, bias, linearity and private variants.",
     "config": "Print the keys of a configuration: type, default, meaning, and the methods that take them.",
     "deploy": "Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.",
+    "verify": "Recompute a published run's epsilon and check its ledger, numbers and sentence, by two implementations.",
     "ledger": "Share one privacy budget among runs on the same clients, also concurrent ones; check and sign ledgers.",
     "audit": "Test privacy claims against the code that runs. Exit status 1 if an audit fails.",
 }

@@ -13,6 +13,7 @@ def report(
     out: Path | None = None,
     card: Path | None = None,
     registry: Path | None = None,
+    pack: Path | None = None,
     about: Path | None = None,
     latex: Flag = False,
     sentence: Flag = False,
@@ -32,6 +33,9 @@ def report(
         Write a model card (Hugging Face's format) of one run to this file, and no page.
     registry
         Write an entry of one run for OpenDP's registry of deployments to this file, and no page.
+    pack
+        Write the privacy officer's pack of one run to this folder, and no page: pack.html and pack.json answer NIST SP
+        800-226, EDPB 28/2024, OWASP AISVS and OpenDP's registry, beside the published files (`dpfed verify FOLDER`).
     about
         A TOML file with information that a run folder lacks, such as the publisher and the purpose. On a terminal the
         command prompts for missing entries; entries without an answer are marked in the text.
@@ -49,12 +53,12 @@ def report(
         from dpfed.report.statistics import latex_table, privacy_paragraph
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
-    if card is not None or registry is not None:
-        write_statements(folders, card=card, registry=registry, about=about, json=json)
+    if card is not None or registry is not None or pack is not None:
+        write_statements(folders, card=card, registry=registry, pack=pack, about=about, json=json)
         return
     if about is not None:
         raise ConfigError(
-            "--about without --card or --registry: only these files use its answers. Remove it, or give one of them."
+            "--about without --card, --registry or --pack: only these use its answers. Remove it, or give one of them."
         )
     if latex + sentence + json > 1:
         raise ConfigError("--latex, --sentence, --json: each prints the result in its form. Give one of them.")

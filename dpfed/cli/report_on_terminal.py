@@ -13,16 +13,25 @@ from dpfed.errors import ConfigError
 from dpfed.report import registry_entry as statements
 from dpfed.report.collection import RunCollection
 from dpfed.report.finished_run import read_finished
+from dpfed.report.pack import write_pack
 from dpfed.report.privacy_card import differing_conditions
 from dpfed.report.statistics import group_mean, groups_of
 
 
 def write_statements(
-    folders: Sequence[Path], *, card: Path | None, registry: Path | None, about: Path | None, json: bool
+    folders: Sequence[Path],
+    *,
+    card: Path | None,
+    registry: Path | None,
+    pack: Path | None,
+    about: Path | None,
+    json: bool,
 ) -> None:
-    """Write the model card and the registry entry of one run, and print the entries without an answer."""
+    """Write the model card, the registry entry and the pack of one run, and print the entries without an answer."""
     if len(folders) != 1:
-        raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
+        raise ConfigError(
+            f"--card, --registry and --pack state the privacy of one run; {len(folders)} folders were given."
+        )
     answers, found = statements.read_about(about), read_finished(folders[0])
     if not json:
         answers = _ask_missing(answers)
@@ -33,6 +42,8 @@ def write_statements(
         written.append((card, statements.model_card(found, answers)))
     for file, text in written:
         write_file(file, text)
+    if pack is not None:
+        written.append((write_pack(folders[0], found, answers, pack), ""))
     if json:
         print_json({"files": [str(file) for file, _ in written], "missing": list(answers.missing)})
         return

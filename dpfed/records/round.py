@@ -84,6 +84,16 @@ class MetricsLine:
 REPLAY_RECORD = "audit-replay.json"
 
 
+def configuration_hash(tables: Mapping[str, Any]) -> str:
+    """Return the hash of config.toml without federation.rounds.
+
+    The number of rounds is left out because a run can be prolonged (`dpfed.runs.resuming`); the ledger records it.
+    """
+    federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
+    tables = {**tables, "federation": federation}
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
 def configuration_fingerprint(tables: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a configuration's tables; it does not depend on the order of their keys."""
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,16 +67,6 @@ PARTS = {
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
 """Description of the hashed part of a run for messages, by the name of the hash."""
-
-
-def configuration_hash(tables: Mapping[str, Any]) -> str:
-    """Return the hash of config.toml without federation.rounds.
-
-    The number of rounds is left out because a run can be prolonged (`dpfed.runs.resuming`); the ledger records it.
-    """
-    federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
-    tables = {**tables, "federation": federation}
-    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
 def hash_of_tensors(tensors: Iterable[Tensor]) -> str:

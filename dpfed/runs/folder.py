@@ -46,10 +46,10 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import Block
 from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
-from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord
+from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord, configuration_hash
 from dpfed.records.summary import Summary
 from dpfed.runs import checkpoint, durable_files
-from dpfed.runs.binding import Binding, configuration_hash
+from dpfed.runs.binding import Binding
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.resuming import (
     OWN_CODE,

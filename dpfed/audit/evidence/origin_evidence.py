@@ -14,7 +14,7 @@ from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method_specification
 from dpfed.records.reading import Unavailable
-from dpfed.runs.binding import configuration_hash
+from dpfed.records.round import configuration_hash
 from dpfed.runs.experiment import user_code_of_run
 
 _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safetensors"}

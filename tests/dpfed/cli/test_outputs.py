@@ -63,6 +63,7 @@ INPUTS = {
     *("audit.project", "budget.ledger", "diagnose.folder", "ledger create.population", "ledger show.path"),
     *("ledger verify.path", "ledger verify.key", "ledger backup.path", "ledger restore.copy", "ledger sign.path"),
     *("ledger sign.key", "report.folders", "report.about", "run.ledger", "sweep.experiment", "watch.folder"),
+    *("verify.bundle", "verify.key"),
 }
 """Options with a path that is read. Ledgers are charged, too: tests/accounting/ledger/test_one_path.py."""
 

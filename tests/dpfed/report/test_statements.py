@@ -5,10 +5,12 @@ import re
 import string
 from pathlib import Path
 
+import bundles
 import jsonschema
 import pytest
 from run_folders import PRIVATE, run_folder
 
+from accounting import Gaussian, PoissonSampling, subsample
 from dpfed.cli import status
 from dpfed.report.finished_run import read_finished
 from dpfed.report.registry_entry import QUESTIONS, StatementAnswers, ask_questions, model_card, registry_entry, to_yaml
@@ -183,3 +185,41 @@ def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):
     assert "<script" not in card
     assert "a{b}{}" in json.dumps(registry_entry(folder, run, StatementAnswers()))
     assert "<https://example.org>" in model_card(run, StatementAnswers(answers={"sources": "<https://example.org>"}))
+
+
+@pytest.fixture
+def pack(tmp_path):
+    noise = subsample(Gaussian(noise_multiplier=1.3, adjacency="add-remove"), PoissonSampling(probability=0.1))
+    folder = bundles.written(tmp_path / "run", noise, 3)
+    (folder / "metrics.jsonl").write_text("")
+    line = {
+        "round": 3,
+        "epsilon": json.loads((folder / "summary.json").read_text())["epsilon"],
+        "uplink_megabytes": 1.0,
+    }
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    return folder
+
+
+def test_a_pack_is_a_bundle_whose_answers_stand_where_it_says(pack, tmp_path, capsys):
+    assert status(["report", str(pack), "--pack", str(tmp_path / "pack"), "--json"]) == 0
+    assert "tuning" in json.loads(capsys.readouterr().out)["missing"]
+    assert status(["verify", str(tmp_path / "pack")]) == 0
+    found = json.loads((tmp_path / "pack" / "pack.json").read_text())
+    answers = {one["question"]: one for section in found["sections"] for one in section["answers"]}
+    assert answers["Tuning by hand, and whether private data were used for it"]["answer"] == ""
+    assert answers["12.5 Consent, and its withdrawal"]["places"] == []
+    assert answers["Epsilon and delta"]["answer"].startswith("epsilon: 1.")
+    for one in answers.values():
+        for place in one["places"]:
+            name, _, line = place.partition(":")
+            assert not line or (tmp_path / "pack" / name).read_text().splitlines()[int(line) - 1]
+    place = answers["Sensitivity"]["places"][0].partition(":")[2]
+    assert '"clip_norm": 0.5' in (tmp_path / "pack" / "summary.json").read_text().splitlines()[int(place) - 1]
+
+
+def test_a_pack_that_was_changed_is_refused(pack, tmp_path):
+    assert status(["report", str(pack), "--pack", str(pack), "--json"]) == 0
+    assert status(["verify", str(pack)]) == 0
+    (pack / "metrics.jsonl").write_text((pack / "metrics.jsonl").read_text().replace("1.0", "2.0"))
+    assert status(["verify", str(pack)]) == 1

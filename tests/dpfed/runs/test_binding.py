@@ -15,8 +15,8 @@ from accounting.ledger.project import ProjectLedger
 from dpfed import data
 from dpfed.cli import status
 from dpfed.errors import RunError
+from dpfed.records.round import configuration_hash
 from dpfed.runs import loop as federation
-from dpfed.runs.binding import configuration_hash
 from dpfed.runs.experiment import build
 
 DISCRETE = ("privacy.noise=discrete-gaussian", "aggregation.steps=1000", "run.randomness=secure")

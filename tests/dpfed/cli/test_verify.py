@@ -1,0 +1,291 @@
+"""`dpfed verify` and the second verifier: they agree on random ledgers and refuse planted changes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import bundles
+import numpy as np
+import pytest
+from bundles import change_json, change_lines
+
+from accounting import Composed, FullParticipation, Gaussian, PoissonSampling, guarantee, subsample
+from accounting.ledger import Ledger
+from accounting.mechanisms import BallsAndBins, Cyclic, FixedSizeSampling
+from dpfed import second_verifier
+from dpfed.cli import ledger_signature, status
+from dpfed.cli.verify import verified
+
+POISSON = subsample(Gaussian(noise_multiplier=1.3, adjacency="add-remove"), PoissonSampling(probability=0.1))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return bundles.written(tmp_path_factory.mktemp("bundles") / "run", POISSON, 20)
+
+
+def head_of(folder):
+    return Ledger.read(folder / "ledger.jsonl").head
+
+
+def both(folder, head=None):
+    """Return the verdicts of the first verifier alone, and of the second."""
+    found = verified(folder, head=head)
+    return ("refused" if found.problems else "holds"), found.second["verdict"], found.verdict
+
+
+def test_an_unchanged_bundle_is_verified_with_a_head_and_only_consistent_without(bundle):
+    assert both(bundle, head_of(bundle)) == ("holds", "verified", "verified")
+    assert both(bundle) == ("holds", "consistent with itself", "consistent with itself")
+
+
+def lines_of(edit_line):
+    """Return an edit of all lines but the header."""
+    return lambda records: [edit_line(one) for one in records[1:]] and None
+
+
+def each(**values):
+    return lines_of(lambda one: one.update(values))
+
+
+def noisier(records):
+    for one in records[1:]:
+        one["mechanism"]["mechanism"]["noise_multiplier"] = 2.6
+
+
+def noisier_everywhere(records):
+    noisier(records)
+    for one in records[1:]:
+        one["noise_std"] = 1.3
+
+
+def rarer(records):
+    for one in records[1:]:
+        one["mechanism"]["sampling"]["probability"] = 0.05
+
+
+def zeroed(records):
+    for one in records[1:]:
+        one["mechanism"]["mechanism"]["adjacency"] = "zero-out"
+
+
+def without_last(records):
+    return records[:-1]
+
+
+def without_first(records):
+    return [records[0], *records[2:]]
+
+
+def doubled(records):
+    return [*records, dict(records[-1])]
+
+
+def swapped(records):
+    return [records[0], records[2], records[1], *records[3:]]
+
+
+def one_nonce(records):
+    for one in records[1:]:
+        one["nonce"] = "same"
+    return records
+
+
+def header(**values):
+    return lambda records: records[0].update(values)
+
+
+def plan(**values):
+    return lambda records: records[0]["plan"].update(values)
+
+
+def rewritten(name, old, new):
+    def change(folder):
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+        if name != "pack.json":
+            bundles.write_pack(folder)
+
+    return change
+
+
+CHANGES = {
+    "epsilon lower": change_json("summary.json", epsilon=1.0),
+    "epsilon a little lower": change_json("summary.json", epsilon=2.29),
+    "epsilon higher": change_json("summary.json", epsilon=5.0),
+    "epsilon none": change_json("summary.json", epsilon=None),
+    "epsilon as text": change_json("summary.json", unreadable=True, epsilon="1.0"),
+    "delta lower": change_json("summary.json", delta=1e-9),
+    "delta higher": change_json("summary.json", delta=1e-3),
+    "unit": change_json("summary.json", unit="record"),
+    "adjacency": change_json("summary.json", adjacency="replace-one"),
+    "sampling": change_json("summary.json", sampling="all"),
+    "clients": change_json("summary.json", clients=60_000),
+    "cohort": change_json("summary.json", cohort=6),
+    "rounds": change_json("summary.json", rounds=10),
+    "noise multiplier": change_json("summary.json", noise_multiplier=3.0),
+    "clip norm": change_json("summary.json", clip_norm=0.1),
+    "noise by clients": change_json("summary.json", noise_placement="clients"),
+    "randomness": change_json("summary.json", randomness="simulated"),
+    "population": change_json("summary.json", population="1" * 64),
+    "head": change_json("summary.json", ledger_head="0" * 64),
+    "entries": change_json("summary.json", ledger_entries=19),
+    "lower bound": change_json("summary.json", lower_bound=4.0),
+    "no statement": change_json("summary.json", no_statement="nothing"),
+    "sentence": rewritten("pack.json", "epsilon at most 2", "epsilon at most 1"),
+    "sentence of other neighbours": rewritten("pack.json", "add-remove", "replace-one"),
+    "sentence of another unit": rewritten("pack.json", "Client-level", "Record-level"),
+    "digest": rewritten("pack.json", '"config.toml": "', '"config.toml": "0'),
+    "file that is not there": rewritten("pack.json", '"config.toml"', '"model.safetensors"'),
+    "file outside": rewritten("pack.json", '"config.toml"', '"../run/config.toml"'),
+    "config: clients": rewritten("config.toml", "clients = 600", "clients = 6000"),
+    "config: delta": rewritten("config.toml", "delta = 1e-05", "delta = 1e-09"),
+    "config: a key more": rewritten("config.toml", "[data]", "[data]\nroot = 1"),
+    "not chained again": rewritten("ledger.jsonl", '"noise_multiplier":1.3', '"noise_multiplier":2.6'),
+    "blank in a line": rewritten("ledger.jsonl", '"clients":600', '"clients": 600'),
+    "more noise charged than drawn": change_lines(noisier),
+    "more noise": change_lines(noisier_everywhere),
+    "more noise in ledger and summary": change_lines(noisier_everywhere, noise_multiplier=2.6),
+    "rarer": change_lines(rarer),
+    "rarer in ledger and summary": change_lines(rarer, cohort=30),
+    "zero-out in the ledger": change_lines(zeroed),
+    "less noise drawn": change_lines(each(noise_std=0.1)),
+    "clip norm in the ledger": change_lines(each(clip_norm=5.0)),
+    "sensitivity": change_lines(each(sensitivity_in_clips=0.5)),
+    "a key more in each line": change_lines(each(extra=1)),
+    "noise by clients in each line": change_lines(each(noise_placement="clients")),
+    "last line gone": change_lines(without_last),
+    "last line gone, also in the summary": change_lines(without_last, rounds=19),
+    "first line gone": change_lines(without_first),
+    "a line twice": change_lines(doubled),
+    "two lines swapped": change_lines(swapped),
+    "one nonce for all": change_lines(one_nonce),
+    "fewer planned": change_lines(plan(rounds=10)),
+    "spare rounds": change_lines(plan(spare=5)),
+    "clients in the header": change_lines(header(clients=60_000)),
+    "a later version": change_lines(header(version=2)),
+    "a key more in the header": change_lines(header(extra=1)),
+}  # fmt: skip
+QUICK = (
+    "epsilon a little lower",
+    "more noise in ledger and summary",
+    "sensitivity",
+    "a line twice",
+    "sentence",
+    "spare rounds",
+)
+NEEDS_HEAD = ("one nonce for all", "two lines swapped")
+"""Changes that change no epsilon; a head from outside shows them, or the second verifier."""
+
+
+def changed(bundle, tmp_path, name):
+    folder = tmp_path / "run"
+    shutil.copytree(bundle, folder)
+    CHANGES[name](folder)
+    return folder
+
+
+def test_there_are_fifty_changes():
+    assert len(CHANGES) >= 50
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.slow) for one in CHANGES])
+def test_a_planted_change_is_refused_by_both(bundle, tmp_path, name):
+    folder = changed(bundle, tmp_path, name)
+    first, second, verdict = both(folder, head_of(bundle))
+    assert first == "refused"
+    assert second in ("refused", "not verified")
+    assert verdict in ("refused", "not verified")
+    assert both(folder)[0] == "refused" or name in NEEDS_HEAD
+
+
+def test_a_signature_counts_only_with_a_key_from_outside(bundle, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(bundle, folder)
+    ours, theirs = tmp_path / "ours.pem", tmp_path / "theirs.pem"
+    for one in (ours, theirs):
+        ledger_signature.generate_key_pair(one)
+    ledger_signature.sign(Ledger.read(folder / "ledger.jsonl"), ours)
+    assert verified(folder, key=Path(f"{ours}.pub")).verdict == "verified"
+    CHANGES["clients in the header"](folder)
+    ledger_signature.sign(Ledger.read(folder / "ledger.jsonl"), theirs)
+    assert verified(folder, key=Path(f"{ours}.pub")).verdict == "refused"
+
+
+def test_the_command_and_the_copied_file_agree_without_torch(bundle, tmp_path, capsys):
+    assert status(["verify", str(bundle), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "consistent with itself"
+    assert found["statement"].startswith("Client-level differential privacy: epsilon at most")
+    copied = tmp_path / "alone.py"
+    shutil.copy(second_verifier.__file__, copied)
+    hidden = "import sys; sys.modules.update(dict.fromkeys(['scipy', 'torch', 'accounting', 'dpfed', 'pydantic']));"
+    script = (
+        f"{hidden} import runpy; sys.argv = ['', {str(bundle)!r}]; runpy.run_path({str(copied)!r}, None, '__main__')"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("consistent with itself: epsilon between")
+    assert done.returncode == 0
+    assert len(copied.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        subsample(Gaussian(noise_multiplier=1.3, adjacency="zero-out"), FixedSizeSampling(cohort=60, clients=600)),
+        subsample(Gaussian(noise_multiplier=1.3, adjacency="replace-one"), FixedSizeSampling(cohort=60, clients=600)),
+    ],
+    ids=["zero-out", "replace-one"],
+)
+def test_a_kind_that_the_second_does_not_know_is_not_verified(tmp_path, mechanism, capsys):
+    folder = bundles.written(tmp_path / "run", mechanism, 5)
+    found = verified(folder, head=head_of(folder))
+    assert (found.problems, found.verdict, found.second["verdict"]) == ([], "not verified", "not verified")
+    assert status(["verify", str(folder)]) == 1
+
+
+def drawn_ledger(rng):
+    """Return (mechanism, rounds, delta) of a plan drawn at random, of the kinds that the second verifier knows."""
+    adjacency = str(rng.choice(["add-remove", "zero-out", "replace-one"]))
+    kind = rng.choice(["poisson", "poisson", "poisson", "all", "cyclic", "balls-and-bins"])
+    rounds, delta = int(rng.integers(1, 400)), float(10 ** rng.uniform(-7, -3))
+    noise = {"noise_multiplier": float(rng.uniform(0.6, 5)), "adjacency": adjacency}
+    match kind:
+        case "poisson":
+            sampling = PoissonSampling(probability=float(10 ** rng.uniform(-2.5, -0.1)))
+        case "all":
+            sampling, rounds = FullParticipation(), min(rounds, 10)
+        case "cyclic":
+            sampling = Cyclic(period=int(rng.integers(10, 60)))
+        case _:
+            noise["noise_multiplier"] = float(rng.uniform(1.3, 5))
+            noise["adjacency"] = str(rng.choice(["add-remove", "zero-out"]))
+            sampling = BallsAndBins(bins=int(rng.integers(5, 60)))
+    return subsample(Gaussian(**noise), sampling), rounds, delta
+
+
+def check_random_ledgers(seed, count):
+    rng, tried = np.random.default_rng(seed), 0
+    while tried < count:
+        mechanism, rounds, delta = drawn_ledger(rng)
+        printed = guarantee(Composed(parts=((mechanism, rounds),)), delta=delta, with_lower_bound=False).epsilon
+        if printed > 50:  # not known to the second
+            continue
+        tried += 1
+        parts = second_verifier.parts_of(mechanism.to_dict(), rounds)[-1]
+        lower, upper = second_verifier.interval(parts, delta)
+        assert lower <= printed <= upper, (mechanism, rounds, delta)
+        assert upper <= second_verifier.WIDEST * lower, (mechanism, rounds, delta, lower, upper)
+
+
+def test_printed_epsilon_is_in_the_interval_of_the_second_quick():
+    check_random_ledgers(3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_printed_epsilon_of_random_ledgers_is_in_the_interval_of_the_second(seed):
+    check_random_ledgers(100 + seed, 50)
