@@ -52,6 +52,7 @@ NEW_ONLY = {"ledger create.path", "ledger keygen.path"}
 FOLDERS = {
     "run.out": ["run", "fedavg-digits", "--set", "federation.rounds=1", "--out", "OUT"],
     "report.out": ["report", "RUN", "--out", "OUT"],
+    "report.pack": ["report", "RUN", "--pack", "OUT"],
     "audit.out": ["audit", "RUN", "--effort", "quick", "--out", "OUT"],
     "deploy.out": ["deploy", "dp-fedavg-digits", "--out", "OUT"],
     "sweep.out": ["sweep", "SWEEP", "--jobs", "1", "--out", "OUT"],
