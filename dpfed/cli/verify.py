@@ -57,7 +57,7 @@ def verify(bundle: Path, *, head: str | None = None, key: Path | None = None, js
     """Recompute a published run's epsilon and check its ledger, numbers and sentence, by two implementations.
 
     The bundle is the folder of `dpfed report RUN --pack BUNDLE`, or a run folder. Without --head or --key the best
-    verdict is "consistent with itself", because an attacker who writes all files can make them agree. Neither shows that the
+    verdict is "consistent with itself", as an attacker who writes all files can make them agree. Neither shows that the
     code did what the ledger states: `dpfed audit` tests that. Exit status 1 unless both implementations agree.
 
     Example: dpfed verify runs/fed-smp-randk-digits
