@@ -3,12 +3,14 @@
 import math
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from accounting.errors import InvalidParameter
 from accounting.rounding import downwards, upwards
+
+T = TypeVar("T")
 
 LARGEST_COUNT = 10**15
 """Largest allowed number of rounds or clients. Larger numbers are mistakes; integers above 2^53 are not exact in
@@ -77,45 +79,27 @@ def real(allowed: str, **named: object) -> float:
     return number
 
 
-def positive(**named: object) -> float:
-    """Return a finite number above 0, as a Python float."""
-    value = real("a finite number above 0", **named)
-    if value <= 0:
-        raise _domain_error(*next(iter(named.items())), "a finite number above 0")
-    return value
+def _number(allowed: str, is_allowed: Callable[[float], bool]) -> Callable[..., float]:
+    """Return the check of one keyword argument, which returns a Python float."""
+
+    def check(**named: object) -> float:
+        value = real(allowed, **named)
+        if not is_allowed(value):
+            raise _domain_error(*next(iter(named.items())), allowed)
+        return value
+
+    return check
 
 
-def nonnegative(**named: object) -> float:
-    """Return a finite number of at least 0, as a Python float."""
-    value = real("a finite number of at least 0", **named)
-    if value < 0:
-        raise _domain_error(*next(iter(named.items())), "a finite number of at least 0")
-    return value
-
-
-def probability(**named: object) -> float:
-    """Return a number in [0, 1], as a Python float."""
-    value = real("a probability in [0, 1]", **named)
-    if not 0 <= value <= 1:
-        raise _domain_error(*next(iter(named.items())), "a probability in [0, 1]")
-    return value
-
-
-def open_probability(**named: object) -> float:
-    """Return a number in (0, 1), as a Python float."""
-    value = real("a number strictly between 0 and 1", **named)
-    if not 0 < value < 1:
-        raise _domain_error(*next(iter(named.items())), "a number strictly between 0 and 1")
-    return value
-
-
-def clip_norm(**named: object) -> float:
-    """Return a clip norm from `SMALLEST_CLIP` to `LARGEST_CLIP`: float32 can represent its noise and sums."""
-    allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums"
-    value = real(allowed, **named)
-    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
-        raise _domain_error(*next(iter(named.items())), allowed)
-    return value
+positive = _number("a finite number above 0", lambda value: value > 0)
+nonnegative = _number("a finite number of at least 0", lambda value: value >= 0)
+probability = _number("a probability in [0, 1]", lambda value: 0 <= value <= 1)
+open_probability = _number("a number strictly between 0 and 1", lambda value: 0 < value < 1)
+clip_norm = _number(
+    f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums",
+    lambda value: SMALLEST_CLIP <= value <= LARGEST_CLIP,
+)
+"""Check of a clip norm: float32 can represent its noise and sums."""
 
 
 def count(at_least: int = 1, **named: object) -> int:
@@ -130,10 +114,7 @@ def count(at_least: int = 1, **named: object) -> int:
 def noise_multiplier(value: object) -> float:
     """Return a noise multiplier (noise standard deviation over clip norm), as a Python float."""
     allowed = f"a finite number above 0, from {upwards(SMALLEST_NOISE)} to {downwards(LARGEST_NOISE)}"
-    number = real(allowed, noise_multiplier=value)
-    if not SMALLEST_NOISE <= number <= LARGEST_NOISE:
-        raise _domain_error("noise_multiplier", value, allowed)
-    return number
+    return _number(allowed, lambda number: SMALLEST_NOISE <= number <= LARGEST_NOISE)(noise_multiplier=value)
 
 
 def one_of(allowed: Sequence[str], **named: object) -> str:
@@ -142,6 +123,21 @@ def one_of(allowed: Sequence[str], **named: object) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise _domain_error(name, value, f"one of {', '.join(allowed)}")
     return value
+
+
+def replace_fields(instance: object, check: Callable[..., object], *names: str) -> None:
+    """Replace fields of a frozen dataclass by their values as `check(name=value)` returns them."""
+    for name in names:
+        object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
+
+
+def or_none(check: Callable[..., T]) -> Callable[..., T | None]:
+    """Return a check that also accepts None."""
+
+    def checked(**named: object) -> T | None:
+        return None if None in named.values() else check(**named)
+
+    return checked
 
 
 def stream_name(given: object) -> str:

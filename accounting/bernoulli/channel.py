@@ -97,7 +97,8 @@ class _Cells:
         steepest = self._slope(np.clip(0.5, a0, a1 + t1))
         step = self._largest_step(a0, a1, t1, steepest)
         far = self._corner_bound(alpha, p0, p1, step, self.top)
-        second_order = self._second_order_bound(alpha, slope, p0, p1, step, steepest, t0, t1)
+        weight = self._second_order_weight(alpha, p0, p1, step) * steepest**2
+        second_order = majorant.second_order_bound(alpha, slope, weight, t0, t1)
         chords = self._chord_bound(alpha, slope, (a0, a1, t0, t1), steepest)
         upper = np.minimum(np.minimum(far - slope * t0 * t0, second_order), chords)
         return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, upper))
@@ -145,27 +146,6 @@ class _Cells:
         ends = [np.minimum(np.nextafter(p + step, 2.0), top) for p in (p0, p1, kink)]
         values = [np.asarray(divergence(alpha, p, np.maximum(q, p))) for p, q in zip((p0, p1, kink), ends, strict=True)]
         return np.asarray(np.maximum.reduce(values))
-
-    def _second_order_bound(
-        self,
-        alpha: Floats,
-        slope: Floats,
-        p0: Floats,
-        p1: Floats,
-        step: Floats,
-        slope_of_g: Floats,
-        t0: Floats,
-        t1: Floats,
-    ) -> Floats:
-        """Return sup over t of log(1 + w G^2 t^2) / (alpha - 1) - slope t^2, w from `_second_order_weight`, G the
-        largest g'.
-        """
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            w = alpha * (alpha - 1) * self._second_order_weight(alpha, p0, p1, step) * slope_of_g**2
-            stationary = 1 / ((alpha - 1) * slope) - 1 / w
-            u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
-            value = np.log1p(w * u) / (alpha - 1) - slope * u
-        return np.asarray(np.where(np.isfinite(w), value, np.inf))
 
     def _second_order_weight(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
         """Return w with sum P^alpha Q^(1-alpha) - 1 <= alpha (alpha-1) w tau^2 for p in [p0, p1], q = p + tau, tau <=

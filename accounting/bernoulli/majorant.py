@@ -64,6 +64,18 @@ def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:
     return np.asarray(np.maximum((before + after) / 2, 1e-300))
 
 
+def second_order_bound(alpha: Floats, slope: Floats, weight: Floats, t0: Floats, t1: Floats) -> Floats:
+    """Return the largest log(1 + alpha (alpha - 1) weight t^2) / (alpha - 1) - slope t^2 for moves t in [t0, t1];
+    infinite if the weight is not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        w = alpha * (alpha - 1) * weight
+        stationary = 1 / ((alpha - 1) * slope) - 1 / w
+        u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
+        value = np.log1p(w * u) / (alpha - 1) - slope * u
+    return np.asarray(np.where(np.isfinite(w), value, np.inf))
+
+
 def supremum_above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats, f1: Floats) -> Floats:
     """Return sup over t in [t0, t1] of log(1 + F(t)) / (alpha - 1) - slope t^2, F the chord from f0 at t0 to f1 at
     t1.

@@ -107,11 +107,7 @@ class SumDivergences:
         end, weight = self._moments(problem, j0, j1, direction, t1)
         start, _ = self._moments(problem, j0, j1, direction, t0)
         far = np.log1p(end) / (alpha - 1)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            w = alpha * (alpha - 1) * weight
-            stationary = 1 / ((alpha - 1) * s) - 1 / w
-            u = np.clip(np.where(np.isnan(stationary), np.inf, stationary), t0 * t0, t1 * t1)
-            second = np.where(np.isfinite(w), np.log1p(w * u) / (alpha - 1) - s * u, np.inf)
+        second = majorant.second_order_bound(alpha, s, weight, t0, t1)
         chord = supremum_above_chord(alpha, s, t0, t1, start, end)
         upper[nonempty] = np.minimum(np.minimum(far - s * t0 * t0, second), chord)
         attained[nonempty] = np.where(j0 == j1, far - s * t1 * t1, -np.inf)

@@ -156,33 +156,38 @@ class _Solver:
 
     def epsilon(self, run: Composed, delta: float) -> float:
         """Return only the epsilon of a run, for solvers."""
-        return accountants.guarantee(
-            run,
-            delta=delta,
-            accountant=self.accountant,
-            conversion=self.conversion,
-            with_lower_bound=False,
-            precise=self.precise,
-        ).epsilon
+        return accountants.epsilon(
+            run, delta=delta, accountant=self.accountant, conversion=self.conversion, precise=self.precise
+        )
 
-    def reading(self, run: Composed, delta: float, target: Target) -> float:
-        """Return the quantity of a run that the target bounds: epsilon, advantage or true-positive rate."""
-        return self.epsilon(run, delta) if target.epsilon is not None else target.reading(run, delta)
+    def readings(
+        self, run: Callable[[Any], Composed], delta: float, target: Target, *, first: float
+    ) -> tuple[Callable[[Any], float], Callable[[Any], float] | None]:
+        """Return the quantity of `run(x)` that the target bounds (epsilon, advantage or true-positive rate) as a
+        function of x, and a fast approximation of it; None if the exact computation is fast enough at x = `first`.
+        """
 
-    def quick_epsilon(self, run: Composed, delta: float, target: Target) -> float | None:
-        """Return an approximation of `epsilon`; None if the exact computation is fast enough."""
-        if target.epsilon is None:
-            return None
-        return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
+        @cache
+        def reading(x: float) -> float:
+            return self.epsilon(run(x), delta) if target.epsilon is not None else target.reading(run(x), delta)
+
+        @cache
+        def approximation(x: float) -> float | None:
+            has_quick = target.epsilon is not None and self.accountant in ("best", "adaptive")
+            return accountants.quick_epsilon(run(x), delta=delta) if has_quick else None
+
+        def quick_reading(x: float) -> float:
+            found = approximation(x)
+            return reading(x) if found is None else found
+
+        return reading, None if approximation(first) is None else quick_reading
 
     def noise_multiplier(self, plan: Plan, target: Target, rounds: int) -> float:
-        require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
                 f"mechanism={plan.mechanism.name!r}: its Bernoulli samples are the noise, so there is no noise "
                 "multiplier to solve for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
-
         return smallest_multiplier(
             lambda z: plan.run(z, rounds),
             target=target,
@@ -198,23 +203,19 @@ class _Solver:
                 "rounds, and solve for epsilon or the noise multiplier."
             )
 
-        @cache
-        def reading(count: int) -> float:
-            if plan.most_rounds is not None and count > plan.most_rounds:
-                return math.inf
-            return self.reading(plan.run(noise_multiplier, count), plan.delta, target)
+        def run(count: int) -> Composed:
+            return plan.run(noise_multiplier, count)
 
-        @cache
-        def approximate_reading(count: int) -> float:
-            found = self.quick_epsilon(plan.run(noise_multiplier, count), plan.delta, target)
-            return reading(count) if found is None else found
+        reading, quick = self.readings(run, plan.delta, target, first=1)
 
-        if self.quick_epsilon(plan.run(noise_multiplier, 1), plan.delta, target) is None:
-            count = calibrate.largest_count(reading, target.largest_reading, name="rounds")
+        def reading_within_schedule(count: int) -> float:
+            return math.inf if plan.most_rounds is not None and count > plan.most_rounds else reading(count)
+
+        limit = target.largest_reading
+        if quick is None:
+            count = calibrate.largest_count(reading_within_schedule, limit, name="rounds")
         else:
-            count = calibrate.certified_largest_count(
-                reading, approximate_reading, target.largest_reading, name="rounds"
-            )
+            count = calibrate.certified_largest_count(reading_within_schedule, quick, limit, name="rounds")
         if count == 0 and target.epsilon is None:
             raise CalibrationError(
                 f"{target}: not even one round fits; after one round the {target.name} may be {upwards(reading(1))}. "
@@ -224,10 +225,10 @@ class _Solver:
             beside = f" with noise_multiplier={noise_multiplier}" if noise_multiplier is not None else ""
             raise CalibrationError(
                 no_round_fits_message(
-                    f"epsilon={target.largest_reading}{beside}",
-                    allowed=target.largest_reading,
+                    f"epsilon={limit}{beside}",
+                    allowed=limit,
                     after=reading(1),
-                    spent=_spent_before(plan),
+                    spent=None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta),
                     delta=plan.delta,
                     advice=plan.mechanism.advice,
                 )
@@ -240,20 +241,10 @@ def smallest_multiplier(
 ) -> float:
     """Return the smallest noise multiplier z for which the composition of all rounds, `run(z)`, meets the target."""
 
-    @cache
-    def reading(z: float) -> float:
-        return solver.reading(run(z), delta, target)
-
-    @cache
-    def approximate_reading(z: float) -> float:
-        found = solver.quick_epsilon(run(z), delta, target)
-        return reading(z) if found is None else found
-
-    if solver.quick_epsilon(run(start), delta, target) is None:
+    reading, quick = solver.readings(run, delta, target, first=start)
+    if quick is None:
         return calibrate.smallest(reading, target.largest_reading, name="noise multiplier", start=start)
-    return calibrate.certified_smallest(
-        reading, approximate_reading, target.largest_reading, name="noise multiplier", start=start
-    )
+    return calibrate.certified_smallest(reading, quick, target.largest_reading, name="noise multiplier", start=start)
 
 
 def multiplier_for(
@@ -398,7 +389,7 @@ def noise_multiplier(
         raise InvalidParameter(
             f"noise_multiplier={planned} in the plan: noise_multiplier() solves for it, so leave it out of the plan."
         )
-    target = _given_target(_checked_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    target = _required_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
     plan = with_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=accountant)
     return solver.noise_multiplier(plan, target, require.count(rounds=rounds))
 
@@ -435,7 +426,7 @@ def rounds(
         raise InvalidParameter(
             f"rounds={planned} in the plan: rounds() solves for them, so leave them out of the plan."
         )
-    target = _given_target(_checked_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    target = _required_target(solver, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
     return solver.rounds(plan, target, noise_multiplier)
 
 
@@ -450,7 +441,8 @@ def _checked_target(solver: _Solver, **given: float | None) -> Target | None:
     return target
 
 
-def _given_target(target: Target | None) -> Target:
+def _required_target(solver: _Solver, **given: float | None) -> Target:
+    target = _checked_target(solver, **given)
     if target is None:
         raise InvalidParameter("epsilon is missing: give it, or advantage, or tpr and fpr.")
     return target
@@ -501,11 +493,6 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
         remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if is_noted else ()
         found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
     return found
-
-
-def _spent_before(plan: Plan) -> float | None:
-    """Return the epsilon of the earlier releases on the same clients; None if there are none."""
-    return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 
 def _starting_multiplier_of(plan: Plan, target: float, rounds: int) -> float:

@@ -30,7 +30,6 @@ from accounting.compose.sampled_schedules import (
     ScheduleUnderNoise,
     Sums,
     sampled_sums,
-    weights_at,
 )
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
@@ -204,13 +203,7 @@ class Claim:
     def is_of(self, certificate: Certificate) -> bool:
         """Return True if the description and the seed of a certificate belong to this mechanism and delta."""
         stated = certificate.description
-        described = description_of(
-            self,
-            epsilon=certificate.epsilon,
-            tilts=(stated["tilts"][0], stated["tilts"][1]),
-            samples=stated["samples"],
-            tries=certificate.tries,
-        )
+        described = description_of(self, **_question_of(certificate))
         return described == stated and certificate.seed == seed_of(described) and certificate.delta == self.delta
 
     def recomputes(self, certificate: Certificate) -> bool:
@@ -218,17 +211,17 @@ class Claim:
 
         The bounds may differ by rounding, because processors differ.
         """
-        run_description = certificate.description
-        again = self.verified(
-            epsilon=certificate.epsilon,
-            tilts=(run_description["tilts"][0], run_description["tilts"][1]),
-            samples=run_description["samples"],
-            tries=certificate.tries,
-        )
+        again = self.verified(**_question_of(certificate))
         stated = np.array([*certificate.bounds, certificate.deterministic])
         near = np.allclose([*again.bounds, again.deterministic], stated, rtol=1e-9, atol=0.0)
         same = replace(again, bounds=certificate.bounds, deterministic=certificate.deterministic) == certificate
         return again.holds and bool(near) and same
+
+
+def _question_of(certificate: Certificate) -> dict[str, Any]:
+    stated = certificate.description
+    tilts = stated["tilts"][0], stated["tilts"][1]
+    return {"epsilon": certificate.epsilon, "tilts": tilts, "samples": stated["samples"], "tries": certificate.tries}
 
 
 def description_of(claim: Claim, *, epsilon: float, tilts: Pair, samples: int, tries: int) -> dict[str, Any]:
@@ -317,12 +310,7 @@ def _smallest_certified_epsilon(claim: Claim, samples: int, tilts: Pair, count: 
 
 def likely_bound(chunks: Iterable[Chunk], run: ScheduleUnderNoise, epsilon: float, tilts: Pair, samples: int) -> float:
     """Estimate from these chunks a value that the bound of `samples` samples will probably not exceed."""
-    weights = [weights_at(chunk, epsilon) for chunk in chunks]
-    sums = Sums(
-        count=len(weights) * CHUNK,
-        totals=(float(sum(one.sum() for one, _ in weights)), float(sum(one.sum() for _, one in weights))),
-        squares=(float(sum(one @ one for one, _ in weights)), float(sum(one @ one for _, one in weights))),
-    )
+    sums = Sums.of(chunks, epsilon)
     bounds = sums.bounds(run.largest_weights(epsilon, tilts), FAILURE, samples)
     errors = [math.sqrt(square / sums.count) * (1 / sums.count + 1 / samples) ** 0.5 for square in sums.squares]
     return float(max(bound + _MARGIN * error for bound, error in zip(bounds, errors, strict=True)))

@@ -8,14 +8,7 @@ from accounting import require
 from accounting.budget.answers import Budget, solve
 from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import (
-    BallsAndBins,
-    Cyclic,
-    Everyone,
-    FixedSize,
-    PlannedSampling,
-    Poisson,
-)
+from accounting.budget.samplings import BallsAndBins, Cyclic, Everyone, FixedSize, PlannedSampling, Poisson
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
@@ -139,25 +132,19 @@ def _no_account_of_shares(plan: Plan, sampling: PlannedSampling, adjacency: Adja
 
 
 def _accountant_rows(plan: Plan, z: float, count: int) -> list[Budget]:
-    rows, sampling = [], plan.sampling.name
+    sampling = plan.sampling.name
+    accounts: list[dict[str, Any]] = [{"accountant": "pld" if sampling != "all" else "best"}]
     if sampling != "all" and not (sampling == "poisson" and plan.adjacency is Adjacency.REPLACE_ONE):
-        for conversion in ("classical", "improved"):
-            rows.append(
-                solve(
-                    plan,
-                    noise_multiplier=z,
-                    rounds=count,
-                    accountant="rdp",
-                    conversion=conversion,
-                    with_lower_bound=False,
-                )
-            )
-    rows.append(solve(plan, noise_multiplier=z, rounds=count, accountant="pld" if sampling != "all" else "best"))
+        accounts[:0] = [
+            {"accountant": "rdp", "conversion": conversion, "with_lower_bound": False}
+            for conversion in ("classical", "improved")
+        ]
     if sampling == "fixed":
-        rows.append(solve(plan, noise_multiplier=z, rounds=count))
-    if sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE:
-        rows += _paper_rows(plan, z, count)
-    return rows
+        accounts.append({})
+    rows = [solve(plan, noise_multiplier=z, rounds=count, **account) for account in accounts]
+    return rows + (
+        _paper_rows(plan, z, count) if sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE else []
+    )
 
 
 def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
@@ -166,16 +153,12 @@ def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
     assert isinstance(sampler, FixedSizeSampling)
     rows = []
     for sensitivity in (1.0, 2.0):
-        readings: list[tuple[str, str | None, Any]] = [
-            (
-                "fed-smp-theorem",
-                None,
-                theorem_1(z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity),
-            )
+        bound: dict[str, Any] = {"delta": delta, "sensitivity_in_clips": sensitivity}
+        readings = [
+            ("fed-smp-theorem", None, theorem_1(z, count, sampler, **bound)),
+            ("fed-smp-lemma", "classical", lemma_3(z, count, sampler, conversion="classical", **bound)),
+            ("fed-smp-lemma", "improved", lemma_3(z, count, sampler, conversion="improved", **bound)),
         ]
-        for conversion in ("classical", "improved"):
-            reading = lemma_3(z, count, sampler, delta=delta, sensitivity_in_clips=sensitivity, conversion=conversion)
-            readings.append(("fed-smp-lemma", conversion, reading))
         for accountant, used, reading in readings:
             violated = list(reading.violated)
             if sensitivity == 1.0:

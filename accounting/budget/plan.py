@@ -10,12 +10,7 @@ from accounting import require
 from accounting.budget import coins, correlated, integers  # noqa: F401  # register their mechanisms
 from accounting.budget.gaussians import GaussianNoise, PlannedMechanism
 from accounting.budget.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
-from accounting.budget.samplings import (
-    SAMPLING_CLASSES,
-    PlannedSampling,
-    RecordBatches,
-    ShuffledRecords,
-)
+from accounting.budget.samplings import SAMPLING_CLASSES, PlannedSampling, RecordBatches, ShuffledRecords
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
@@ -128,8 +123,10 @@ class Plan:
         self._set_fields(clients=require.count(clients=clients), sampling=sampling_object, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
-        self._set_fields(rounds=None if rounds is None else require.count(rounds=rounds))
-        self._set_fields(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
+        self._set_fields(rounds=require.or_none(require.count)(rounds=rounds))
+        self._set_fields(
+            delta=require.open_probability(delta=default_delta(self.units, unit=self.unit) if delta is None else delta)
+        )
         if sampling_object.unit == "record":
             chosen = chosen.for_records()
         in_turns = sampling_object.in_turns(banded=chosen.noise == "banded")
@@ -173,10 +170,6 @@ class Plan:
     def units(self) -> int:
         """Number of all clients, or of all records."""
         return self.sampling.units(self.clients)
-
-    @property
-    def _default_delta(self) -> float:
-        return default_delta(self.units, unit=self.unit)
 
     @property
     def cohort(self) -> int:

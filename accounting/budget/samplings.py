@@ -48,6 +48,13 @@ class PlannedSampling:
         if "words" in vars(cls) and cls.unit == "client":
             SAMPLING_CLASSES[cls.name] = cls
 
+    def __post_init__(self) -> None:
+        """Validate the fields, which are counts or switches."""
+        for each in fields(self):  # type: ignore[arg-type]
+            if each.type is not bool:
+                check = require.count if each.type is int else require.or_none(require.count)
+                require.replace_fields(self, check, each.name)
+
     @property
     def steps(self) -> int:
         """Number of releases in a round."""
@@ -92,9 +99,6 @@ class _CohortSampling(PlannedSampling):
     cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
     is_schedule: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
-
     def cohort_size(self, clients: int) -> int:
         return self.cohort
 
@@ -130,11 +134,6 @@ class Poisson(_CohortSampling):
     words: ClassVar[str] = "Poisson: every client with equal probability, independently"
     is_schedule: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cohort_cap is not None:
-            object.__setattr__(self, "cohort_cap", require.count(cohort_cap=self.cohort_cap))
 
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> PoissonCohorts:
         return PoissonCohorts(clients=clients, cohort=self.cohort, cap=self.cohort_cap)
@@ -221,14 +220,10 @@ class BallsAndBins(_CohortSampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lanes is not None:
-            object.__setattr__(self, "lanes", require.count(lanes=self.lanes))
         if self.secret_lanes and self.lanes == 1:
             raise InvalidParameter(
                 "secret_lanes with lanes=1: there is only one lane, so no lane is drawn. Use more lanes."
             )
-        if self.participations is not None:
-            object.__setattr__(self, "participations", require.count(participations=self.participations))
 
     def most_rounds(self, clients: int) -> int | None:
         """Return the length of the schedule in rounds; None if it is unbounded."""
@@ -267,10 +262,6 @@ class Allocation(_CohortSampling):
     name: ClassVar[str] = "allocation"
     words: ClassVar[str] = "allocation: in a fixed number of secret rounds"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require.count(participations=self.participations)
-
     def most_rounds(self, clients: int) -> int:
         """Return the length of the schedule in rounds."""
         return round(self.participations * clients / self.cohort)
@@ -299,10 +290,6 @@ class MinSeparation(_CohortSampling):
     name: ClassVar[str] = "min-separation"
     words: ClassVar[str] = "min-separation: at random, then excluded for some rounds"
     table_keys: ClassVar[tuple[str, ...]] = ("separation",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require.count(separation=self.separation)
 
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> MinSeparationCohorts:
         return MinSeparationCohorts(clients=clients, cohort=self.cohort, separation=self.separation, stream=stream)
@@ -385,12 +372,6 @@ class RecordBatches(PlannedSampling):
     name: ClassVar[str] = "poisson"
     words: ClassVar[str] = "Poisson: every record of a client with equal probability, independently"
     unit: ClassVar[Literal["client", "record"]] = "record"
-
-    def __post_init__(self) -> None:
-        require.count(records=self.records)
-        require.count(batch_size=self.batch_size)
-        if self.local_steps is not None:
-            require.count(local_steps=self.local_steps)
 
     @property
     def steps(self) -> int:

@@ -1,6 +1,7 @@
 """Guarantee of a mechanism: epsilon with everything that must be stated with it."""
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
+from accounting.roots import crossing_bracket
 from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
@@ -210,10 +212,17 @@ def guarantee(
     )
 
 
-def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best", precise: bool = False) -> float:
+def epsilon(
+    mechanism: Mechanism,
+    *,
+    delta: float,
+    accountant: Accountant = "best",
+    conversion: Conversion = "improved",
+    precise: bool = False,
+) -> float:
     """Return only the epsilon of `guarantee`, without its lower bound, for solvers and progress bars."""
     require.open_probability(delta=delta)
-    return _bound_by_accountant(mechanism, delta, accountant, "improved", precise).epsilon
+    return _bound_by_accountant(mechanism, delta, accountant, conversion, precise).epsilon
 
 
 def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
@@ -248,20 +257,16 @@ def sampling_name(mechanism: Mechanism) -> str:
 def _bound_by_accountant(
     mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool
 ) -> _Bound:
-    match accountant:
-        case "best":
-            return _best_bound(mechanism, delta, precise=precise)
-        case "rdp":
-            return _rdp_bound(mechanism, delta, conversion)
-        case "pld":
-            return _pld_bound(mechanism, delta)
-        case "adaptive":
-            return _adaptive_bound(mechanism, delta, precise)
-        case "exact":
-            return _exact_bound(mechanism, delta)
-        case "fed-smp-theorem" | "fed-smp-lemma":
-            return _fed_smp_bound(mechanism, delta, accountant, conversion)
-    raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
+    accounts: dict[str, Callable[[Mechanism, float], _Bound]] = {
+        "best": partial(_best_bound, precise=precise),
+        "rdp": partial(_rdp_bound, conversion=conversion),
+        "pld": _pld_bound,
+        "adaptive": partial(_adaptive_bound, precise=precise),
+        "exact": _exact_bound,
+        "fed-smp-theorem": partial(_fed_smp_bound, accountant="fed-smp-theorem", conversion=conversion),
+        "fed-smp-lemma": partial(_fed_smp_bound, accountant="fed-smp-lemma", conversion=conversion),
+    }
+    return accounts[require.one_of(ACCOUNTANTS, accountant=accountant)](mechanism, delta)
 
 
 def _best_bound(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
@@ -323,18 +328,13 @@ def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
         )
     round_ = {"sampling_probability": probability, "noise_multiplier": noise.noise_multiplier}
 
-    def exceeds(eps: float) -> bool:
+    def is_enough(eps: float) -> bool:
         both = sampled_profiles.removal_profile(eps, **round_), sampled_profiles.addition_profile(eps, **round_)
-        return max(map(float, both)) > delta
+        return max(map(float, both)) <= delta
 
-    if not exceeds(0.0):
+    if is_enough(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while exceeds(high):
-        low, high = high, 2 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    _, high = crossing_bracket(is_enough, 1.0, rtol=1e-15, limit=math.inf)
     return high * (1 + 1e-12) + 1e-12
 
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
 from accounting.arrays import Ints
 from accounting.compose import loss_grid, pld
@@ -30,9 +29,7 @@ class RoundKind:
 
     def largest_loss(self, mass: float) -> float:
         """Return a loss that one round exceeds with probability at most `mass`, by a shift of 2s with probability q."""
-        shift = 2 * self.s
-        tail = float(-scipy.special.ndtri(min(0.5, mass / self.q)))
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + shift * shift / 2 + tail * shift))
+        return loss_grid.largest_shift_loss(self.q, 2 * self.s, mass)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +99,15 @@ class Fineness:
     work:       largest product of rounds and length of the transforms
     """
 
-    cover_excess: float
-    most_cells: int
     per_spread: float
-    points: int
-    growth: float
-    widest: float
-    arcs: float
-    tail: float
     work: float
+    cover_excess: float = math.inf
+    most_cells: int = 0
+    points: int = 0
+    growth: float = 0.06
+    widest: float = 0.025
+    arcs: float = 1.0
+    tail: float = 1e-4
 
     def of_arcs(self) -> "Fineness":
         """Return these tolerances for zero-out."""
@@ -119,67 +116,20 @@ class Fineness:
         )
 
 
-STANDARD = Fineness(
-    cover_excess=4.3e-4,
-    most_cells=150,
-    per_spread=11.0,
-    points=3000,
-    growth=0.06,
-    widest=0.025,
-    arcs=2.0,
-    tail=1e-4,
-    work=4e6,
-)
+STANDARD = Fineness(cover_excess=4.3e-4, most_cells=150, per_spread=11.0, points=3000, arcs=2.0, work=4e6)
 """Tolerances of the default account, for an error within 0.3%."""
 FINE = Fineness(
-    cover_excess=1.5e-5,
-    most_cells=1000,
-    per_spread=60.0,
-    points=3000,
-    growth=0.015,
-    widest=0.005,
-    arcs=1.0,
-    tail=1e-6,
-    work=6e7,
+    cover_excess=1.5e-5, most_cells=1000, per_spread=60.0, points=3000, growth=0.015, widest=0.005, tail=1e-6, work=6e7
 )
 """Tolerances of a precise account, for an error within 0.05%; it may take minutes."""
-QUICK = Fineness(
-    cover_excess=math.inf,
-    most_cells=0,
-    per_spread=8.0,
-    points=0,
-    growth=0.06,
-    widest=0.025,
-    arcs=1.0,
-    tail=1e-4,
-    work=2e6,
-)
+QUICK = Fineness(per_spread=8.0, work=2e6)
 """Tolerances for attained pairs alone. The result is not a bound, but nearly exact; solvers use it before one
 certified evaluation.
 """
-ROUGH = Fineness(
-    cover_excess=math.inf,
-    most_cells=0,
-    per_spread=4.0,
-    points=0,
-    growth=0.1,
-    widest=0.06,
-    arcs=1.0,
-    tail=1e-3,
-    work=1e6,
-)
+ROUGH = Fineness(per_spread=4.0, growth=0.1, widest=0.06, tail=1e-3, work=1e6)
 """Tolerances of the grid on which covers are chosen."""
-BELOW = Fineness(
-    cover_excess=math.inf,
-    most_cells=0,
-    per_spread=56.0,
-    points=12000,
-    growth=0.004,
-    widest=0.01,
-    arcs=0.7,
-    tail=1e-5,
-    work=1e7,
-)
+BELOW = Fineness(per_spread=56.0, points=12000, growth=0.004, widest=0.01, arcs=0.7, tail=1e-5, work=1e7)
+"""Tolerances of lower bounds."""
 
 LARGEST_LOSS = 200.0
 _DELTA_AT_LAST_STATE = 0.05

@@ -10,14 +10,7 @@ from accounting.arrays import Floats
 from accounting.compose.loss_distribution import LossDistribution, convex_minorant
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
-from accounting.mechanisms import (
-    Mechanism,
-    SingleRelease,
-    gaussian_of,
-    parts_of,
-    sampling_of,
-    schedule_of,
-)
+from accounting.mechanisms import Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, schedule_of
 from accounting.mechanisms.samplings import full_round_multiplier, shift_in_clips
 from accounting.participation import ratio_distribution
 from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
@@ -36,13 +29,9 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
     d^2/6, so a sixtieth of the spread (root mean square over all releases) adds a relative 5e-5 to the composed
     variance.
     """
-    parts = _sampled_parts(mechanism)
-    if not parts:
+    if not _sampled_parts(mechanism):
         return _COARSEST
-    moments = [_loss_moments(part, count) for part, count in parts]
-    variance = sum(variance for _, _, variance in moments)
-    spread = math.sqrt(variance / sum(releases for releases, _, _ in moments))
-    return max(min(_COARSEST, spread / 60) / finer, least_interval(mechanism), 1e-14)
+    return max(min(_COARSEST, spread(mechanism) / 60) / finer, least_interval(mechanism), 1e-14)
 
 
 def least_interval(mechanism: Mechanism) -> float:
@@ -61,7 +50,7 @@ def _sampled_parts(mechanism: Mechanism) -> list[tuple[SingleRelease, int]]:
 
 def spread(mechanism: Mechanism) -> float:
     """Return the root mean square of the standard deviations of the sampled releases' losses."""
-    moments = [_loss_moments(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
+    moments = [_loss_moments(part, count) for part, count in _sampled_parts(mechanism)]
     return math.sqrt(sum(variance for _, _, variance in moments) / sum(releases for releases, _, _ in moments))
 
 
@@ -123,11 +112,11 @@ def largest_loss(part: SingleRelease) -> float:
     return largest_shift_loss(*_sampling_and_mu(part))
 
 
-def largest_shift_loss(q: float, mu: float) -> float:
+def largest_shift_loss(q: float, mu: float, mass: float = _TAIL_MASS) -> float:
     """Return a loss that a shift mu with probability q exceeds with probability at most _TAIL_MASS."""
     if q == 0:
         return 0.0
-    tail = float(-scipy.special.ndtri(min(0.5, _TAIL_MASS / q)))
+    tail = float(-scipy.special.ndtri(min(0.5, mass / q)))
     return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 
@@ -164,25 +153,8 @@ _LARGEST_LOG_GAMMA = 690.0
 """Largest log gamma in the range of doubles. Above it the client's round of participation counts as public."""
 
 
-def schedule_distributions(
-    blocks: Blocks, shift: float, interval: float
-) -> list[tuple[tuple[LossDistribution, ...], int]]:
-    """Return for each block its privacy loss distributions in both orders of the neighbours, and its count.
-
-    Claim: with s = shift their composition dominates the rounds of the blocks.
-    Adjacency: zero-out, add-remove.
-    Direction of error: upper bound. They are on a grid of spacing `interval`. They are not yet composed, so that the
-    caller can tilt them first."""
-    distributions_of_blocks: list[tuple[tuple[LossDistribution, ...], int]] = [
-        (_block_distributions(block, shift, interval), count) for block, count in blocks.repeated
-    ]
-    return distributions_of_blocks
-
-
 @lru_cache(maxsize=256)
-def _block_distributions(
-    block: OnceInBlock, shift: float, interval: float
-) -> tuple[LossDistribution, LossDistribution]:
+def block_distributions(block: OnceInBlock, shift: float, interval: float) -> tuple[LossDistribution, LossDistribution]:
     steps = math.ceil(ratio_distribution.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:

@@ -20,14 +20,7 @@ from accounting.compose.loss_distribution import LossDistribution, certain_loss,
 from accounting.compose.twins import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, sampled_profiles
-from accounting.mechanisms import (
-    Mechanism,
-    SingleRelease,
-    gaussian_of,
-    parts_of,
-    sampling_of,
-    unsampled,
-)
+from accounting.mechanisms import Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 
@@ -244,9 +237,10 @@ def _part_distributions(part: SingleRelease, count: int, interval: float) -> lis
     if sampling_of(part).probability == 0:
         return [(LossDistributions(orders=(certain_loss(0, spacing=interval),)), 1)]
     if found := loss_grid.blocks(part, count):
+        blocks, shift = found
         return [
-            (LossDistributions(orders=orders), times)
-            for orders, times in loss_grid.schedule_distributions(*found, interval)
+            (LossDistributions(orders=loss_grid.block_distributions(block, shift, interval)), times)
+            for block, times in blocks.repeated
         ]
     return [(LossDistributions(orders=tuple(_distributions_of_orders(part, interval))), count)]
 

@@ -40,30 +40,8 @@ Conversion = Literal["improved", "classical"]
 _PARTS = 10**9
 """Denominator of the participation probability in a full round, which is rounded up."""
 
-ORDERS: Floats = np.concatenate(
-    [
-        [1.01, 1.025, 1.05, 1.075],
-        np.arange(11, 110) / 10.0,
-        np.arange(11.0, 65.0),
-        [
-            72.0,
-            80.0,
-            96.0,
-            112.0,
-            128.0,
-            160.0,
-            192.0,
-            256.0,
-            384.0,
-            512.0,
-            768.0,
-            1024.0,
-            1536.0,
-            2048.0,
-            4096.0,
-        ],
-    ]
-)
+_FAR = (72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+ORDERS: Floats = np.concatenate([[1.01, 1.025, 1.05, 1.075], np.arange(11, 110) / 10.0, np.arange(11.0, 65.0), _FAR])
 """Default orders: those of Opacus, extended at both ends. A note reports an optimum at an end."""
 
 FAR_ORDERS: Floats = np.concatenate([ORDERS, 2.0 ** np.arange(13, 41)])

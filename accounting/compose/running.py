@@ -39,29 +39,19 @@ class Running:
         rounds = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
         self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
         self._scheduled = ReleasedRounds()
-        self._lost = 0.0
-        self._curve: Floats | None = None
-        self._uncapped_curve: tuple[Floats, float] | None = (
-            None  # curve without caps, and the part of delta that it needs
-        )
-        self._losses: _RunningLosses | None = None
+        self._lost, self._count = 0.0, 0
+        self._accounts: list[_RunningLosses | _RunningCurve] = []
         lost = allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
-        if (
-            losses
-            and delta >= pld.SMALLEST_DELTA
-            and (replacement := _gaussian_replacement(typical, rounds, lost)) is not None
-        ):
+        large = bool(losses) and delta >= pld.SMALLEST_DELTA
+        if large and (replacement := _gaussian_replacement(typical, rounds, lost)) is not None:
             if replacement.pairwise and losses == ["adaptive"]:
                 raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
-            self._losses = _RunningLosses(typical, rounds, delta=delta, lost=lost, accountants=losses)
+            self._accounts.append(_RunningLosses(replacement, rounds, delta=delta, lost=lost, accountants=losses))
         if accountant in ("best", "rdp"):
-            self._orders = rdp.orders(typical)
-            self._curve = np.zeros_like(self._orders)
-            self._uncapped_curve = self._curve, 0.0
-        if self._losses is None and self._curve is None:
+            self._accounts.append(_RunningCurve(typical, rounds, beside_losses=bool(self._accounts)))
+        if not self._accounts:
             raise UnsupportedMechanism(accountants.no_bound_message(accountant, typical, delta))
-        self._count = 0
 
     def add(self, release: SingleRelease, count: int = 1, *, first: int | None = None) -> None:
         """Add `count` equal releases.
@@ -76,16 +66,13 @@ class Running:
                 self._scheduled.add(release, number)
             return
         self._lost += count * overflow(release)
-        if self._losses is not None:
+        for account in tuple(self._accounts):
             try:
-                self._losses.add(release, count)
+                account.add(release, count)
             except UnsupportedMechanism:
-                if self._curve is None:
+                if len(self._accounts) == 1:
                     raise
-                self._losses = None  # the Renyi account remains
-        if self._curve is not None and self._uncapped_curve is not None:
-            self._curve = self._curve + count * self._renyi_curve(release)
-            self._uncapped_curve = self._without_caps(release, count)
+                self._accounts.remove(account)  # the other account remains
 
     def epsilon(self, also: SingleRelease | None = None, *, number: int | None = None) -> float:
         """Return epsilon of all releases so far, followed by `also`.
@@ -102,55 +89,58 @@ class Running:
         if target <= 0:
             return math.inf
         bounds = []
-        if self._losses is not None:
+        for account in self._accounts:
             try:
-                bounds.append(self._losses.epsilon(target, also, schedule_rounds))
+                bounds.append(account.epsilon(target, also, schedule_rounds))
             except UnsupportedMechanism:
-                if self._curve is None:
+                if account is self._accounts[-1]:
                     raise
-        if self._curve is not None and self._uncapped_curve is not None:
-            curve = self._curve + (self._renyi_curve(also) if also is not None else 0.0)
-            uncapped, lost = self._uncapped_curve if also is None else self._without_caps(also, 1)
-            schedules = rdp.curve(schedule_rounds, self._orders) if schedule_rounds is not None else 0.0
-            bounds.append(rdp.epsilon_from_curve(self._orders, curve + schedules, delta=target).epsilon)
-            if 0 < lost < target:
-                bounds.append(rdp.epsilon_from_curve(self._orders, uncapped + schedules, delta=target - lost).epsilon)
         return min(bounds)
 
-    def _without_caps(self, release: SingleRelease, count: int) -> tuple[Floats, float]:
-        """Return the Renyi curve without caps of all releases so far and `count` more, and the part of delta that it
-        needs.
-        """
-        assert self._uncapped_curve is not None
-        before, lost = self._uncapped_curve
-        uncapped, more = rdp.valid_mechanisms(Composed(parts=((release, count),)))[-1]
-        ((one, _),) = parts_of(uncapped)
-        return before + count * self._renyi_curve(one), lost + more
 
-    def _renyi_curve(self, release: SingleRelease) -> Floats:
+class _RunningCurve:
+    """Running Renyi account: curves with and without caps, and the part of delta that the latter needs."""
+
+    def __init__(self, typical: SingleRelease, rounds: int, *, beside_losses: bool) -> None:
+        self._orders, self._rounds, self._beside_losses = rdp.orders(typical), rounds, beside_losses
+        zeros = np.zeros_like(self._orders)
+        self._sums = zeros, zeros, 0.0
+
+    def add(self, release: SingleRelease, count: int) -> None:
+        self._sums = self._with_release(release, count)
+
+    def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
+        curve, uncapped, lost = self._sums if also is None else self._with_release(also, 1)
+        schedules = rdp.curve(scheduled, self._orders) if scheduled is not None else 0.0
+        choices = [(curve, delta), *([(uncapped, delta - lost)] if 0 < lost < delta else [])]
+        return min(rdp.epsilon_from_curve(self._orders, one + schedules, delta=left).epsilon for one, left in choices)
+
+    def _with_release(self, release: SingleRelease, count: int) -> tuple[Floats, Floats, float]:
+        curve, uncapped, lost = self._sums
+        mechanism, more = rdp.valid_mechanisms(Composed(parts=((release, count),)))[-1]
+        ((one, _),) = parts_of(mechanism)
+        return curve + count * self._curve_of(release), uncapped + count * self._curve_of(one), lost + more
+
+    def _curve_of(self, release: SingleRelease) -> Floats:
         # The Renyi curve of a discrete Gaussian is that of the planned composition, divided by its number of rounds.
         planned_composition = Composed(parts=((release, self._rounds),))
         try:
             return np.asarray(rdp.curve(planned_composition, self._orders) / self._rounds)
         except UnsupportedMechanism:
-            if self._losses is None:
+            if not self._beside_losses:
                 raise
-            return np.full_like(
-                self._orders, np.inf
-            )  # replace-one under Poisson sampling: the account by loss distributions remains
+            # Replace-one under Poisson sampling: the account by loss distributions remains.
+            return np.full_like(self._orders, np.inf)
 
 
 class _RunningLosses:
     """Running account by privacy loss distributions, on the grid of the planned rounds, and by the adaptive account."""
 
     def __init__(
-        self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
+        self, replacement: Continuous, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
     ) -> None:
         self._rounds, self._delta, self._lost, self._accountants = rounds, delta, lost, accountants
-        replacement = _gaussian_replacement(typical, rounds, lost)
-        assert replacement is not None  # the caller has checked
-        (planned, _), *_ = parts_of(replacement.mechanism)
-        self._make_account(Composed(parts=((planned, rounds),)), pairwise=replacement.pairwise)
+        self._make_account(_repeated(replacement, rounds), pairwise=replacement.pairwise)
 
     def _make_account(self, mechanism: Composed, *, pairwise: bool) -> None:
         """Make an empty account on the grid of `mechanism`."""
@@ -226,15 +216,18 @@ class _RunningLosses:
             replacement = _gaussian_replacement(release, self._rounds, self._lost)
             if replacement is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
-            (gaussian, _), *_ = parts_of(replacement.mechanism)
-            self._coarsen_grid(Composed(parts=((gaussian, self._rounds),)), pairwise=replacement.pairwise)
+            self._coarsen_grid(_repeated(replacement, self._rounds), pairwise=replacement.pairwise)
             self._accounts[release] = LossAccount.of(replacement, self._interval, tilt=self._tilt)
         return self._accounts[release]
 
 
-def _one_release(account: LossAccount) -> SingleRelease:
+def _one_release(account: LossAccount | Continuous) -> SingleRelease:
     ((release, _),) = parts_of(account.mechanism)
     return release
+
+
+def _repeated(replacement: Continuous, rounds: int) -> Composed:
+    return Composed(parts=((_one_release(replacement), rounds),))
 
 
 def _gaussian_replacement(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:

@@ -15,7 +15,7 @@ samples, except with probability beta.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -184,6 +184,17 @@ class Sums:
     totals: Pair
     squares: Pair
 
+    @classmethod
+    def of(cls, chunks: Iterable[Chunk], epsilon: float) -> "Sums":
+        """Return the sums over all samples of these chunks."""
+        totals, squares, count = np.zeros(2), np.zeros(2), 0
+        for chunk in chunks:
+            weights = weights_at(chunk, epsilon)
+            totals += [one.sum() for one in weights]
+            squares += [float(one @ one) for one in weights]
+            count += CHUNK
+        return cls(count=count, totals=(totals[0], totals[1]), squares=(squares[0], squares[1]))
+
     def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
         """Return upper bounds on both hockey-stick divergences; the probability that one of them fails is at most
         `failure`.
@@ -203,13 +214,7 @@ def sampled_sums(
     run: ScheduleUnderNoise, generator: np.random.Generator, count: int, epsilon: float, tilts: Pair
 ) -> Sums:
     """Return the sums of at least `count` weights at `epsilon` in each order; the number is a multiple of `CHUNK`."""
-    first, squares, number_of_samples = np.zeros(2), np.zeros(2), 0
-    for chunk in run.samples(generator, count, tilts):
-        number_of_samples += CHUNK
-        weights = weights_at(chunk, epsilon)
-        first += [one.sum() for one in weights]
-        squares += [float(one @ one) for one in weights]
-    return Sums(count=number_of_samples, totals=(first[0], first[1]), squares=(squares[0], squares[1]))
+    return Sums.of(run.samples(generator, count, tilts), epsilon)
 
 
 def weights_at(chunk: Chunk, epsilon: float) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -59,28 +59,46 @@ class Price:
     reserve: float
 
 
-class Currency(Protocol):
-    """Currency of a project: its number of units, and prices in units."""
+@dataclass(kw_only=True, eq=False)
+class Currency:
+    """Currency of a project: its number of units, and prices in units. By default only units can be charged.
 
-    @property
-    def units(self) -> int:
-        """Largest number of units within (epsilon, delta - reserve), for any rule that chooses later releases."""
-        ...
+    units: largest number of units within (epsilon, delta - reserve), for any rule that chooses later releases
+    has_prices: True if releases other than units can be bought
+    is_loose: True if the best account of whole units may allow more units
+    """
 
-    @property
-    def has_prices(self) -> bool:
-        """True if releases other than units can be bought."""
-        ...
+    units: int
+    has_prices: bool = False
+    is_loose: bool = False
 
     def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
         """Return the smallest price of a whole plan, given remaining units and remaining reserve; None if they do
         not suffice.
+
+        The price is found by bisection: (P) is monotone in k, because the profile of unit^(K-k) decreases in k.
         """
-        ...
+        found = self.suffices(plan, remaining_units, remaining_units=remaining_units, reserve=reserve)
+        if found is None:
+            return None
+
+        def is_enough(units: int) -> bool:
+            return self.suffices(plan, units, remaining_units=remaining_units, reserve=reserve) is not None
+
+        return replace(found, units=1 + bisect_left(range(1, remaining_units), True, key=is_enough))
 
     def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
         """Return the purchase for `units` units if (P) holds, else None."""
-        ...
+        account = self._account_of(plan)
+        if account is None:
+            return None
+        # The used part of the reserve in addition to the slack: Lemma P3 of docs/theory.md, section 10.
+        failures = account.lost + math.expm1(3 * account.closeness)
+        slack = _SHARE * (reserve - failures)
+        allowed = slack - _comparison_error(remaining_units)
+        if 0 < units <= remaining_units and allowed > 0 and self._price_holds(account, units, remaining_units, allowed):
+            return Price(units=units, reserve=failures + slack)
+        return None
 
     def covers(self, release: SingleRelease) -> float | None:
         """Return the part of the reserve that a release charged as one unit uses; None if one unit does not cover it.
@@ -88,7 +106,15 @@ class Currency(Protocol):
         One unit covers the release if its profile is at most the unit's, at every gamma and in both orders of the
         neighbours.
         """
-        ...
+        return None
+
+    def _account_of(self, plan: Composed) -> LossAccount | None:
+        """Return the account of a plan on the grid of the units; None if prices are unknown."""
+        return None
+
+    def _price_holds(self, plan: LossAccount, units: int, remaining_units: int, slack: float) -> bool:
+        """Return True if (P) holds on the grid."""
+        return False
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +126,7 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
     without a loss distribution. In the last two cases the number of units is by the best account of N adaptive rounds.
     Direction of error: fewer units.
     """
-    found: _PairCurrency | _FixedSizeCurrency | None = None
+    found: Currency | None = None
     if delta >= SMALLEST_DELTA:
         try:
             pairs = _PairCurrency.of(unit, declared, epsilon=epsilon, delta=delta, reserve=reserve)
@@ -110,7 +136,7 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
             pass
     if found is not None and not found.is_loose:
         return found
-    units_only = _UnitsOnly(
+    units_only = Currency(
         units=_largest_count(lambda count: _epsilon_together(unit, count, declared, delta) <= epsilon)
     )
     return units_only if found is None or units_only.units > found.units * _LARGEST_RATIO else found
@@ -135,23 +161,6 @@ def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
     return noise == least
 
 
-@dataclass(frozen=True, kw_only=True)
-class _UnitsOnly:
-    """Currency without prices, in which only units can be charged."""
-
-    units: int
-    has_prices: ClassVar[bool] = False
-
-    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
-        return None
-
-    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
-        return None
-
-    def covers(self, release: SingleRelease) -> float | None:
-        return None
-
-
 def _epsilon_together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
     """Return the epsilon of `count` units and the declared releases, in any order. Each unit of a schedule is drawn
     independently.
@@ -173,14 +182,7 @@ def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
     return replace(release, sampling=replace(sampling, stream=stream))
 
 
-def _failures(account: LossAccount) -> float:
-    """Return the part of the reserve that a purchase uses in addition to its slack: Lemma P3 of docs/theory.md,
-    section 10.
-    """
-    return account.lost + math.expm1(3 * account.closeness)
-
-
-class _PairCurrency:
+class _PairCurrency(Currency):
     """Currency whose unit is a pair of distributions on a grid, which connects the dots of the unit's profile.
 
     This pair dominates the unit and replaces it. Prices compare only pairs on the grid. Their profiles are linear
@@ -189,9 +191,8 @@ class _PairCurrency:
 
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
-        times = (
-            1 if scheduled else rounds
-        )  # the twin of integer noise is chosen for `rounds` releases, and is valid for any number
+        # The twin of integer noise is chosen for `rounds` releases, and is valid for any number.
+        times = 1 if scheduled else rounds
         all_units = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
         replacement = continuous(Composed(parts=all_units), lost=allowed_loss(delta, rounds * releases))
@@ -207,7 +208,7 @@ class _PairCurrency:
         self.declared = None if declared is None else _loss_account(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
         self._composed_units_cache: dict[int, list[LossDistribution]] = {}
-        self.units, self.has_prices, self.is_loose = 0, True, replacement.pairwise
+        super().__init__(units=0, has_prices=True, is_loose=replacement.pairwise)
 
     @classmethod
     def of(
@@ -232,89 +233,49 @@ class _PairCurrency:
         declared_part = self.declared
 
         def fits_budget(count: int) -> bool:
-            closeness = count * self.one.closeness + (declared_part.closeness if declared_part else 0.0)
-            lost = count * self.one.lost + (declared_part.lost if declared_part else 0.0)
+            closeness, lost = count * self.one.closeness, count * self.one.lost
+            distributions = self._composed_units(count)
+            if declared_part is not None:
+                closeness, lost = closeness + declared_part.closeness, lost + declared_part.lost
+                distributions = self._with_units(declared_part.distributions, count)
             remaining_delta = (delta - lost) * math.exp(-closeness) - reserve
-            distributions = (
-                self._composed_units(count)
-                if declared_part is None
-                else self._with_units(declared_part.distributions, count)
-            )
-            found = LossDistributions(orders=tuple(distributions)).charged_epsilon(
-                remaining_delta, 2 * pld.composition_slack(count)
-            )
+            laws = LossDistributions(orders=tuple(distributions))
+            found = laws.charged_epsilon(remaining_delta, 2 * pld.composition_slack(count))
             return found + 2 * closeness <= epsilon
 
         return fits_budget
 
-    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
-        """Find the price by bisection: (P) is monotone in k, because the profile of unit^(K-k) decreases in k."""
-        replacement = self._close_distributions(plan)
-        slack = _SHARE * (reserve - _failures(replacement))
-        if (
-            not remaining_units
-            or slack <= _comparison_error(remaining_units)
-            or not self._price_holds(replacement, remaining_units, remaining_units, slack)
-        ):
-            return None
-        units = 1 + bisect_left(
-            range(1, remaining_units),
-            True,
-            key=lambda units: self._price_holds(replacement, units, remaining_units, slack),
-        )
-        return Price(units=units, reserve=_failures(replacement) + slack)
-
-    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
-        replacement = self._close_distributions(plan)
-        slack = _SHARE * (reserve - _failures(replacement))
-        price_holds = (
-            0 < units <= remaining_units
-            and slack > _comparison_error(remaining_units)
-            and self._price_holds(replacement, units, remaining_units, slack)
-        )
-        return Price(units=units, reserve=_failures(replacement) + slack) if price_holds else None
-
     def covers(self, release: SingleRelease) -> float | None:
-        replacement = self._close_distributions(Composed(parts=((release, 1),)))
-        if replacement.closeness > self.one.closeness or replacement.lost > self.one.lost:
+        account = self._account_of(Composed(parts=((release, 1),)))
+        if account.closeness > self.one.closeness or account.lost > self.one.lost:
             return None
-        gap = max(
-            _largest_excess(a, b) for a, b in self._pairs_of_orders(replacement.distributions, self.one.distributions)
-        )
-        return _comparison_error(1) if gap <= 1e-14 else None
+        pairs = _pairs_of_orders(account.distributions, self.one.distributions)
+        return _comparison_error(1) if max(_largest_excess(a, b) for a, b in pairs) <= 1e-14 else None
 
-    def _close_distributions(self, plan: Composed) -> LossAccount:
+    def _account_of(self, plan: Composed) -> LossAccount:
         return _loss_account(plan, self.interval, _SHARE**2 * self._delta / 10)
 
     def _price_holds(self, plan: LossAccount, units: int, remaining_units: int, slack: float) -> bool:
-        """Return True if (P) holds on the grid, with the slack reduced by errors of transforms and truncation on
-        both sides.
-        """
         one = self._with_units(plan.distributions, remaining_units - units)
         two = self._composed_units(remaining_units)
-        return all(
-            _largest_excess(a, b) <= slack - _comparison_error(remaining_units) for a, b in zip(one, two, strict=True)
-        )
+        return all(_largest_excess(a, b) <= slack for a, b in zip(one, two, strict=True))
 
     def _composed_units(self, count: int) -> list[LossDistribution]:
         if count not in self._composed_units_cache:
             if len(self._composed_units_cache) > 32:
                 self._composed_units_cache.clear()
-            self._composed_units_cache[count] = [
-                composed([(distribution, count)])
-                for distribution, _ in self._pairs_of_orders(self.one.distributions, self.one.distributions)
-            ]
+            both_orders = _pairs_of_orders(self.one.distributions, self.one.distributions)
+            self._composed_units_cache[count] = [composed([(distribution, count)]) for distribution, _ in both_orders]
         return self._composed_units_cache[count]
 
     def _with_units(self, distributions: LossDistributions, count: int) -> list[LossDistribution]:
-        pairs = self._pairs_of_orders(distributions, self.one.distributions)
+        pairs = _pairs_of_orders(distributions, self.one.distributions)
         return [composed([(distribution, 1), (unit, count)]) if count else distribution for distribution, unit in pairs]
 
-    def _pairs_of_orders(
-        self, one: LossDistributions, two: LossDistributions
-    ) -> list[tuple[LossDistribution, LossDistribution]]:
-        """Return the pairs of distributions for both orders of the neighbours, even if both orders are equal."""
-        return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
+
+def _pairs_of_orders(one: LossDistributions, two: LossDistributions) -> list[tuple[LossDistribution, LossDistribution]]:
+    """Return the pairs of distributions for both orders of the neighbours, even if both orders are equal."""
+    return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
 
 
 @lru_cache(maxsize=16)
@@ -360,7 +321,7 @@ def _profile_on_grid(distribution: LossDistribution, first: int, last: int) -> F
     return np.asarray(distribution.infinite + np.cumsum(steps[::-1])[::-1])
 
 
-class _FixedSizeCurrency:
+class _FixedSizeCurrency(Currency):
     """Currency of fixed-size rounds, by the adaptive account.
 
     R_K = V_K of Theorem 7 of docs/theory.md replaces the profile of unit^K, and T_plan V_(K-k) <= V_K + slack replaces
@@ -369,8 +330,8 @@ class _FixedSizeCurrency:
     """
 
     def __init__(self, pairs: _PairCurrency, values: list[Values]) -> None:
+        super().__init__(units=len(values) - 1, has_prices=pairs.has_prices)
         self._pairs, self._values = pairs, values
-        self.units, self.has_prices, self.is_loose = len(values) - 1, pairs.has_prices, False
 
     @classmethod
     def of(
@@ -397,35 +358,14 @@ class _FixedSizeCurrency:
             values.append(after)
         return cls(pairs, values)
 
-    def price(self, plan: Composed, *, remaining_units: int, reserve: float) -> Price | None:
-        found = self.suffices(plan, remaining_units, remaining_units=remaining_units, reserve=reserve)
-        if found is None:
-            return None
+    def _account_of(self, plan: Composed) -> LossAccount:
+        return _loss_account(plan, self._values[0].grid.spacing, _SHARE**2 * self._pairs._delta / 10)
 
-        def suffices_for(units: int) -> bool:
-            return self.suffices(plan, units, remaining_units=remaining_units, reserve=reserve) is not None
-
-        return replace(found, units=1 + bisect_left(range(1, remaining_units), True, key=suffices_for))
-
-    def suffices(self, plan: Composed, units: int, *, remaining_units: int, reserve: float) -> Price | None:
-        grid = self._values[0].grid
-        replacement = _loss_account(plan, grid.spacing, _SHARE**2 * self._pairs._delta / 10)
-        slack = _SHARE * (reserve - _failures(replacement))
-        if not 0 < units <= remaining_units or slack <= _comparison_error(remaining_units):
-            return None
-        after = self._values[remaining_units - units].with_losses(
-            replacement.distributions.orders[0], replacement.distributions.orders[-1]
-        )
-        before = self._values[remaining_units]
+    def _price_holds(self, plan: LossAccount, units: int, remaining_units: int, slack: float) -> bool:
+        laws, before = plan.distributions.orders, self._values[remaining_units]
+        after = self._values[remaining_units - units].with_losses(laws[0], laws[-1])
         gap = max(float((after.forward - before.forward).max()), float((after.reverse - before.reverse).max()))
-        return (
-            Price(units=units, reserve=_failures(replacement) + slack)
-            if gap <= slack - _comparison_error(remaining_units)
-            else None
-        )
-
-    def covers(self, release: SingleRelease) -> float | None:
-        return None
+        return gap <= slack
 
 
 def _largest_count(fits_budget: Callable[[int], bool], limit: int = MOST_UNITS) -> int:

@@ -179,19 +179,18 @@ class FixedSizeRound:
     losses: Floats
     _corner_cache: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
 
+    def setting(self, near: float, far: float) -> dict[str, float]:
+        """Return the arguments of corner profiles for distances in shifts."""
+        return {"sampling_probability": self.q, "near": near * self.s, "far": far * self.s}
+
     def corner(self, near: float, far: float, angle: int) -> Floats:
         """Return an upper bound on a corner profile, cached. near, far: distances in units of s; angle: in multiples of
         `UNIT`.
         """
         key = near, far, angle
         if key not in self._corner_cache:
-            self._corner_cache[key] = upper(
-                self.losses,
-                sampling_probability=self.q,
-                near=near * self.s * _UP,
-                far=far * self.s * _UP,
-                angle=angle * UNIT,
-            )
+            bounds = self.setting(near * _UP, far * _UP)
+            self._corner_cache[key] = upper(self.losses, **bounds, angle=angle * UNIT)
         return self._corner_cache[key]
 
 
@@ -284,38 +283,23 @@ def attained_profiles(sampled_round: FixedSizeRound, angles: Iterable[int]) -> l
     """Return lower bounds on the zero-out profile: for x0 opposite to the client's vector, and for x0 at the given
     angles from it.
     """
-    opposite_profile = opposite_corner(
-        sampled_round.losses, sampling_probability=sampled_round.q, distance=sampled_round.s
-    )
+    losses, q, s = sampled_round.losses, sampled_round.q, sampled_round.s
     return [
-        (_collinear_profiles(sampled_round, 2.0, 1.0), opposite_profile),
+        (_collinear_profiles(sampled_round, 2.0, 1.0), opposite_corner(losses, sampling_probability=q, distance=s)),
         *(_arc_profiles(sampled_round, theta) for theta in angles),
     ]
 
 
 def _arc_profiles(sampled_round: FixedSizeRound, theta: int) -> Profiles:
-    return _lower_profile(sampled_round, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _lower_profile(
-        sampled_round, 1.0, 1.0, theta
+    settings = (2 * _sine(theta / 2), (2 * RIGHT - theta) // 2), (1.0, theta)
+    one, two = (
+        lower(sampled_round.losses, **sampled_round.setting(near, 1.0), angle=angle * UNIT) for near, angle in settings
     )
-
-
-def _lower_profile(sampled_round: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
-    return lower(
-        sampled_round.losses,
-        sampling_probability=sampled_round.q,
-        near=near * sampled_round.s,
-        far=far * sampled_round.s,
-        angle=angle * UNIT,
-    )
+    return one, two
 
 
 def _collinear_profiles(sampled_round: FixedSizeRound, near: float, far: float) -> Floats:
-    return collinear_corner(
-        sampled_round.losses,
-        sampling_probability=sampled_round.q,
-        near=near * sampled_round.s,
-        far=far * sampled_round.s,
-    )
+    return collinear_corner(sampled_round.losses, **sampled_round.setting(near, far))
 
 
 def _sine(angle: float) -> float:

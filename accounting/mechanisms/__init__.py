@@ -1,13 +1,12 @@
 """Frozen descriptions of releases, samplings and schedules, without numerics."""
 
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import (
     Composed,
     Mechanism,
     SingleRelease,
     Subsampled,
-    Unsampled,
     gaussian_of,
     in_order,
     noise_of,

@@ -1,7 +1,9 @@
 """Adjacency of data sets, and the sensitivity that follows from it."""
 
 import reprlib
+from dataclasses import asdict
 from enum import StrEnum
+from typing import Any, ClassVar, Protocol
 
 from accounting.errors import InvalidParameter
 
@@ -35,3 +37,38 @@ class Adjacency(StrEnum):
         if isinstance(name, str) and name in list(cls):
             return cls(name)
         raise InvalidParameter(f"adjacency={reprlib.repr(name)}: must be one of {', '.join(cls)}.")
+
+
+class Unsampled(Protocol):
+    """One release for given participants, without sampling: one of the descriptions in `mechanisms.kinds`.
+
+    A class with a `kind` is a dataclass with a field `adjacency`, and is read from ledger lines of this kind.
+    """
+
+    kind: ClassVar[str]
+    sums: ClassVar[bool] = True
+    """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
+
+    @property
+    def adjacency(self) -> Adjacency: ...
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
+        """Return the standard deviation of the noise that the account assumes, in the units of `clip_norm`."""
+        ...
+
+    @property
+    def overflow(self) -> float:
+        """Probability of a failure that is added to delta for each release: 0."""
+        return 0.0
+
+    def check_sampling(self, name: str, cohort: int | None) -> None:
+        """Raise UnsupportedMechanism for a sampler that the account of this release does not cover: none."""
+        return
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON object of a ledger line."""
+        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {"kind": self.kind, **fields, "adjacency": str(fields["adjacency"])}

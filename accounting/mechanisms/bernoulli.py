@@ -8,12 +8,12 @@ sqrt(theta (1 - theta)), theta the public probabilities of the round in [floor, 
 probability, if it is equal for all coordinates and rounds (1/2 for stochastic signs).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency, Unsampled
 
 OTHERS = ("anywhere", "near-reference")
 """Bounds on the probabilities of the other clients of a sum."""
@@ -22,7 +22,7 @@ CLIP_METRICS = ("euclidean", "fisher")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BernoulliUploads:
+class _BernoulliUploads(Unsampled):
     dimension: int
     floor: float
     adjacency: Adjacency
@@ -33,17 +33,15 @@ class _BernoulliUploads:
     reference: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
+        require.replace_fields(self, require.count, "dimension")
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
         object.__setattr__(self, "floor", require.real("a number in (0, 1/2)", floor=self.floor))
         if not 0 < self.floor < 0.5:
             raise InvalidParameter(f"floor={self.floor!r}: must be in (0, 1/2).")
         if self.l2_clip is None and self.linf_clip is None:
             raise InvalidParameter("l2_clip and linf_clip are both missing: give at least one bound on the move.")
-        for name in ("l2_clip", "linf_clip"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
-        object.__setattr__(self, "noise_std", require.nonnegative(noise_std=self.noise_std))
+        require.replace_fields(self, require.or_none(require.clip_norm), "l2_clip", "linf_clip")
+        require.replace_fields(self, require.nonnegative, "noise_std")
         require.one_of(CLIP_METRICS, clip_metric=self.clip_metric)
         if self.reference is not None:
             checked_reference = require.real("a number in [floor, 1 - floor]", reference=self.reference)
@@ -96,19 +94,6 @@ class BernoulliChannel(_BernoulliUploads):
     kind: ClassVar[str] = "bernoulli-channel"
     sums: ClassVar[bool] = False
 
-    @property
-    def overflow(self) -> float:
-        """Probability of a failure that is added to delta for each release: 0."""
-        return 0.0
-
-    def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Accept every sampling. Each upload is individually visible, so sampling does not amplify privacy (`sums` is
-        False).
-        """
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliAggregate(_BernoulliUploads):
@@ -135,12 +120,11 @@ class BernoulliAggregate(_BernoulliUploads):
     overflow: float = 0.0
     others: str = "anywhere"
     kind: ClassVar[str] = "bernoulli-aggregate"
-    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
-        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
+        require.replace_fields(self, require.count, "cohort")
+        require.replace_fields(self, require.probability, "overflow")
         require.one_of(OTHERS, others=self.others)
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
@@ -159,6 +143,3 @@ class BernoulliAggregate(_BernoulliUploads):
                 f"cohort={cohort} of the sampler, {self.cohort} of the sum: under fixed-size sampling the two must be "
                 "equal."
             )
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

@@ -10,18 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.samplings import (
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-    cap_of,
-)
+from accounting.mechanisms.samplings import FullParticipation, PoissonSampling, Sampling, cap_of
 from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
@@ -34,34 +29,6 @@ class Mechanism(Protocol):
     def to_dict(self) -> dict[str, object]: ...
 
     def __hash__(self) -> int: ...
-
-
-class Unsampled(Protocol):
-    """One release for given participants, without sampling: one of the descriptions in `mechanisms.kinds`."""
-
-    kind: ClassVar[str]
-    sums: ClassVar[bool]
-    """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
-
-    @property
-    def adjacency(self) -> Adjacency: ...
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def overflow(self) -> float:
-        """Probability of a failure that is added to delta for each release."""
-        ...
-
-    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Return the standard deviation of the noise that the account assumes, in the units of `clip_norm`."""
-        ...
-
-    def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Raise UnsupportedMechanism for a sampler that the account of this release does not cover."""
-        ...
-
-    def to_dict(self) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +82,7 @@ class Subsampled:
         return self.mechanism.adjacency
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "kind": "subsampled",
-            "mechanism": self.mechanism.to_dict(),
-            "sampling": self.sampling.to_dict(),
-        }
+        return {"kind": "subsampled", "mechanism": self.mechanism.to_dict(), "sampling": self.sampling.to_dict()}
 
 
 MOST_RUNS = 10_000

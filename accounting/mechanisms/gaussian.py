@@ -1,16 +1,31 @@
 """Frozen descriptions of Gaussian noise on a sum of clipped vectors, as one draw or in shares on the uploads."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency, Unsampled
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class _GaussianNoise(Unsampled):
+    noise_multiplier: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        # A Python float: dp-accounting misreads an int or a float32 inside composed events.
+        object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+
+    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
+        """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
+        return self.noise_multiplier * clip_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(_GaussianNoise):
     """Sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
 
     Claim: one release is `mu`-Gaussian DP, tight; mu is the sensitivity over the noise standard deviation.
@@ -24,35 +39,12 @@ class Gaussian:
     1.4285714285714286
     """
 
-    noise_multiplier: float
-    adjacency: Adjacency
     kind: ClassVar[str] = "gaussian"
-    sums: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        # A Python float: dp-accounting misreads an int or a float32 inside composed events.
-        object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
-        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
 
     @property
     def mu(self) -> float:
         """Parameter mu of Gaussian DP: sensitivity over noise standard deviation."""
         return self.adjacency.sensitivity_in_clips / self.noise_multiplier
-
-    @property
-    def overflow(self) -> float:
-        """Probability of a failure that is added to delta for each release: 0."""
-        return 0.0
-
-    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
-        return self.noise_multiplier * clip_norm
-
-    def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Accept every sampling: the noise does not depend on the cohort."""
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
@@ -79,7 +71,7 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianShares:
+class GaussianShares(_GaussianNoise):
     """Sum of at most `shares` vectors of norm at most C, each with noise N(0, (noise_multiplier C)^2 / shares).
 
     Each missing vector is replaced by a draw of the same noise.
@@ -96,18 +88,14 @@ class GaussianShares:
     1.0
     """
 
-    noise_multiplier: float
-    adjacency: Adjacency
     shares: int
     overflow: float = 0.0
     kind: ClassVar[str] = "gaussian-shares"
-    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
-        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
-        object.__setattr__(self, "shares", require.count(shares=self.shares))
-        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
+        super().__post_init__()
+        require.replace_fields(self, require.count, "shares")
+        require.replace_fields(self, require.probability, "overflow")
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 f"adjacency='add-remove' with noise in {self.shares} shares: one client added or removed changes "
@@ -119,10 +107,6 @@ class GaussianShares:
         """Gaussian release with the same noise on the sum as one draw."""
         return Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
 
-    def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
-        return self.noise_multiplier * clip_norm
-
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Reject a sampler that may draw more clients than there are shares. Errors: UnsupportedMechanism."""
         if name in ("fixed", "capped-poisson") and cohort is not None and cohort > self.shares:
@@ -130,6 +114,3 @@ class GaussianShares:
                 f"cohort={cohort} of the sampler, noise in {self.shares} shares: the cohort must be at most the number "
                 "of shares."
             )
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

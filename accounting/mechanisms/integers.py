@@ -6,17 +6,17 @@ inverse scaling and inverse rotation are post-processing. Sensitivities follow f
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.rounding import downwards, upwards
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyIntegers:
+class NoisyIntegers(Unsampled):
     """Base class of sums of clients' integer vectors on `dimension` coordinates with integer noise.
 
     Each vector has L2 norm at most `l2_bound`. `shares`: smallest number of independent draws of the noise in a sum.
@@ -40,16 +40,12 @@ class NoisyIntegers:
     adjacency: Adjacency
     shares: int = 1
     overflow: float = 0.0
-    kind: ClassVar[str] = ""
-    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", require.count(dimension=self.dimension))
-        object.__setattr__(self, "l2_bound", require.positive(l2_bound=self.l2_bound))
-        object.__setattr__(self, "share_variance", require.positive(share_variance=self.share_variance))
+        require.replace_fields(self, require.count, "dimension", "shares")
+        require.replace_fields(self, require.positive, "l2_bound", "share_variance")
+        require.replace_fields(self, require.probability, "overflow")
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
-        object.__setattr__(self, "shares", require.count(shares=self.shares))
-        object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
         strength = math.sqrt(self.share_variance * self.shares) / self.l2_bound
         if not require.SMALLEST_NOISE <= strength <= require.LARGEST_NOISE:
             raise InvalidParameter(
@@ -87,12 +83,6 @@ class NoisyIntegers:
     def excess_kurtosis(self) -> float:
         """Excess kurtosis of one draw: 0 as for a Gaussian, to 1e-6 at variances of at least 1."""
         return 0.0
-
-    def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Accept every sampling: the noise does not depend on the cohort."""
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from typing import Any
 
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.adjacency import Unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
+from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.mechanisms.participation import Participation

@@ -88,7 +88,7 @@ class CappedPoissonSampling(Participation):
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
         object.__setattr__(self, "cap", require.count(cohort_cap=self.cap))
-        object.__setattr__(self, "clients", require.count(clients=self.clients))
+        require.replace_fields(self, require.count, "clients")
 
     def binds(self, adjacency: Adjacency) -> bool:
         """Return True if more than `cap` clients can be drawn from one of the neighbours."""
@@ -155,8 +155,7 @@ class FixedSizeSampling(Participation):
     displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
-        object.__setattr__(self, "clients", require.count(clients=self.clients))
+        require.replace_fields(self, require.count, "cohort", "clients")
         if self.cohort > self.clients:
             raise InvalidParameter(
                 f"cohort={self.cohort} of clients={self.clients}: a cohort without replacement can hold at "

@@ -90,9 +90,8 @@ class CorrelatedRounds(_Schedule):
     secret: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "separation", require.count(separation=self.separation))
-        if self.participations is not None:
-            object.__setattr__(self, "participations", require.count(participations=self.participations))
+        require.replace_fields(self, require.count, "separation")
+        require.replace_fields(self, require.or_none(require.count), "participations")
         for name in ("coefficients", "weights", "decays"):
             object.__setattr__(self, name, _checked_numbers(name, getattr(self, name)))
         require.stream_name(self.stream)
@@ -168,8 +167,7 @@ class BallsAndBins(_Schedule):
     name: ClassVar[str] = "balls-and-bins"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bins", require.count(bins=self.bins))
-        object.__setattr__(self, "lanes", require.count(lanes=self.lanes))
+        require.replace_fields(self, require.count, "bins", "lanes")
         require.stream_name(self.stream)
         if self.bins % self.lanes:
             raise InvalidParameter(
@@ -310,8 +308,7 @@ class Allocation(_Schedule):
     name: ClassVar[str] = "allocation"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", require.count(rounds=self.rounds))
-        object.__setattr__(self, "participations", require.count(participations=self.participations))
+        require.replace_fields(self, require.count, "rounds", "participations")
         require.stream_name(self.stream)
         if self.participations > self.rounds:
             raise InvalidParameter(
@@ -450,8 +447,7 @@ class Shuffled(_Schedule):
     attack_is_weaker: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", require.count(cohort=self.cohort))
-        object.__setattr__(self, "clients", require.count(clients=self.clients))
+        require.replace_fields(self, require.count, "cohort", "clients")
         require.stream_name(self.stream)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={self.clients}: must be at most all clients.")

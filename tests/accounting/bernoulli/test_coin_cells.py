@@ -6,7 +6,7 @@ from reference import coin_majorant, poisson_binomial
 
 from accounting.bernoulli import channel as coin_cells
 from accounting.bernoulli.channel import _Cells
-from accounting.bernoulli.majorant import supremum_above_chord
+from accounting.bernoulli.majorant import second_order_bound, supremum_above_chord
 from accounting.bernoulli.sums import SumDivergences
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -230,11 +230,12 @@ def test_the_second_order_bound_is_the_largest_over_its_moves():
     cells, low, high = random_cells(0.1, 0.3)
     alpha, slope, t0, t1 = cells.alpha, cells.slope, low[:, 1], np.maximum(high[:, 1], low[:, 1])
     p, step, steepest = np.full(len(t0), 0.4), np.full(len(t0), 0.2), np.full(len(t0), 0.8)
-    w = alpha * (alpha - 1) * cells._second_order_weight(alpha, p, p, step) * steepest**2
+    weight = cells._second_order_weight(alpha, p, p, step) * steepest**2
+    w = alpha * (alpha - 1) * weight
     square = (t0 + np.linspace(0, 1, 2001)[:, None] * (t1 - t0)) ** 2
     values = np.log1p(w * square) / (alpha - 1) - slope * square
     assert len(np.unique(np.argmax(values, axis=0))) > 30
     largest = values.max(axis=0)
-    found = cells._second_order_bound(alpha, slope, p, p, step, steepest, t0, t1)
+    found = second_order_bound(alpha, slope, weight, t0, t1)
     assert np.all(found >= largest - 1e-12 * np.abs(largest))
     assert found == pytest.approx(largest, rel=1e-4, abs=1e-5)
