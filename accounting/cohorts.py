@@ -130,7 +130,17 @@ def smallest_of_others(count: int, but: Ints, clients: int, randomness: Draws, p
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonCohorts:
+class _CohortsOfSize:
+    clients: int
+    cohort: int
+
+    @cached_property
+    def expected(self) -> float:
+        return float(self.cohort)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonCohorts(_CohortsOfSize):
     """Poisson sampling: every client is drawn independently with probability cohort / clients.
 
     cap: the largest number of clients that take part (`draw_cohort`); the others do not learn that they were drawn
@@ -141,8 +151,6 @@ class PoissonCohorts:
     PoissonSampling(probability=0.025)
     """
 
-    clients: int
-    cohort: int
     cap: int | None = None
 
     @cached_property
@@ -151,10 +159,6 @@ class PoissonCohorts:
         if self.cap is None:
             return PoissonSampling(probability=q)
         return CappedPoissonSampling(probability=q, cap=self.cap, clients=self.clients)
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         values, bound = (
@@ -165,7 +169,7 @@ class PoissonCohorts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeCohorts:
+class FixedSizeCohorts(_CohortsOfSize):
     """Fixed-size sampling: exactly `cohort` clients, uniformly without replacement.
 
     Ids are drawn from a population whose size is equal for all neighbours.
@@ -176,16 +180,9 @@ class FixedSizeCohorts:
     FixedSizeSampling(cohort=15, clients=600)
     """
 
-    clients: int
-    cohort: int
-
     @cached_property
     def law(self) -> FixedSizeSampling:
         return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         return randomness.subset(self.cohort, self.clients, "cohort", number)
@@ -308,7 +305,7 @@ class AllocationCohorts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinSeparationCohorts:
+class MinSeparationCohorts(_CohortsOfSize):
     """Minimum separation: after a participation a client skips `separation` - 1 rounds, then each round is random.
 
     Cohorts are stationary.
@@ -320,18 +317,12 @@ class MinSeparationCohorts:
     10.0
     """
 
-    clients: int
-    cohort: int
     separation: int
     stream: str
 
     @cached_property
     def law(self) -> MinSeparation:
         return MinSeparation(separation=self.separation, probability=self.cohort / self.clients, stream=self.stream)
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         rate, coin = self.law.probability, self.law.coin
@@ -382,7 +373,7 @@ class CyclicCohorts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledCohorts:
+class ShuffledCohorts(_CohortsOfSize):
     """Shuffled epochs: batches of exactly `cohort` of a random order of all clients, drawn anew for each epoch.
 
     Claim: cohorts have the distribution of `accounting.mechanisms.Shuffled`. Adjacency: zero-out or replace-one.
@@ -391,17 +382,11 @@ class ShuffledCohorts:
     2
     """
 
-    clients: int
-    cohort: int
     stream: str
 
     @cached_property
     def law(self) -> Shuffled:
         return Shuffled(cohort=self.cohort, clients=self.clients, stream=self.stream)
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         epoch, place = divmod(number, self.law.period)

@@ -220,9 +220,7 @@ def _decayed_sums(distribution: Floats, factor: float) -> Floats:
 
     It is e^loss[k] times the mass up to k of the second distribution, which would underflow.
     """
-    from scipy.signal import lfilter
-
-    return np.asarray(lfilter([1.0], [1.0, -factor], distribution))
+    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -factor], distribution))
 
 
 def _misplaced_mass(steps: int) -> float:
@@ -245,8 +243,6 @@ def _walk_distribution(step: Floats, count: int) -> Floats:
 
 
 def _convolution(a: Floats, b: Floats) -> Floats:
-    from scipy.signal import fftconvolve
-
     if max(len(a), len(b)) <= 2 * _DIRECT:
         return np.convolve(a, b)
-    return np.asarray(np.maximum(fftconvolve(a, b), 0.0))
+    return np.asarray(np.maximum(scipy.signal.fftconvolve(a, b), 0.0))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import scipy
 
 from accounting import require
 from accounting.arrays import Floats
@@ -284,9 +285,7 @@ def _sum_distribution(coins: int, window: Window, first: int, end: int, up: bool
 
 @lru_cache(maxsize=4096)
 def _binomial(n: int, p: float) -> Floats:
-    from scipy.stats import binom
-
-    return np.asarray(binom.pmf(np.arange(n + 1), n, p))
+    return np.asarray(scipy.stats.binom.pmf(np.arange(n + 1), n, p))
 
 
 def _growth_of_distribution(mass: Floats, tilt: Floats, orders: Floats, moves: Floats) -> Floats:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from accounting import require
@@ -237,9 +238,7 @@ def _binomial(n: int, p: float) -> Floats:
 
     The truncated mass is far below the mass that `DistributionCache` drops.
     """
-    from scipy.stats import binom
-
-    probabilities = binom.pmf(np.arange(n + 1), n, p)
+    probabilities = scipy.stats.binom.pmf(np.arange(n + 1), n, p)
     above_threshold = np.flatnonzero(probabilities > _CUT)
     return np.asarray(probabilities[above_threshold[0] : above_threshold[-1] + 1])
 

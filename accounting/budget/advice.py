@@ -57,27 +57,32 @@ def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accounta
     found: dict[int, PlanWithLanes] = {}
 
     def error(place: int) -> float:
-        lanes = choices[place]
-        if lanes not in found:
-            nearest = min(found, key=lambda one: abs(one - lanes), default=None)
+        if place not in found:
+            lanes = choices[place]
+            nearest = min(found, key=lambda other: abs(choices[other] - lanes), default=None)
             one = replace(plan, sampling=replace(sampling, lanes=lanes), mechanism=replace(noise, bands=lanes))
-            z = calibrate.smallest(
-                lambda z: accountant.epsilon(one.run(z, rounds), delta=plan.delta, accountant=stated_by),
-                epsilon,
-                name="noise multiplier",
-                start=1.0 if nearest is None else found[nearest].noise_multiplier,
-                tolerance=_TOLERANCE,
-            )
-            model_error = one.mechanism.prefix_error(one, z, rounds)
-            found[lanes] = PlanWithLanes(plan=one, noise_multiplier=z, error=model_error)
-        return found[lanes].error
+            start = 1.0 if nearest is None else found[nearest].noise_multiplier
+            z = _calibrated_multiplier(one, epsilon, rounds, start=start, tolerance=_TOLERANCE, stated_by=stated_by)
+            error_of_model = one.mechanism.prefix_error(one, z, rounds)
+            found[place] = PlanWithLanes(plan=one, noise_multiplier=z, error=error_of_model)
+        return found[place].error
 
-    place = min(range(len(choices)), key=lambda k: abs(choices[k] - plan.period**0.5))
-    for step in (1, -1):
-        while 0 <= place + step < len(choices) and error(place + step) < error(place):
-            place += step
-    error(place)
+    start = min(range(len(choices)), key=lambda place: abs(choices[place] - plan.period**0.5))
+    error(calibrate.least_place(error, len(choices), start=start))
     return min(found.values(), key=lambda one: one.error)
+
+
+def _calibrated_multiplier(
+    plan: Plan, epsilon: float, rounds: int, *, start: float, tolerance: float, stated_by: Accountant = "best"
+) -> float:
+    """Return the noise multiplier that meets epsilon, at most `tolerance` (relative) above the threshold."""
+    return calibrate.smallest(
+        lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta, accountant=stated_by),
+        epsilon,
+        name="noise multiplier",
+        start=start,
+        tolerance=tolerance,
+    )
 
 
 def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
@@ -121,11 +126,10 @@ class AdvisedPlan:
 
     def __str__(self) -> str:
         noise, sampling = self.plan.mechanism, self.plan.sampling.name
-        noise_text = "independent noise"
-        if noise.noise == "banded":
-            noise_text = f"noise in {getattr(noise, 'bands', None)} bands"
-        if noise.noise == "blt":
-            noise_text = f"noise in {getattr(noise, 'buffers', None)} buffers (BLT)"
+        noise_text = {
+            "banded": f"noise in {getattr(noise, 'bands', None)} bands",
+            "blt": f"noise in {getattr(noise, 'buffers', None)} buffers (BLT)",
+        }.get(noise.noise, "independent noise")
         lanes = f" in {self.lanes} public lanes" if self.lanes else ""
         return f"{noise_text} under {sampling}{lanes}, {upwards(self.error)} C"
 
@@ -198,13 +202,7 @@ def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[AdvisedPla
 
 def _with_calibrated_noise(plan: Plan, epsilon: float, rounds: int, *, start: float) -> AdvisedPlan | None:
     try:
-        z = calibrate.smallest(
-            lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta),
-            epsilon,
-            name="noise multiplier",
-            start=start,
-            tolerance=_ADVICE_TOLERANCE,
-        )
+        z = _calibrated_multiplier(plan, epsilon, rounds, start=start, tolerance=_ADVICE_TOLERANCE)
     except CalibrationError:
         return None
     return AdvisedPlan(plan=plan.changed(noise_multiplier=z), error=z * plan.mechanism.prefix_error(plan, 1.0, rounds))

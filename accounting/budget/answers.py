@@ -18,6 +18,7 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.readings import READING_KEYS, Readings, readings
 from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
+from accounting.gaussian import noise_std
 from accounting.html_table import html_table
 from accounting.mechanisms import Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
@@ -513,8 +514,6 @@ def starting_multiplier(
     """Return a starting value for the noise multiplier, by the central limit mu = q sqrt(T (e^(s^2/z^2) - 1)). It
     affects only speed.
     """
-    from accounting.gaussian import noise_std
-
     wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
     shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # so that its square neither underflows nor overflows
     per_round = math.log1p(shift_of_all**2 / rounds)

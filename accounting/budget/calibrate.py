@@ -138,6 +138,17 @@ def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
     )
 
 
+def least_place(cost: Callable[[int], float], length: int, *, start: int) -> int:
+    """Return the index of 0 .. length - 1 of smallest cost, for a cost that first decreases and then increases, by
+    steps from `start`.
+    """
+    place = start
+    for step in (1, -1):
+        while 0 <= place + step < length and cost(place + step) < cost(place):
+            place += step
+    return place
+
+
 def largest_count(cost: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000) -> int:
     """Return the largest integer n from 0 to `limit` with cost(n) <= target, for a cost that increases in n and is 0 at
     n = 0.

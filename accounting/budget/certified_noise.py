@@ -14,6 +14,7 @@ from functools import cache
 
 from accounting import disk_cache, require
 from accounting.budget.answers import Budget, solve
+from accounting.budget.calibrate import least_place
 from accounting.budget.certificates import (
     FAILURE,
     MOST_TRIES,
@@ -177,9 +178,6 @@ def _with_matrix(plan: Plan, *, epsilon: float, rounds: int, samples: int) -> tu
         search = _Search(plan=one, epsilon=epsilon, rounds=rounds, samples=samples)
         return matrix.prefix_error(one, search.coarse_multiplier(most), rounds), one
 
-    place = len(_POWERS) // 2 - 1
-    for step in (1, -1):
-        while 0 <= place + step < len(_POWERS) and error_and_plan(place + step)[0] < error_and_plan(place)[0]:
-            place += step
-    plan = error_and_plan(place)[1]
+    length = len(_POWERS)
+    plan = error_and_plan(least_place(lambda place: error_and_plan(place)[0], length, start=length // 2 - 1))[1]
     return plan, float(solve(plan, epsilon=epsilon, rounds=rounds, with_lower_bound=False).noise_multiplier or 0.0)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from accounting.budget.gaussians import Noise
 from accounting.budget.options import option
 from accounting.budget.samplings import BallsAndBins, PlannedSampling, Setting
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.factorisation.toeplitz import Workload, error
 from accounting.mechanisms import (
     Composed,
     CorrelatedRounds,
@@ -42,16 +43,19 @@ from accounting.mechanisms import (
 from accounting.mechanisms.schedules import divisors
 from accounting.rounding import upwards
 
-if TYPE_CHECKING:
-    from accounting.factorisation.toeplitz import Workload
-
 _MOST_BUFFERS = 20
 MOST_ROUNDS = 10_000
 """Largest number of rounds for which a matrix is optimised, or its error computed."""
 
 
+class _HasMatrix(Protocol):
+    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
+        """Return the fields of `CorrelatedRounds` that define the best matrix for this workload."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class CorrelatedNoise(Noise):
+class CorrelatedNoise(Noise, _HasMatrix):
     """Base class of Gaussian noise of the server, a part of which later rounds cancel.
 
     server_momentum, server_decay: momentum and learning-rate decay of the server, for whose weighted sums the matrix is
@@ -69,11 +73,7 @@ class CorrelatedNoise(Noise):
     @property
     def sizes(self) -> dict[str, int | None]:
         """Number of bands and of buffers."""
-        raise NotImplementedError
-
-    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
-        """Return the fields of `CorrelatedRounds` that define the best matrix for this workload."""
-        raise NotImplementedError
+        return {"bands": getattr(self, "bands", None), "buffers": getattr(self, "_buffer_count", None)}
 
     def validated_for(self, setting: Setting) -> Self:
         """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
@@ -112,21 +112,8 @@ class CorrelatedNoise(Noise):
         separation: int | None = getattr(setting.sampling, "separation", self.separation)
         return separation or setting.period
 
-    def _require_participations(self, setting: Setting, rounds: int) -> None:
-        """Raise InvalidParameter for a limit on participations that the sampling exceeds, because the account would not
-        hold.
-        """
-        due = -(-rounds // (setting.period if setting.sampling.name == "cyclic" else self._separation(setting)))
-        if self.participations is not None and self.participations < due:
-            raise InvalidParameter(
-                f"participations={self.participations} with sampling={setting.sampling.name!r}: in {rounds} rounds a "
-                f"client can take part {due} times. Use at least {due}, fewer rounds, or a longer separation."
-            )
-
     def _workload(self, rounds: int) -> Workload:
         """Return the workload: the weighted sums of the rounds that form the model."""
-        from accounting.factorisation.toeplitz import Workload
-
         return Workload(rounds=rounds, momentum=self.server_momentum, decay=self.server_decay)
 
     def stream(self, setting: Setting, rounds: int) -> CorrelatedRounds:
@@ -140,11 +127,15 @@ class CorrelatedNoise(Noise):
             matrix = self.matrix(self._workload(rounds), rounds, 1)  # columns of a lane do not overlap
             lanes = getattr(setting.sampling, "lanes", None) or 1
             return CorrelatedRounds(separation=lanes, stream=setting.stream, **matrix)
-        sampled = setting.sampling.name == "poisson"
-        if not sampled:
-            self._require_participations(setting, rounds)
-        separation = rounds if sampled else self._separation(setting)
-        times = 1 if sampled else self.participations
+        if setting.sampling.name == "poisson":
+            return self.public_stream(rounds, separation=rounds, participations=1, stream=setting.stream)
+        separation, times = self._separation(setting), self.participations
+        due = -(-rounds // (setting.period if setting.sampling.name == "cyclic" else separation))
+        if times is not None and times < due:
+            raise InvalidParameter(
+                f"participations={times} with sampling={setting.sampling.name!r}: in {rounds} rounds a "
+                f"client can take part {due} times. Use at least {due}, fewer rounds, or a longer separation."
+            )
         return self.public_stream(rounds, separation=separation, participations=times, stream=setting.stream)
 
     def public_stream(
@@ -169,8 +160,6 @@ class CorrelatedNoise(Noise):
         return noise_multiplier * self._model_error(column, rounds)
 
     def _model_error(self, coefficients: Floats, rounds: int) -> float:
-        from accounting.factorisation.toeplitz import error
-
         return error(coefficients, self._workload(rounds))
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
@@ -243,11 +232,6 @@ class BandedNoise(CorrelatedNoise):
     noise: ClassVar[str] = "banded"
     samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson", "balls-and-bins")
 
-    @property
-    def sizes(self) -> dict[str, int | None]:
-        """Number of bands and of buffers."""
-        return {"bands": self.bands, "buffers": None}
-
     def validated_for(self, setting: Setting) -> Self:
         """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
         if self.bands is None:
@@ -280,7 +264,8 @@ class BandedNoise(CorrelatedNoise):
                 "lanes is missing: give lanes or bands. If both epsilon and rounds are given, lanes are searched."
             )
         if self.factorisation_power is not None:
-            return {"coefficients": _power_coefficients(self.bands, self.factorisation_power)}
+            powers = factorisation.square_root(self.bands, power=self.factorisation_power)
+            return {"coefficients": tuple(np.round(powers, 9).tolist())}
         optimised_for = workload if self.factorisation == "optimised" else None
         return {"coefficients": _banded_coefficients(self.bands, optimised_for, separation, participations)}
 
@@ -364,11 +349,6 @@ class BufferedNoise(CorrelatedNoise):
     def _buffer_count(self) -> int:
         return 3 if self.buffers is None else self.buffers
 
-    @property
-    def sizes(self) -> dict[str, int | None]:
-        """Number of bands and of buffers."""
-        return {"bands": None, "buffers": self._buffer_count}
-
     def validated_for(self, setting: Setting) -> Self:
         """Return the validated noise. Errors: InvalidParameter, UnsupportedMechanism if the setting has no account."""
         if require.count(buffers=self._buffer_count) > _MOST_BUFFERS:
@@ -381,11 +361,6 @@ class BufferedNoise(CorrelatedNoise):
         """Return weights and decays of the buffers."""
         weights, decays = _buffer_weights_and_decays(self._buffer_count, workload, separation, participations)
         return {"weights": weights, "decays": decays}
-
-
-def _power_coefficients(bands: int, power: float) -> tuple[float, ...]:
-    """Return the first column of a power of the prefix-sum matrix, rounded to 9 digits like optimised columns."""
-    return tuple(np.round(factorisation.square_root(bands, power=power), 9).tolist())
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from accounting import require
 from accounting.budget.options import option
@@ -97,7 +97,8 @@ DROPOUT = (
 )
 
 
-class PlannedMechanism:
+@runtime_checkable
+class PlannedMechanism(Protocol):
     """Base class of mechanisms of a plan. A subclass with a `name` is registered in `classes`."""
 
     classes: ClassVar[list[type[Any]]] = []
@@ -108,6 +109,7 @@ class PlannedMechanism:
     most_rounds: ClassVar[int | None] = None
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "name" in vars(cls):
             PlannedMechanism.classes.append(cls)
 
@@ -120,7 +122,7 @@ class PlannedMechanism:
         """Return the mechanism with validated fields. Errors: InvalidParameter, UnsupportedMechanism if the setting
         has no account.
         """
-        raise NotImplementedError
+        ...
 
     def for_records(self) -> PlannedMechanism:
         """Return the noise that one client adds to the sum of a batch of its records: in one draw, without rotation.
@@ -159,7 +161,7 @@ class PlannedMechanism:
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it."""
-        raise NotImplementedError
+        ...
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds and of earlier releases on the same clients. Direction of error: upper

@@ -380,7 +380,7 @@ def _refuse_foreign_option(
     name: str, value: Any, sampling: PlannedSampling, mechanism: PlannedMechanism, written: OptionFormat
 ) -> None:
     """Raise InvalidParameter for an option of a class that was not chosen, unless it is None or has its default."""
-    classes = {**SAMPLING_CLASSES, "unit 'record'": RecordBatches}
+    classes: dict[str, Any] = {**SAMPLING_CLASSES, "unit 'record'": RecordBatches}
     samplings = {kind: each for kind, one in classes.items() for each in fields(one) if each.name == name}
     kinds = [(one, each) for one in _MECHANISM_CLASSES for each in fields(one) if each.name == name]
     defaults = [each.default for each in (*samplings.values(), *(each for _, each in kinds))]

@@ -5,7 +5,7 @@ docs/participation.md compares the privacy of these samplings.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from accounting import require
 from accounting.budget.options import option
@@ -30,7 +30,8 @@ SAMPLING_CLASSES: dict[str, type[Any]] = {}
 """Class of each sampling of clients, by name."""
 
 
-class PlannedSampling:
+@runtime_checkable
+class PlannedSampling(Protocol):
     """Base class of samplings of a plan. A subclass that samples clients and has `words` is registered by its name."""
 
     name: ClassVar[str]
@@ -45,6 +46,7 @@ class PlannedSampling:
     """Keys of [federation] for this sampling alone, in a table of its own."""
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "words" in vars(cls) and cls.unit == "client":
             SAMPLING_CLASSES[cls.name] = cls
 
@@ -89,7 +91,7 @@ class PlannedSampling:
 
     def cohorts(self, clients: int, stream: str, ids: NamedClients | None = None) -> Sampler:
         """Return the draws of the cohorts, with their distribution."""
-        raise NotImplementedError
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 
 from accounting.arrays import Floats, Ints
 from accounting.compose.adaptive_grid import ROUGH, Fineness, Game, RoundKind, grid_of, nodes_of
@@ -101,14 +102,12 @@ def _weights_after(weights: Floats, chosen: Floats, attained: Kernels, grid: Sta
     """Return the weights of the states after one round of the best attained pairs. States with gamma < 1 are
     mirrored to gamma > 1.
     """
-    from scipy import fft
-
     moved = np.zeros(grid.states + 1)
     for number in range(len(attained)):
         weights_of_pair = np.where(chosen == number, weights, 0.0)
-        spectrum = fft.rfft(np.concatenate([weights_of_pair, np.zeros(grid.size - len(weights_of_pair))]))
+        spectrum = scipy.fft.rfft(np.concatenate([weights_of_pair, np.zeros(grid.size - len(weights_of_pair))]))
         # A loss of l steps moves state i to i - l, so the masses are mirrored.
-        flow = fft.irfft(spectrum * attained.spectra[number].conj(), grid.size)
+        flow = scipy.fft.irfft(spectrum * attained.spectra[number].conj(), grid.size)
         flow = np.roll(flow, grid.largest_step)
         moved += flow[: grid.states + 1]
         left = min(grid.largest_step, grid.states)

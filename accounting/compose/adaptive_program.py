@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 
 from accounting.arrays import Floats, Ints
 from accounting.compose.loss_distribution import LossDistribution, convex_minorant
@@ -50,9 +51,7 @@ class StateGrid:
     @cached_property
     def size(self) -> int:
         """Length of the transforms, for which no wrap-around reaches a state."""
-        from scipy import fft
-
-        return int(fft.next_fast_len(self.states + 1 + 2 * self.largest_step, real=True))
+        return int(scipy.fft.next_fast_len(self.states + 1 + 2 * self.largest_step, real=True))
 
     @cached_property
     def shrink(self) -> Floats:
@@ -79,9 +78,7 @@ class Kernels:
 
     @classmethod
     def of(cls, kernels: Sequence[Kernel], grid: StateGrid) -> "Kernels":
-        from scipy import fft
-
-        spectra = fft.rfft(np.array([kernel.masses for kernel in kernels]), grid.size, axis=1)
+        spectra = scipy.fft.rfft(np.array([kernel.masses for kernel in kernels]), grid.size, axis=1)
         return cls(spectra=spectra, profiles=np.array([kernel.profile for kernel in kernels]))
 
     def __len__(self) -> int:
@@ -131,17 +128,15 @@ class Values:
 
     def all_choices(self, kernels: Kernels, spectrum: Floats) -> Floats:
         """Return E_P V(gamma dQ/dP) for every kernel at every state, without the charge for rounding errors."""
-        from scipy import fft
-
         start = 2 * self.grid.largest_step
-        found = fft.irfft(kernels.spectra * spectrum, self.grid.size, axis=1)[:, start : start + self.grid.states + 1]
+        found = scipy.fft.irfft(kernels.spectra * spectrum, self.grid.size, axis=1)[
+            :, start : start + self.grid.states + 1
+        ]
         return np.asarray(found + kernels.profiles)
 
     def spectrum(self) -> Floats:
         """Return the transform of `extended`."""
-        from scipy import fft
-
-        return np.asarray(fft.rfft(self.extended(), self.grid.size))
+        return np.asarray(scipy.fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
         """Return a bound on the rounding error of one round."""
@@ -162,12 +157,10 @@ class Values:
         return Values(grid=self.grid, forward=one, reverse=self.exchanged()._with_distribution(back), upper=True)
 
     def _with_distribution(self, distribution: LossDistribution) -> Floats:
-        from scipy import signal
-
         last = distribution.lowest + len(distribution.masses) - 1
         values_around = self._value_at_states(np.arange(-last, self.grid.states - distribution.lowest + 1))
         found = (
-            signal.fftconvolve(values_around, np.maximum(distribution.masses, 0.0), mode="valid")
+            scipy.signal.fftconvolve(values_around, np.maximum(distribution.masses, 0.0), mode="valid")
             + distribution.infinite
         )
         found += _CHARGE * (1 + math.log2(2 * len(values_around)) * math.sqrt(float((values_around**2).sum())))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
@@ -81,11 +82,11 @@ class LossDistribution:
         lowest remaining loss.
         Direction of error: upper bound.
         """
-        from scipy import fft
-
         size = len(self.masses) + len(other.masses) - 1
-        length = fft.next_fast_len(size, real=True)
-        sums = fft.irfft(fft.rfft(self.masses, length) * fft.rfft(other.masses, length), length)[:size]
+        length = scipy.fft.next_fast_len(size, real=True)
+        sums = scipy.fft.irfft(scipy.fft.rfft(self.masses, length) * scipy.fft.rfft(other.masses, length), length)[
+            :size
+        ]
         return LossDistribution(
             spacing=self.spacing,
             lowest=self.lowest + other.lowest,
@@ -187,16 +188,14 @@ def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT)
     the transform, and is also charged as an infinite loss.
     Direction of error: upper bound.
     """
-    from scipy import fft
-
     if any(law.infinite >= 1 or not law.masses.sum() > 0 for law, _ in parts):
         return replace(parts[0][0], lowest=0, masses=np.zeros(1), infinite=1.0)
     first, last = chernoff_window(parts, cut)
-    length = fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
+    length = scipy.fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
     transform = np.ones(length // 2 + 1, dtype=complex)
     for law, count in parts:
-        transform *= fft.rfft(law.masses, length) ** count
-    wrapped = fft.irfft(transform, length)
+        transform *= scipy.fft.rfft(law.masses, length) ** count
+    wrapped = scipy.fft.irfft(transform, length)
     finite = sum(count * math.log1p(-law.infinite) if law.infinite < 1 else -math.inf for law, count in parts)
     lowest = sum(law.lowest * count for law, count in parts)
     spacing, tilt = parts[0][0].spacing, parts[0][0].tilt

@@ -170,10 +170,8 @@ def _shuffled_counts(schedule: Shuffled, count: int) -> Floats:
 
 
 def _allocation_counts(schedule: Allocation, count: int) -> Floats:
-    from scipy.stats import hypergeom
-
     numbers = np.arange(schedule.participations + 1)
-    return np.asarray(hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
+    return np.asarray(scipy.stats.hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
 
 
 def _renewal_counts(schedule: MinSeparation, count: int) -> Floats:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 
 from accounting.arrays import Floats
 from accounting.compose import accountant, adaptive_grid, loss_grid, pld
@@ -309,14 +310,12 @@ def _profile_on_grid(distribution: LossDistribution, first: int, last: int) -> F
     Two recursions with positive terms avoid cancellation:
         B_j = e^-d (p_(j+1) + B_(j+1)),      h_j = h_(j+1) + (1 - e^-d) (p_(j+1) + B_(j+1))
     """
-    from scipy.signal import lfilter
-
     masses = np.zeros(last - first + 2)
     masses[distribution.lowest - first : distribution.lowest - first + len(distribution.masses)] = np.maximum(
         distribution.masses, 0.0
     )
     shrink, width = math.exp(-distribution.spacing), -math.expm1(-distribution.spacing)
-    falling = lfilter([0.0, shrink], [1.0, -shrink], masses[::-1])[::-1]
+    falling = scipy.signal.lfilter([0.0, shrink], [1.0, -shrink], masses[::-1])[::-1]
     steps = width * (masses[1:] + falling[1:])
     return np.asarray(distribution.infinite + np.cumsum(steps[::-1])[::-1])
 

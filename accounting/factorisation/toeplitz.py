@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from accounting import require
@@ -124,11 +125,9 @@ def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
     >>> inverse([1.0, 0.5], rounds=4).tolist()
     [1.0, -0.5, 0.25, -0.125]
     """
-    from scipy.signal import lfilter
-
     unit_vector = np.zeros(_checked_rounds(rounds))
     unit_vector[0] = 1.0
-    return np.asarray(lfilter([1.0], _checked_coefficients(coefficients)[:rounds], unit_vector))
+    return np.asarray(scipy.signal.lfilter([1.0], _checked_coefficients(coefficients)[:rounds], unit_vector))
 
 
 def _checked_rounds(given: int) -> int:
@@ -201,16 +200,12 @@ class Workload:
 
         Column s of A C^-1 is a prefix of the first column, times decay^s.
         """
-        from scipy.signal import lfilter
-
-        return np.asarray(np.cumsum(self.powers * lfilter([1.0], [1.0, -self.momentum], inverse_column)))
+        return np.asarray(np.cumsum(self.powers * scipy.signal.lfilter([1.0], [1.0, -self.momentum], inverse_column)))
 
     def transposed_column(self, gradient: Floats) -> Floats:
         """Apply the transpose of the map `column` to a gradient."""
-        from scipy.signal import lfilter
-
         weighted_sums = self.powers * np.cumsum(gradient[::-1])[::-1]
-        return np.asarray(lfilter([1.0], [1.0, -self.momentum], weighted_sums[::-1])[::-1])
+        return np.asarray(scipy.signal.lfilter([1.0], [1.0, -self.momentum], weighted_sums[::-1])[::-1])
 
     @property
     def squared_weights(self) -> Floats:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
@@ -135,9 +136,7 @@ def largest_step(variance: float, far: int) -> float:
 
 
 def _quantiles(tails: Floats) -> Floats:
-    from scipy.special import ndtri
-
-    return np.asarray(-ndtri(tails))
+    return np.asarray(-scipy.special.ndtri(tails))
 
 
 def _masses(x: Floats, variance: float) -> Floats:
@@ -145,9 +144,7 @@ def _masses(x: Floats, variance: float) -> Floats:
     section 7), whose fourth term is below 1e-16.
     """
     if variance < _EXPANDED:
-        from scipy.special import ive
-
-        return np.asarray(ive(x, variance))
+        return np.asarray(scipy.special.ive(x, variance))
     r = x / variance
     root = np.sqrt(1 + r * r)
     radius, p = variance * root, (r / root) ** 2

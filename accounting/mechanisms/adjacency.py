@@ -49,8 +49,7 @@ class Unsampled(Protocol):
     sums: ClassVar[bool] = True
     """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
 
-    @property
-    def adjacency(self) -> Adjacency: ...
+    adjacency: Adjacency
 
     def __hash__(self) -> int:
         return hash(self.kind)

@@ -31,6 +31,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 
 from accounting.arrays import Floats, Ints
 from accounting.errors import UnsupportedMechanism
@@ -192,13 +193,11 @@ def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
     """
     if not degree:
         return np.zeros(0)
-    from scipy.linalg import eigh_tridiagonal
-
     k = np.arange(1.0, degree)
     twice = 2 * k + a + b
     diagonal = np.concatenate([[(b - a) / (a + b + 2)], (b * b - a * a) / (twice * (twice + 2))])
     squares = 4 * k * (k + a) * (k + b) * (k + a + b) / (twice**2 * (twice + 1) * (twice - 1))
-    return np.asarray(eigh_tridiagonal(diagonal, np.sqrt(squares), eigvals_only=True))
+    return np.asarray(scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(squares), eigvals_only=True))
 
 
 def _with_few_distinct(probabilities: Floats) -> Floats:
