@@ -10,7 +10,6 @@ Hypothesis: a client's message is a function of earlier releases and of randomne
 was drawn. With error feedback, control variates or other memory of earlier participation the account does not hold.
 """
 
-import itertools
 import math
 from functools import lru_cache
 
@@ -102,8 +101,7 @@ class Adding:
 
     def _make_grid(self, newest: SingleRelease) -> None:
         """Make a grid for all releases so far and `rounds` rounds of `newest`, and add the releases so far."""
-        so_far = itertools.chain.from_iterable(itertools.repeat(*run) for run in self._added)
-        game = Game.of(Composed.of(itertools.chain(so_far, itertools.repeat(newest, self._rounds))))
+        game = Game.of(Composed.of_runs((*self._added, (newest, self._rounds))))
         self._grid = None if game is None else grid_of(game, self._delta, STANDARD)
         self._not_applicable = self._grid is None
         self._kernels: dict[RoundKind, tuple[Kernels, Kernels | None]] = {}
@@ -210,10 +208,7 @@ def _values(game: Game, delta: float, fineness: Fineness) -> Values | None:
     if grid is None:
         return None
     rounds = {kind: kernels_of(kind, game.rounds, delta, game.symmetric, fineness, grid) for kind in game.kinds}
-    found = Values.for_no_rounds(grid, upper=True)
-    for kind, count in reversed(game.runs):
-        for _ in range(count):
-            found = found.with_another_round(*rounds[kind])
+    found = Values.for_no_rounds(grid, upper=True).with_rounds(game.runs, rounds)
     if game.without_choice is not None:
         distributions = pld.distribution(game.without_choice, grid.spacing).orders
         found = found.with_losses(distributions[0], distributions[-1])

@@ -12,9 +12,10 @@ the part gamma V' needs the transform, because (1 - gamma)_+ becomes the kernel'
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -85,6 +86,11 @@ class Kernels:
         return len(self.spectra)
 
 
+Kind = TypeVar("Kind")
+Pair = tuple[Kernels, Kernels | None]
+"""Kernels of a round for both orders of the neighbours; None if they are equal."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Values:
     """Values V and V' at the states, for one order of the neighbours and for the exchanged order (one array if they are
@@ -112,6 +118,14 @@ class Values:
         one = self._value_before_round(self.forward, self.reverse, forth)
         two = one if back is None else self._value_before_round(self.reverse, self.forward, back)
         return Values(grid=self.grid, forward=one, reverse=two, upper=self.upper)
+
+    def with_rounds(self, runs: Sequence[tuple[Kind, int]], kernels: Mapping[Kind, Pair]) -> "Values":
+        """Return the values with these runs of rounds, in order, before all others."""
+        found = self
+        for kind, count in reversed(runs):
+            for _ in range(count):
+                found = found.with_another_round(*kernels[kind])
+        return found
 
     def exchanged(self) -> "Values":
         """Return the values of the exchanged neighbours."""

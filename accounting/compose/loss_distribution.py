@@ -1,7 +1,7 @@
 """Privacy loss distributions on a grid: composition by the fast Fourier transform, epsilon and delta."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,6 @@ import scipy
 from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
-from accounting.roots import brentq
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6
@@ -70,15 +69,15 @@ class LossDistribution:
         most = self.scale - self.tilt * found + math.log(slack / (LITTLE * delta))
         return found if most <= 0 else math.inf
 
-    def repeated(self, count: int, *, cut: float = CUT) -> "LossDistribution":
+    def repeated(self, count: int) -> "LossDistribution":
         """Return the distribution of the sum of `count` independent losses, as `composed`."""
-        return self if count == 1 else composed([(self, count)], cut=cut)
+        return self if count == 1 else composed([(self, count)])
 
-    def plus(self, other: "LossDistribution", *, cut: float = CUT) -> "LossDistribution":
+    def plus(self, other: "LossDistribution") -> "LossDistribution":
         """Return the distribution of the sum of two independent losses, one from each distribution, on their common
         grid.
 
-        Tails with total mass at most `cut` are removed: the upper tail becomes an infinite loss, the lower tail the
+        Tails with total mass at most `CUT` are removed: the upper tail becomes an infinite loss, the lower tail the
         lowest remaining loss.
         Direction of error: upper bound.
         """
@@ -94,12 +93,12 @@ class LossDistribution:
             infinite=self.infinite + other.infinite - self.infinite * other.infinite,
             tilt=self.tilt,
             scale=self.scale + other.scale,
-        )._with_truncated_ends(cut)
+        )._with_truncated_ends()
 
-    def _with_truncated_ends(self, cut: float) -> "LossDistribution":
+    def _with_truncated_ends(self) -> "LossDistribution":
         below, above = np.cumsum(self.masses), np.cumsum(self.masses[::-1])
-        first = min(int(np.argmax(below > cut / 2)), len(self.masses) - 1)
-        last = max(len(self.masses) - int(np.argmax(above > cut / 2)), first + 1)
+        first = min(int(np.argmax(below > CUT / 2)), len(self.masses) - 1)
+        last = max(len(self.masses) - int(np.argmax(above > CUT / 2)), first + 1)
         kept = self.masses[first:last].copy()
         kept[0] += max(float(below[first - 1]), 0.0) if first else 0.0
         beyond = max(float(above[len(above) - last - 1]), 0.0) if last < len(above) else 0.0
@@ -180,17 +179,17 @@ def tilted_for(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> l
     return [(law.tilted(best), count) for law, count in parts]
 
 
-def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT) -> LossDistribution:
+def composed(parts: Sequence[tuple[LossDistribution, int]]) -> LossDistribution:
     """Return the distribution of the sum of independent losses, `count` from each distribution, by one transform on
     their common grid.
 
-    Both ends are truncated where Chernoff's bound on the tail is at most `cut`. Mass beyond the ends wraps around in
+    Both ends are truncated where Chernoff's bound on the tail is at most `CUT`. Mass beyond the ends wraps around in
     the transform, and is also charged as an infinite loss.
     Direction of error: upper bound.
     """
     if any(law.infinite >= 1 or not law.masses.sum() > 0 for law, _ in parts):
         return replace(parts[0][0], lowest=0, masses=np.zeros(1), infinite=1.0)
-    first, last = chernoff_window(parts, cut)
+    first, last = chernoff_window(parts, CUT)
     length = scipy.fft.next_fast_len(max(last - first + 1, *(len(law.masses) for law, _ in parts)), real=True)
     transform = np.ones(length // 2 + 1, dtype=complex)
     for law, count in parts:
@@ -200,7 +199,7 @@ def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT)
     lowest = sum(law.lowest * count for law, count in parts)
     spacing, tilt = parts[0][0].spacing, parts[0][0].tilt
     scale = sum(law.scale * count for law, count in parts)
-    beyond = cut * math.exp(min(scale - tilt * spacing * (lowest + last), 700.0))
+    beyond = CUT * math.exp(min(scale - tilt * spacing * (lowest + last), 700.0))
     return LossDistribution(
         spacing=spacing,
         lowest=lowest + first,
@@ -257,24 +256,6 @@ class _CentredLosses:
         growth = np.exp(exponent * self.steps)
         low, high = float((self.masses / growth).sum()), float((self.masses * growth).sum())
         return self.count * math.log(low), self.count * math.log(high)
-
-
-def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:
-    """Return the epsilon >= 0 at which a decreasing function `delta_at` equals `target`, to 1e-12; infinite if it
-    stays above.
-    """
-    if delta_at(0.0) <= target:
-        return 0.0
-    if delta_at(1e300) > target:
-        return math.inf
-
-    def excess(epsilon: float) -> float:
-        return math.log(max(delta_at(epsilon), 1e-300) / target)
-
-    low, high = 0.0, 1.0
-    while excess(high) > 0:
-        low, high = high, high * 4
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13))
 
 
 def _running_sums(values: Floats) -> Floats:

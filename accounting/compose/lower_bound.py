@@ -417,8 +417,4 @@ def _adaptive_values(game: Game, grid: StateGrid) -> Values:
     for kind in game.kinds:
         nodes = np.arange(grid.largest_step + 1) if game.symmetric else nodes_of(kind, grid, BELOW)
         rounds[kind] = attained(kind, game.symmetric, nodes, grid, below=True)
-    found = Values.for_no_rounds(grid, upper=False)
-    for kind, count in reversed(game.runs):
-        for _ in range(count):
-            found = found.with_another_round(*rounds[kind])
-    return found
+    return Values.for_no_rounds(grid, upper=False).with_rounds(game.runs, rounds)

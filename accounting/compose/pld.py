@@ -108,10 +108,6 @@ class LossDistributions:
         """Return the smallest epsilon >= 0 that both orders meet at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
-    def tilted(self, tilt: float) -> "LossDistributions":
-        """Return the tilted form of both distributions."""
-        return LossDistributions(orders=tuple(law.tilted(tilt) for law in self.orders))
-
     def charged_epsilon(self, delta: float, slack: float, held: "LossDistributions | None" = None) -> float:
         """Return `smallest_epsilon` if transforms may have misplaced mass `slack`. held: tilted form of these
         distributions.

@@ -129,7 +129,7 @@ def _pld_curve(mechanism: Mechanism) -> Curve:
     if rounds > pld.MOST_ROUNDS:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     distributions = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
-    exact = profile_of_distribution(distributions, slack=pld.composition_slack(rounds), method="pld")
+    exact = profile_of_distribution(distributions, slack=pld.composition_slack(rounds))
     return _profile_within_closeness(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
@@ -169,7 +169,7 @@ def _profile_within_closeness(near: Profile, closeness: float, extra: float) -> 
     return lambda eps: math.exp(closeness) * near(eps - 2 * closeness) + extra
 
 
-def profile_of_distribution(distributions: LossDistributions, *, slack: float, method: str) -> Profile:
+def profile_of_distribution(distributions: LossDistributions, *, slack: float) -> Profile:
     """Return an upper bound on the profile of composed privacy loss distributions, the maximum over both orders.
 
     It is interpolated between knots by chords in e^epsilon, in which every profile is convex. `slack`: the mass that
@@ -177,7 +177,7 @@ def profile_of_distribution(distributions: LossDistributions, *, slack: float, m
     """
     knots = np.linspace(0.0, _largest_knot(distributions, max(slack, _NOTHING)), _KNOTS)
     values = distributions.delta(knots) * (1 + 1e-9) + slack
-    return Profile(above_zero=lambda eps: _interpolated_by_chords(eps, knots, values), method=method)
+    return Profile(above_zero=lambda eps: _interpolated_by_chords(eps, knots, values), method="pld")
 
 
 def _largest_knot(distributions: LossDistributions, negligible: float) -> float:

@@ -40,11 +40,16 @@ def tradeoff(profile: Callable[[Floats], ArrayLike], false_positive_rate: ArrayL
     Shape: as the rates.
     Direction of error: lower bound, so no test is better.
     """
-    a = np.asarray(false_positive_rate, dtype=float)
-    if not np.all((a >= 0) & (a <= 1)):
-        raise InvalidParameter("false_positive_rate: must be numbers in [0, 1].")
+    a = _checked_rates(false_positive_rate)
     lines = 1 - np.asarray(profile(_POINTS)) - np.exp(_POINTS) * a[..., None]
     return np.asarray(np.maximum(lines.max(axis=-1), 0.0))
+
+
+def _checked_rates(given: ArrayLike) -> Floats:
+    rates = np.asarray(given, dtype=float)
+    if not np.all((rates >= 0) & (rates <= 1)):
+        raise InvalidParameter("false_positive_rate: must be numbers in [0, 1].")
+    return rates
 
 
 def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
@@ -56,9 +61,7 @@ def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floa
     Shape: as the rates.
     Direction of error: upper bound, so no test is better.
     """
-    rates = np.asarray(false_positive_rate, dtype=float)
-    if not np.all((rates >= 0) & (rates <= 1)):
-        raise InvalidParameter("false_positive_rate: must be numbers in [0, 1].")
+    rates = _checked_rates(false_positive_rate)
     found = [_largest_rate(profile, float(rate)) for rate in rates.flat]
     return np.asarray(found, dtype=float).reshape(rates.shape)
 

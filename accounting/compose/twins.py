@@ -88,15 +88,18 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
 
 def _replacement(part: SingleRelease, count: int, lost: float | None) -> Continuous:
     """Return the Gaussian that replaces `part`, with the closeness and the part of delta of `count` such releases."""
-    account = account_of(unsampled(part))
+    noise, sampling = unsampled(part), sampling_of(part)
+    account = account_of(noise)
     if account.twin is not None:
-        twin, closeness = _twin_release(part, count)
-        return Continuous(mechanism=twin, closeness=closeness)
-    if account.dominating_mu is not None and lost is not None:
-        above = _dominating_gaussian(part, lost)
-        if above is not None:
-            return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
-    return Continuous(mechanism=part, closeness=0.0)
+        twin, closeness = account.twin(noise, count)
+        # If no client is ever drawn, the neighbours have equal distributions.
+        closeness = count * closeness if sampling.probability > 0 else 0.0
+        release = twin if noise is part else Subsampled(mechanism=twin, sampling=sampling)
+        return Continuous(mechanism=release, closeness=closeness)
+    above = None if account.dominating_mu is None or lost is None else _dominating_gaussian(part, lost)
+    if above is None or lost is None:
+        return Continuous(mechanism=part, closeness=0.0)
+    return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
 
 
 def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | None:
@@ -133,18 +136,6 @@ def _dominating_multiplier(noise: Any, in_clips: float, lost: float) -> float | 
     if mu is None or not require.SMALLEST_NOISE < in_clips / mu < require.LARGEST_NOISE:
         return None
     return in_clips / mu / _ROUNDING
-
-
-def _twin_release(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:
-    noise = unsampled(part)
-    twin_of_kind = account_of(noise).twin
-    assert twin_of_kind is not None  # the caller has checked
-    twin: Gaussian
-    twin, one_release = twin_of_kind(noise, count)
-    if noise is part:
-        return twin, count * one_release
-    is_never_drawn = sampling_of(part).probability == 0  # then the neighbours have equal distributions
-    return Subsampled(mechanism=twin, sampling=sampling_of(part)), 0.0 if is_never_drawn else count * one_release
 
 
 def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:

@@ -65,21 +65,26 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
     >>> subsampling.poisson([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
     [0.000172, 0.000265]
     """
-    q = require.probability(sampling_probability=sampling_probability)
-    whole = integer_orders(orders)
-    if q == 0:
-        return np.zeros(len(whole))
-    base = _base_values(curve, int(whole.max()))
-    if q == 1:
-        return np.asarray(base[whole])
 
-    def amplified_at(order: int) -> float:
+    def amplified_at(order: int, q: float, base: Floats) -> float:
         k = np.arange(2.0, order + 1)
         terms = _log_binomial(order, k) + (order - k) * np.log1p(-q) + k * np.log(q) + (k - 1) * base[2 : order + 1]
         first = (order - 1) * np.log1p(-q) + np.log1p((order - 1) * q)
         return float(max(scipy.special.logsumexp(np.append(terms, first)), 0.0) / (order - 1))
 
-    return np.array([amplified_at(int(order)) for order in whole])
+    return _amplified(orders, curve, sampling_probability, amplified_at)
+
+
+def _amplified(
+    orders: ArrayLike, curve: RenyiCurve, probability: float, amplified_at: Callable[[int, float, Floats], float]
+) -> Floats:
+    """Return the amplified curve: 0 for a probability of 0, the base curve for 1."""
+    q = require.probability(sampling_probability=probability)
+    whole = integer_orders(orders)
+    if q == 0:
+        return np.zeros(len(whole))
+    base = _base_values(curve, int(whole.max()))
+    return np.asarray(base[whole]) if q == 1 else np.array([amplified_at(int(order), q, base) for order in whole])
 
 
 def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
@@ -97,31 +102,22 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     >>> subsampling.fixed_size([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
     [0.000544, 0.000835]
     """
-    q = require.probability(sampling_probability=sampling_probability)
-    whole = integer_orders(orders)
-    base = _base_values(curve, int(whole.max()))
-    if q == 1:
-        return np.asarray(base[whole])
-    if q == 0:
-        return np.zeros(len(whole))
 
-    def log_pair_term(order: int) -> float:
-        rho = base[2]
+    def log_pair_term(order: int, q: float, rho: float) -> float:
         if rho == 0:
             return -np.inf
         log_expm1 = rho + np.log(-np.expm1(-rho))
         smaller = min(np.log(4) + log_expm1, np.log(2) + rho)
         return float(2 * np.log(q) + _log_binomial(order, np.array(2.0)) + smaller)
 
-    def amplified_at(order: int) -> float:
+    def amplified_at(order: int, q: float, base: Floats) -> float:
         j = np.arange(3.0, order + 1)
         terms = j * np.log(q) + _log_binomial(order, j) + np.log(2) + (j - 1) * base[3 : order + 1]
-        amplified_value = float(
-            scipy.special.logsumexp(np.concatenate([[0.0, log_pair_term(order)], terms])) / (order - 1)
-        )
+        all_terms = np.concatenate([[0.0, log_pair_term(order, q, float(base[2]))], terms])
+        amplified_value = float(scipy.special.logsumexp(all_terms) / (order - 1))
         return min(amplified_value, float(base[order]))  # sampling never increases the divergence (quasi-convexity)
 
-    return np.array([amplified_at(int(order)) for order in whole])
+    return _amplified(orders, curve, sampling_probability, amplified_at)
 
 
 def amplified_curve(

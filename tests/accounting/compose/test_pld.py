@@ -13,7 +13,6 @@ from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import loss_grid, lower_bound, pld, running
-from accounting.compose.loss_distribution import smallest_epsilon
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import sampled_profiles
 from accounting.gaussian import sampled_profiles as poisson_profiles
@@ -187,29 +186,6 @@ def test_a_million_losses_hold_the_sum_of_plain_gaussians(sigma, rounds):
 
 def test_grid_without_any_release_is_finite():
     assert loss_grid.interval(times(poisson(0.0, 1.0), 10)) > 0
-
-
-@pytest.mark.parametrize("falls_to", [0.0, 1e-9, 1e-3])
-def test_smallest_epsilon_inverts_a_falling_function(falls_to):
-    def delta_at(epsilon):
-        return falls_to + math.exp(-3 * epsilon) / 2
-
-    if falls_to > 1e-6:
-        assert smallest_epsilon(delta_at, 1e-6) == math.inf
-    else:
-        expected = -math.log(2 * (1e-6 - falls_to)) / 3
-        assert smallest_epsilon(delta_at, 1e-6) == pytest.approx(expected, rel=1e-11)
-    assert smallest_epsilon(delta_at, 0.6) == 0.0
-
-
-def test_a_delta_that_is_reached_and_never_passed_has_an_epsilon():
-    assert 0.75 <= smallest_epsilon(lambda epsilon: max(1 - epsilon, 0.25), 0.25) <= 1.0
-
-
-@pytest.mark.parametrize("edge", [1e-60, 1e-9, 0.3, 1e5])
-def test_smallest_epsilon_of_a_step(edge):
-    found = smallest_epsilon(lambda epsilon: 0.5 if epsilon < edge else 1e-9, 1e-3)
-    assert found == pytest.approx(edge, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
