@@ -49,7 +49,8 @@ def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: floa
     coordinates = Coordinates(
         coins=min(release.cohort, LARGEST_COHORT) if isinstance(release, BernoulliAggregate) else 1,
         floor=bounds.floor,
-        largest_distance=_largest_distance(release, bounds),
+        # Distance of a probability in the sum from the public one; None if only the floor bounds it.
+        largest_distance=None if getattr(release, "others", "") == "anywhere" else bounds.linf,
         move=in_clips * bounds.linf,
         fisher=release.clip_metric == "fisher",
         reference=None if release.reference is None or release.noise_std else release.reference,
@@ -87,15 +88,6 @@ def _floor_and_clips(release: BernoulliAggregate | BernoulliChannel) -> _FloorAn
     root = math.sqrt(release.dimension)
     l2 = root * linf if release.l2_clip is None else min(slope * release.l2_clip + root * rounded, root * linf)
     return _FloorAndClips(floor=floor, l2=l2 * _ROUNDING, linf=linf * _ROUNDING)
-
-
-def _largest_distance(release: BernoulliAggregate | BernoulliChannel, bounds: _FloorAndClips) -> float | None:
-    """Return the largest distance of a probability in the sum from the public probability; None if only the floor
-    bounds it.
-    """
-    if isinstance(release, BernoulliAggregate) and release.others == "anywhere":
-        return None
-    return bounds.linf
 
 
 COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)

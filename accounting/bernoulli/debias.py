@@ -17,11 +17,12 @@ from accounting.errors import InvalidParameter
 _ROOT2 = np.sqrt(2)
 
 
-def _require_inside(theta: ArrayLike, c: float) -> Floats:
+def _checked(theta: ArrayLike, c: float, noise_std: float) -> tuple[Floats, float, float]:
+    floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
     values = np.asarray(theta, dtype=float)
-    if not np.all((values >= c) & (values <= 1 - c)):
-        raise InvalidParameter(f"theta: must be in [c, 1-c] = [{c:g}, {1 - c:g}] everywhere; clip it first.")
-    return values
+    if not np.all((values >= floor) & (values <= 1 - floor)):
+        raise InvalidParameter(f"theta: must be in [c, 1-c] = [{floor:g}, {1 - floor:g}] everywhere; clip it first.")
+    return values, floor, sigma
 
 
 def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
@@ -36,8 +37,7 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
     >>> float(debias.clipped_mean(0.2, c=0.2, noise_std=0.5)).__round__(4)
     0.3714
     """
-    floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
-    values = _require_inside(theta, floor)
+    values, floor, sigma = _checked(theta, c, noise_std)
     if sigma == 0:
         return values if values.ndim else values[()]
     near, far = _distances_to_ends(values, floor, sigma)
@@ -58,8 +58,7 @@ def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Float
 
     It is in (0, 1], largest at theta = 1/2, and decreases to both sides. The relative error is rounding only.
     """
-    floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
-    values = _require_inside(theta, floor)
+    values, floor, sigma = _checked(theta, c, noise_std)
     if sigma == 0:
         return np.ones(values.shape)[()]
     near, far = _distances_to_ends(values, floor, sigma)

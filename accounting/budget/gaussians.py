@@ -169,6 +169,14 @@ class PlannedMechanism(Protocol):
         """
         return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
+    def first(self, setting: Setting, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
+        """Return the mechanism of the first `count` of `of` rounds with a noise schedule. Errors: InvalidParameter
+        without one.
+        """
+        raise InvalidParameter(
+            "noise_schedule is missing: first() is for noise that differs between rounds. Use run()."
+        )
+
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return additional keys for the JSON of a budget: none."""
         return {}
@@ -245,9 +253,7 @@ class GaussianNoise(Noise):
         Rounds beyond `of` are charged with the smallest noise (`NoiseSchedule.factor`).
         """
         if self.noise_schedule is None:
-            raise InvalidParameter(
-                "noise_schedule is missing: first() is for noise that differs between rounds. Use run()."
-            )
+            return super().first(setting, noise_multiplier, count, of=of)
         run, remaining, z = setting.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
         schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
         for factor, rounds in (*schedule.parts, (schedule.smallest_factor, remaining)):

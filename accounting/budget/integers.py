@@ -77,7 +77,7 @@ class IntegerNoise(Noise):
         if self.placement not in ("clients", "server"):
             raise InvalidParameter(f"placement={self.placement!r}: must be one of clients, server.")
         self._check_shares(setting)
-        uploads = self.uploads(setting)
+        uploads = most_uploads(setting)
         least = fixed_point.default_scale(self.padded_dimension, uploads)
         scale = require.positive(scale=least if self.scale is None else self.scale)
         if scale > 2**53:
@@ -125,10 +125,6 @@ class IntegerNoise(Noise):
         """Return True if the number of uploads in a sum does not depend on the number of drawn clients."""
         return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
-    def uploads(self, setting: Setting) -> int:
-        """Return the number of uploads in a sum; under poisson without a cap a number that is rarely exceeded."""
-        return most_uploads(setting)
-
     def _shares(self, uploads: int) -> int:
         """Return the number of noise shares that the account assumes: the smallest number that can arrive."""
         return 1 if self.placement == "server" else uploads - math.floor(self.dropout * uploads)
@@ -140,7 +136,7 @@ class IntegerNoise(Noise):
             noise_multiplier,
             scale=self._scale,
             dimension=self.padded_dimension,
-            shares=self._shares(self.uploads(setting)),
+            shares=self._shares(most_uploads(setting)),
             adjacency=setting.adjacency,
         )
 
@@ -152,7 +148,7 @@ class IntegerNoise(Noise):
         """Return the bits of the modulus, for which a round wraps around with probability at most `wrap_probability`,
         even with all shares present.
         """
-        noise, uploads = self.release(setting, noise_multiplier), self.uploads(setting)
+        noise, uploads = self.release(setting, noise_multiplier), most_uploads(setting)
         return fixed_point.sum_bits(
             law=self.name,
             uploads=uploads,
@@ -170,7 +166,7 @@ class IntegerNoise(Noise):
         return {
             "dimension": self.dimension,
             "scale": self.scale,
-            "shares": self._shares(self.uploads(setting)),
+            "shares": self._shares(most_uploads(setting)),
             "l2_bound": self.l2_bound,
             "bits_per_coordinate": self.bits(setting, noise_multiplier),
         }
@@ -184,7 +180,7 @@ class IntegerNoise(Noise):
             )
         noise, uploads, bits = (
             self.release(setting, noise_multiplier),
-            self.uploads(setting),
+            most_uploads(setting),
             self.bits(setting, noise_multiplier),
         )
         padding = f", d = {self.dimension:,} padded" if self.padded_dimension != self.dimension else ""

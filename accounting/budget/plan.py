@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget import coins, correlated, integers  # noqa: F401  # register their mechanisms
-from accounting.budget.gaussians import GaussianNoise, PlannedMechanism
+from accounting.budget.gaussians import PlannedMechanism
 from accounting.budget.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
 from accounting.budget.samplings import SAMPLING_CLASSES, PlannedSampling, RecordBatches, ShuffledRecords
 from accounting.caveats import default_delta
@@ -268,13 +268,7 @@ class Plan:
         Earlier releases on the same clients are included.
         Errors: InvalidParameter without a noise schedule.
         """
-        if not isinstance(self.mechanism, GaussianNoise):
-            raise InvalidParameter(
-                "noise_schedule is missing: first() is for noise that differs between rounds. Use run()."
-            )
         return self.mechanism.first(self, self._given_or_planned_multiplier(noise_multiplier), count, of=of)
-
-    first = first_rounds  # its name up to version 0.2
 
     def _given_or_planned_multiplier(self, given: float | None) -> float | None:
         return self.noise_multiplier if given is None else given

@@ -76,17 +76,6 @@ def _largest_rate(profile: Profile, rate: float) -> float:
     return max(smallest, rate)
 
 
-def success(profile: Profile, *, prior: float = 0.5) -> float:
-    """Return the largest probability that an attacker identifies the true neighbour; prior: probability of the first
-    neighbour.
-
-    It is 1 - prior + prior delta(log((1 - prior) / prior)), attained by the likelihood-ratio test. Direction of error:
-    upper bound.
-    """
-    p = require.open_probability(prior=prior)
-    return float(1 - p + p * profile(math.log((1 - p) / p)))
-
-
 def advantage(profile: Profile) -> float:
     """Return the largest true-positive rate minus false-positive rate of any test, delta(0). Direction of error:
     upper bound.

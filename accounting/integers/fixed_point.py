@@ -5,7 +5,6 @@ the norm is at most the bound of this module. `scaled_clip` is the clip norm aft
 """
 
 import math
-from typing import Literal
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -13,8 +12,6 @@ from accounting.mechanisms import NoisyIntegers
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS
 from accounting.roots import smallest_passing
-
-NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
 REDRAW = math.exp(-0.5)
 """Default beta: largest probability that a rounded vector exceeds the bound (in practice far smaller)."""

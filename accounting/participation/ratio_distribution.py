@@ -169,10 +169,14 @@ def _rounded_to_grid(weight: float, shift: float, threshold: float, spacing: flo
     x = np.concatenate([[-np.inf], (np.log(edges) + shift * shift / 2) / shift, [threshold]])
     mass, mean = _normal_cell_masses(x), _normal_cell_masses(x - shift)
     upper = np.clip(mean * (weight / spacing) - np.arange(cells) * mass, 0.0, mass)
-    masses = np.zeros(cells + 1)
-    masses[:-1] += mass - upper
+    return _split_to_edges(mass, upper) / (1 - _survival(threshold))
+
+
+def _split_to_edges(mass: Floats, upper: Floats) -> Floats:
+    """Return the masses of the edges of cells, to whose upper edges the part `upper` of their mass is moved."""
+    masses = np.append(mass - upper, 0.0)
     masses[1:] += upper
-    return np.asarray(masses / (1 - _survival(threshold)))
+    return masses
 
 
 def _normal_cell_masses(x: Floats) -> Floats:
@@ -225,9 +229,7 @@ def _divergence_of_one_jump(
     x = np.arange(threshold, last + step, step)
     mass, mean, values = _normal_cell_masses(x), _normal_cell_masses(x - shift), _likelihood_ratio(x, shift)
     upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
-    masses = np.zeros(len(x))
-    masses[:-1] += mass - upper
-    masses[1:] += upper
+    masses = _split_to_edges(mass, upper)
     total = np.zeros(len(gammas))
     if len(block.weights) == 1:
         ((weight, rounds),) = block.weights
