@@ -35,7 +35,6 @@ from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMec
 from accounting.mechanisms import (
     BallsAndBins,
     Composed,
-    Gaussian,
     Mechanism,
     MinSeparation,
     gaussian_of,
@@ -265,7 +264,7 @@ def sampled_run(mechanism: Mechanism) -> ScheduleUnderNoise:
             "certificate covers a single run of equal rounds. Use the deterministic bound."
         )
     known = isinstance(schedule, MinSeparation) or (isinstance(schedule, BallsAndBins) and schedule.secret_lanes)
-    if not known or noise is None or not isinstance(unsampled(release), Gaussian):
+    if not known or noise is None:
         raise UnsupportedMechanism(
             f"certificate='sampled' with {unsampled(release).kind} noise and the schedule "
             f"{'none' if schedule is None else schedule.name}: certificates are for 'min-separation' with independent "

@@ -15,7 +15,7 @@ from accounting.bernoulli.exact import MOST_COINS
 from accounting.caveats import DELTA_NOTE_START, caveats
 from accounting.compose import adaptive, central_moments, lower_bound, pld, rdp
 from accounting.compose.adaptive_grid import Game
-from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
+from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.rdp import Conversion
 from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
@@ -437,13 +437,11 @@ def _fed_smp_bound(mechanism: Mechanism, delta: float, accountant: str, conversi
     if noise is None:
         raise UnsupportedMechanism(f"accountant={accountant!r}: the paper's bounds are for Gaussian noise.")
     z = noise.noise_multiplier
-    reading: Reading
+    conversion_used = None if accountant == "fed-smp-theorem" else conversion
     if accountant == "fed-smp-theorem":
         reading = theorem_1(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0)
-        conversion_used = None
     else:
         reading = lemma_3(z, rounds, sampling, delta=delta, sensitivity_in_clips=2.0, conversion=conversion)
-        conversion_used = conversion
     return _Bound(
         epsilon=reading.epsilon,
         method=accountant,

@@ -53,7 +53,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     with decimal.localcontext(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
         raw, found = _raw_moments(rounds), math.inf
         for order in _ORDERS:
-            found = min(found, _smallest_epsilon(order, _natural_log(_central_moment(raw, order)), math.log(target)))
+            log_moment = float(_central_moment(raw, order).ln())  # the moment may be outside the range of floats
+            found = min(found, _smallest_epsilon(order, log_moment, math.log(target)))
     return found * (1 + _SURELY)
 
 
@@ -98,11 +99,6 @@ def _central_moment(raw: Sequence[Decimal], order: int) -> Decimal:
     terms = [math.comb(order, i) * raw[i] for i in range(order + 1)]
     exact = sum(((-1) ** (order - i) * term for i, term in enumerate(terms)), Decimal(0))
     return exact + sum(terms, Decimal(0)).scaleb(40 - digits)
-
-
-def _natural_log(value: Decimal) -> float:
-    """Return the natural logarithm of a positive number, which may be outside the range of floats."""
-    return float(value.ln())
 
 
 def _smallest_epsilon(order: int, log_moment: float, log_delta: float) -> float:

@@ -168,13 +168,12 @@ def distribution(
 class LossAccount:
     """Account of releases by the loss distributions of the Gaussians that replace them.
 
-    tilted: tilted form of the distributions, if rounding errors need it. closeness, lost: log-ratio to the replaced
-    releases, and their part of delta. pairwise: as in `twins.Continuous`.
+    laws: the distributions, and their tilted form if rounding errors need it. closeness, lost: log-ratio to the
+    replaced releases, and their part of delta. pairwise: as in `twins.Continuous`.
     """
 
     mechanism: Mechanism
-    distributions: LossDistributions
-    tilted: LossDistributions | None = None
+    laws: tuple[LossDistributions, ...]
     closeness: float
     lost: float
     pairwise: bool
@@ -182,40 +181,33 @@ class LossAccount:
     @classmethod
     def of(cls, replacement: Continuous, interval: float, *, tilt: float = 0.0) -> "LossAccount":
         """Return the account of a replacement on a grid."""
-        return cls(
-            distributions=distribution(replacement.mechanism, interval),
-            tilted=distribution(replacement.mechanism, interval, tilt=tilt) if tilt else None,
-            **vars(replacement),
-        )
+        plain = distribution(replacement.mechanism, interval)
+        laws = (plain, distribution(replacement.mechanism, interval, tilt=tilt)) if tilt else (plain,)
+        return cls(laws=laws, **vars(replacement))
+
+    @property
+    def distributions(self) -> LossDistributions:
+        """Distributions of the losses, not tilted."""
+        return self.laws[0]
 
     def repeated(self, count: int) -> "LossAccount":
         """Return the account of `count` such releases."""
-        return replace(
-            self,
-            distributions=self.distributions.repeated(count),
-            tilted=None if self.tilted is None else self.tilted.repeated(count),
-            closeness=count * self.closeness,
-            lost=count * self.lost,
-        )
+        laws = tuple(law.repeated(count) for law in self.laws)
+        return replace(self, laws=laws, closeness=count * self.closeness, lost=count * self.lost)
 
     def after(self, before: "LossAccount | None") -> "LossAccount":
         """Return the account of earlier releases followed by these."""
         if before is None:
             return self
-        held = before.tilted
-        return replace(
-            self,
-            distributions=before.distributions.plus(self.distributions),
-            tilted=None if held is None or self.tilted is None else held.plus(self.tilted),
-            closeness=self.closeness + before.closeness,
-            lost=self.lost + before.lost,
-        )
+        laws = tuple(one.plus(two) for one, two in zip(before.laws, self.laws, strict=False))
+        closeness, lost = self.closeness + before.closeness, self.lost + before.lost
+        return replace(self, laws=laws, closeness=closeness, lost=lost)
 
     def epsilon(self, delta: float, slack: float) -> float:
         """Return the epsilon at `delta` if transforms may have misplaced mass `slack`. Direction of error: upper
         bound.
         """
-        return self.distributions.charged_epsilon(self.delta_left(delta), slack, self.tilted)
+        return self.distributions.charged_epsilon(self.delta_left(delta), slack, *self.laws[1:])
 
     def delta_left(self, delta: float) -> float:
         """Return the delta of the Gaussians that implies `delta` for the replaced releases."""

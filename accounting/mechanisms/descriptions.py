@@ -111,7 +111,9 @@ class Composed:
     order: tuple[tuple[int, int], ...] | None = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(_checked_part(part) for part in _checked_sequence(self.parts)))
+        if not isinstance(self.parts, tuple | list):
+            raise InvalidParameter(f"parts={reprlib.repr(self.parts)}: must be a sequence of (mechanism, count).")
+        object.__setattr__(self, "parts", tuple(_checked_part(part) for part in self.parts))
         if self.order is not None:
             object.__setattr__(self, "order", _checked_order(self.order, [count for _, count in self.parts]))
         if not self.parts:
@@ -377,12 +379,6 @@ def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
                 "one release in all rounds, or give each schedule its own stream name."
             )
         known.add(schedule.stream)
-
-
-def _checked_sequence(parts: object) -> tuple[object, ...]:
-    if not isinstance(parts, tuple | list):
-        raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
-    return tuple(parts)
 
 
 def _checked_part(part: Any) -> tuple[SingleRelease, int]:
