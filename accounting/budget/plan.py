@@ -270,6 +270,8 @@ class Plan:
         """
         return self.mechanism.first(self, self._given_or_planned_multiplier(noise_multiplier), count, of=of)
 
+    first = first_rounds  # its name up to version 0.2
+
     def _given_or_planned_multiplier(self, given: float | None) -> float | None:
         return self.noise_multiplier if given is None else given
 
