@@ -189,8 +189,8 @@ class FixedSizeRound:
         """
         key = near, far, angle
         if key not in self._corner_cache:
-            bounds = self.setting(near * _UP, far * _UP)
-            self._corner_cache[key] = upper(self.losses, **bounds, angle=angle * UNIT)
+            distances = {"near": near * self.s * _UP, "far": far * self.s * _UP}
+            self._corner_cache[key] = upper(self.losses, sampling_probability=self.q, **distances, angle=angle * UNIT)
         return self._corner_cache[key]
 
 
