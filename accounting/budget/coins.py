@@ -15,9 +15,7 @@ from accounting.budget.integers import DIMENSION
 from accounting.budget.options import option
 from accounting.budget.samplings import Setting, most_uploads
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed, SingleRelease, subsample
-from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms import Adjacency, BernoulliAggregate, BernoulliChannel, Composed, SingleRelease, subsample
 from accounting.mechanisms.samplings import rarely_exceeded
 
 _TRUST = {

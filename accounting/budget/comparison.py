@@ -12,8 +12,7 @@ from accounting.budget.samplings import BallsAndBins, Cyclic, Everyone, FixedSiz
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms import FixedSizeSampling, Shuffled
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, FixedSizeSampling, Shuffled
 from accounting.rounding import upwards
 
 

@@ -14,8 +14,7 @@ from accounting import require
 from accounting.budget.options import option
 from accounting.budget.samplings import PlannedSampling, Setting
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import Composed, Gaussian, SingleRelease, repeated, subsample
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, Gaussian, SingleRelease, repeated, subsample
 from accounting.mechanisms.samplings import default_cap
 
 MOST_PARTS = 1_000

@@ -12,8 +12,7 @@ from accounting.budget.samplings import Setting, most_uploads
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
-from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, subsample
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 

@@ -13,8 +13,7 @@ from accounting.budget.options import Option, OptionFormat, as_keyword, object_f
 from accounting.budget.samplings import SAMPLING_CLASSES, PlannedSampling, RecordBatches, ShuffledRecords
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, Sampling, SingleRelease, schedule_of
 
 _MECHANISM_CLASSES = PlannedMechanism.classes
 MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))

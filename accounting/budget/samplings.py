@@ -22,8 +22,7 @@ from accounting.cohorts import (
     ShuffledCohorts,
 )
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import Composed, Sampling
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, Sampling
 from accounting.mechanisms.samplings import rarely_exceeded
 
 SAMPLING_CLASSES: dict[str, type[Any]] = {}

@@ -24,6 +24,7 @@ from accounting.errors import ContradictoryBounds, InvalidParameter, Unsupported
 from accounting.gaussian import sampled_profiles, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
+    Adjacency,
     FixedSizeSampling,
     Mechanism,
     SingleRelease,
@@ -34,7 +35,6 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 from accounting.roots import crossing_bracket
 from accounting.rounding import downwards, upwards

@@ -18,8 +18,7 @@ from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossDistributions
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.samplings import HYPOTHESIS
 
 __all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "values"]

@@ -8,8 +8,16 @@ import numpy as np
 from accounting.arrays import Ints
 from accounting.compose import loss_grid, pld
 from accounting.compose.adaptive_program import StateGrid
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, in_order, parts_of, sampling_of
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import (
+    Adjacency,
+    Composed,
+    Mechanism,
+    SingleRelease,
+    gaussian_of,
+    in_order,
+    parts_of,
+    sampling_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

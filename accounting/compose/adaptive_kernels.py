@@ -27,8 +27,7 @@ from accounting.gaussian.configurations import (
     attained_profiles,
     extremes,
 )
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Subsampled
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Gaussian, Subsampled
 
 Groups = tuple[tuple[Configurations, ...], ...]
 """Groups of cells that together cover all configurations; the cells of one group form one kernel."""

@@ -12,8 +12,7 @@ from decimal import Decimal
 
 from accounting import require
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import Mechanism, gaussian_of, parts_of, sampling_of
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Mechanism, gaussian_of, parts_of, sampling_of
 
 _ORDERS = (2, 4, 6, 8, 12, 16, 24, 32)
 _SPARE_DIGITS = 120

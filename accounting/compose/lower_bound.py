@@ -37,8 +37,14 @@ from accounting.compose.quantised import quantised, rounded_down
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
+    Adjacency,
+    Allocation,
+    BallsAndBins,
     Composed,
     Mechanism,
+    MinSeparation,
+    Schedule,
+    Shuffled,
     SingleRelease,
     gaussian_of,
     parts_of,
@@ -47,8 +53,6 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule, Shuffled
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
 """Probabilities for phi, as multiples of p."""

@@ -20,8 +20,7 @@ from accounting.compose.loss_distribution import LossDistribution, certain_loss,
 from accounting.compose.twins import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, sampled_profiles
-from accounting.mechanisms import Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, unsampled
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, unsampled
 from accounting.mechanisms.samplings import cap_of
 
 SMALLEST_DELTA = 1e-12

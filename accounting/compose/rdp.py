@@ -17,6 +17,7 @@ from accounting.gaussian import sampled_renyi, subsampling
 from accounting.gaussian.account import closeness_penalty
 from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms import (
+    Adjacency,
     Composed,
     FixedSizeSampling,
     Gaussian,
@@ -31,7 +32,6 @@ from accounting.mechanisms import (
     subsample,
     unsampled,
 )
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import Account, account_of
 from accounting.mechanisms.samplings import cap_of
 

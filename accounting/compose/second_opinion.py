@@ -13,6 +13,7 @@ from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
 from accounting.errors import MissingLibrary
 from accounting.mechanisms import (
+    Adjacency,
     CappedPoissonSampling,
     Composed,
     Cyclic,
@@ -25,7 +26,6 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import downwards, upwards
 

@@ -10,6 +10,7 @@ from accounting import require
 from accounting.compose import loss_grid
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import (
+    Adjacency,
     Composed,
     Gaussian,
     Mechanism,
@@ -19,7 +20,6 @@ from accounting.mechanisms import (
     sampling_of,
     unsampled,
 )
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 from accounting.mechanisms.samplings import PairwiseCappedSampling, cap_of
 from accounting.rounding import upwards

@@ -7,8 +7,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import SingleRelease, gaussian_of, sampling_of, unsampled
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, SingleRelease, gaussian_of, sampling_of, unsampled
 
 Mixture = tuple[tuple[float, float], ...]
 

@@ -8,8 +8,7 @@ import math
 
 from accounting import require
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import NoisyIntegers
-from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms import Adjacency, NoisyIntegers
 from accounting.mechanisms.kinds import KINDS
 from accounting.roots import smallest_passing
 
