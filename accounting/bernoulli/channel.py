@@ -97,7 +97,8 @@ class _Cells:
         steepest = self._slope(np.clip(0.5, a0, a1 + t1))
         step = self._largest_step(a0, a1, t1, steepest)
         far = self._corner_bound(alpha, p0, p1, step, self.top)
-        weight = self._second_order_weight(alpha, p0, p1, step) * steepest**2
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            weight = self._second_order_weight(alpha, p0, p1, step) * steepest**2
         second_order = majorant.second_order_bound(alpha, slope, weight, t0, t1)
         chords = self._chord_bound(alpha, slope, (a0, a1, t0, t1), steepest)
         upper = np.minimum(np.minimum(far - slope * t0 * t0, second_order), chords)
