@@ -168,6 +168,7 @@ class Everyone(PlannedSampling):
 
     Claim: no amplification.
     Adjacency: any.
+    Errors: none, because it has no options.
 
     >>> from accounting import Plan, budget
     >>> Plan(clients=600, sampling=budget.Everyone()).cohort
