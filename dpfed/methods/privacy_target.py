@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from accounting import mechanisms
 from accounting.budget import NoiseSchedule
@@ -30,6 +32,10 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip, ClipMoves
 from dpfed.stages.stage import Private, Stage, stage_attribute
+
+ROUNDING = 1e-8
+"""Relative difference allowed between calibrations on different machines. Calibrated noise exceeds the smallest noise
+within epsilon by more (`accounting.budget.calibrate.TOLERANCE`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,6 +145,23 @@ class PrivacyTarget:
             InvalidParameter, UnsupportedMechanism
         ):  # no account covers the planned rounds: the budget ends the run earlier
             guarantee(self.mechanism_of_run(rounds), delta=self.delta, accountant=self.accountant)
+
+
+def has_enough_noise(solved: Mapping[str, Any], needed: Mapping[str, Any]) -> bool:
+    """Return True if calibrated values of another process are at least the noise of those that this one calibrates.
+
+    Differences by rounding count as equal; coefficients of correlated noise must be equal up to rounding.
+    """
+    if solved.keys() != needed.keys():
+        return False
+    columns, expected = (one.get("matrix", {}) for one in (solved, needed))
+    same = columns.keys() == expected.keys() and all(
+        len(column) == len(expected[name]) and np.allclose(column, expected[name], rtol=ROUNDING, atol=0.0)
+        for name, column in columns.items()
+    )
+    less_clip = solved.get("clip_norm", 0.0) <= needed.get("clip_norm", 0.0) * (1 + ROUNDING)
+    noise, least = (one.get("noise_multiplier", 0.0) for one in (solved, needed))
+    return bool(same and less_clip and noise * (1 + ROUNDING) >= least)
 
 
 def privacy_target_of(

@@ -20,7 +20,7 @@ from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords, integer_noise
-from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.methods.privacy_target import ROUNDING, PrivacyTarget
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
@@ -121,7 +121,7 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
         return float(table.solved["noise_multiplier"])
     if table.epsilon is None:
         raise ConfigError("[local.record]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both.")
-    rounds = most_rounds_of_a_client(config)
+    rounds = _most_rounds_of_a_client(config)
 
     def epsilon_of_worst_client(z: float) -> float:
         runs = _clients_of_every_size(noise_of_step(table, z, local.course.size), local, rounds)
@@ -137,7 +137,21 @@ def _clients_of_every_size(noise: Gaussian | DiscreteGaussian, local: LocalTrain
         yield Composed(parts=((step_release(noise, batches, size), rounds * batches.count(size)),))
 
 
-def most_rounds_of_a_client(config: Config) -> int:
+def has_enough_record_noise(config: Config, plan: Planned, delta: float) -> bool:
+    """Return True if the planned steps of every client are within epsilon, in as many rounds as noise is calibrated
+    for."""
+    table = config.local.record
+    if table is None or table.epsilon is None or table.noise_multiplier is not None or plan.rounds is None:
+        return True
+    whole, most = plan.rounds + plan.spare, _most_rounds_of_a_client(config)
+    runs = (
+        Composed(parts=tuple((step, count // whole * most) for step, count in one.parts))
+        for one in plan.largest_charges
+    )
+    return largest_epsilon(runs, delta=delta, accountant=table.accountant) <= table.epsilon * (1 + ROUNDING)
+
+
+def _most_rounds_of_a_client(config: Config) -> int:
     """Return a number of rounds, repeated ones included, that with probability 99% no client exceeds."""
     from scipy.stats import binom
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,23 +97,6 @@ class Promise:
             reference=nothing,
             uploads=uploads,
         )
-
-
-def has_enough_noise(solved: Mapping[str, Any], privacy_target: PrivacyTarget) -> bool:
-    """Return True if calibrated values of a ledger's header are at least the noise that this version calibrates.
-
-    Differences by rounding count as equal; coefficients of correlated noise must be equal up to rounding.
-    """
-    today, rounding = privacy_target.solved, 1 + _ROUNDING
-    if solved.keys() != today.keys():
-        return False
-    columns, expected = (one.get("matrix", {}) for one in (solved, today))
-    same = columns.keys() == expected.keys() and all(
-        len(column) == len(expected[name]) and np.allclose(column, expected[name], rtol=_ROUNDING, atol=0.0)
-        for name, column in columns.items()
-    )
-    less_clip = solved.get("clip_norm", 0.0) <= today.get("clip_norm", 0.0) * rounding
-    return same and less_clip and solved.get("noise_multiplier", 0.0) * rounding >= today.get("noise_multiplier", 0.0)
 
 
 def config_with_stated_noise(

@@ -14,6 +14,7 @@ from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
 from dpfed.mechanisms.records import integer_noise, scale_of
+from dpfed.methods.records import has_enough_record_noise
 from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
@@ -23,9 +24,9 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     """Check that in every round each client of the cohort is charged once, with one number of records in all rounds.
 
     A client with n records must be charged for Poisson batches of probability min(1, batch_size / n). The number of
-    batches must follow from epochs or steps, and noise and clip from the configuration. In an even partition the
-    numbers of records must be even. Two cases are not visible: the exact n if it is at most a batch, and in uneven
-    partitions clients without data, which are not charged.
+    batches must follow from epochs or steps; noise and clip from the configuration, calibrated noise from the ledger's
+    header. In an even partition the numbers of records must be even. Two cases are not visible: the exact n if it is at
+    most a batch, and in uneven partitions clients without data, which are not charged.
     """
     table = files.config.local.record
     assert table is not None
@@ -37,6 +38,8 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
         problem = _release_problem(files, table, release, files.rounds[number - 1], sizes)
         if problem is not None:
             return False, f"round {number}: {problem}."
+    if (problem := _plan_problem(files, table)) is not None:
+        return False, f"the ledger's header: {problem}."
     known = {size for size in sizes.values() if size is not None}
     if _sizes_are_even(files.config) and known and max(known) - min(known) > 1:
         return False, f"clients are charged for {min(known)} to {max(known)} records, but the partition is even."
@@ -58,6 +61,32 @@ def delta_of_records(files: RunFiles) -> float | None:
     return float(sum(known) ** -1.1) if len(known) == files.config.federation.clients else None
 
 
+def _plan_problem(files: RunFiles, table: RecordTable) -> str | None:
+    """Return a problem of the header's planned steps, from which calibrated noise is checked; None without a plan."""
+    plan, releases = files.trusted_ledger.header.plan, list(_local_releases(files).values())
+    if plan is None or plan.rounds is None or not plan.largest_charges or not releases:
+        return None
+    noise = _expected_noise(table, releases[0], _noise_multiplier(files, table, releases[0]))
+    planned = [part for one in plan.largest_charges for part in one.parts]
+    for step, count in planned:
+        rounds = plan.rounds + plan.spare
+        found = _steps_problem(files.config, Steps(mechanism=step, count=count // rounds, clients=()), noise)
+        if isinstance(found, str) or count % rounds:
+            return f"{found if isinstance(found, str) else 'its rounds have unequal steps'} (planned steps)"
+    if not {part.mechanism for one in releases for part in one.steps} <= {step for step, _ in planned}:
+        return "a client is charged for a number of records that is not planned"
+    if not has_enough_record_noise(files.config, plan, files.delta):
+        return f"its noise multiplier does not keep every client within epsilon {table.epsilon} in the planned rounds"
+    return None
+
+
+def _noise_multiplier(files: RunFiles, table: RecordTable, release: LocalRelease) -> float:
+    """Return the noise multiplier of the configuration, else the calibrated one of the header, else the line's."""
+    solved = files.trusted_ledger.header.solved or {}
+    stated = release.noise_std / release.clip_norm
+    return table.noise_multiplier or float(solved.get("noise_multiplier", stated))
+
+
 def _sizes_are_even(config: Config) -> bool:
     """Return True if the clients' numbers of records differ by at most one, and no number is 0."""
     return config.data.partition == "iid"
@@ -76,13 +105,13 @@ def _release_problem(
         return "a client is charged twice, for different steps"
     if len(charged) > facts.cohort or (_sizes_are_even(files.config) and len(charged) < facts.cohort):
         return f"{len(charged)} clients are charged, but {facts.cohort} took part"
-    z = release.noise_std / release.clip_norm
+    z, expected = release.noise_std / release.clip_norm, _noise_multiplier(files, table, release)
     if not math.isclose(release.clip_norm, table.clip_norm, rel_tol=_ROUNDING):
         return f"the clip norm is {release.clip_norm:g}, config.toml has {table.clip_norm:g}"
-    given = table.noise_multiplier if table.noise == "gaussian" else None
-    if given is not None and not math.isclose(z, given, rel_tol=_ROUNDING):
-        return f"the noise multiplier is {z}, config.toml has {given}"
-    noise = _expected_noise(table, release, z)
+    if table.noise == "gaussian" and not math.isclose(z, expected, rel_tol=_ROUNDING):
+        source = "config.toml" if table.noise_multiplier else "the ledger's header"
+        return f"the noise multiplier is {z}, {source} has {expected}"
+    noise = _expected_noise(table, release, expected)
     for part in release.steps:
         found = _steps_problem(files.config, part, noise)
         if isinstance(found, str):
@@ -92,17 +121,17 @@ def _release_problem(
     return None
 
 
-def _expected_noise(table: RecordTable, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
-    """Return the noise of a step according to config.toml, with the stated multiplier if config.toml has none.
+def _expected_noise(table: RecordTable, release: LocalRelease, multiplier: float) -> Gaussian | DiscreteGaussian | None:
+    """Return the noise of a step with this multiplier, in the encoding of config.toml.
 
     Returns None if the ledger line does not state a valid integer encoding.
     """
     if table.noise == "gaussian":
-        return gaussian_noise(stated)
+        return gaussian_noise(multiplier)
     size, per_unit = release.detail.get("integers"), release.detail.get("steps_per_unit")
     if not isinstance(size, int) or size < 1 or per_unit != scale_of(size, table.steps) / table.clip_norm:
         return None
-    return integer_noise(table.noise_multiplier or stated, size=size, steps=table.steps)
+    return integer_noise(multiplier, size=size, steps=table.steps)
 
 
 def _same_noise(charged: object, expected: Gaussian | DiscreteGaussian | None) -> bool:

@@ -18,7 +18,7 @@ from accounting.errors import AccountingError, EditedLedger, InvalidParameter, L
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
-from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, has_enough_noise, promise_of
+from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
 from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
@@ -27,6 +27,8 @@ from dpfed.config.tables import Config, override, parse_written_config
 from dpfed.config.training_tables import RecordTable
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.methods.privacy_target import has_enough_noise
+from dpfed.methods.records import has_enough_record_noise
 from dpfed.participation.lanes import ids_of_turns
 from dpfed.participation.sampling import sampler_of
 from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
@@ -85,8 +87,7 @@ class RunFiles:
         try:
             tables = override(self.tables, ["run.device=cpu"])
             config = parse_written_config(tables, source=str(self.path / "config.toml"))
-            solved = self._solved if config.privacy is not None else None
-            return build(config if solved is None else config.with_solved_noise(solved))
+            return build(config if self._solved is None else config.with_solved_noise(self._solved))
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be rebuilt here ({error}).") from None
 
@@ -219,9 +220,14 @@ class RunFiles:
     def _solved(self) -> Mapping[str, Any] | None:
         """Calibrated values of the ledger's header, which the run has read; None if they are less noise than needed."""
         with suppress(Unavailable):
-            header = self.trusted_ledger.header
-            began = header.plan is not None and header.plan.rounds == self.config.federation.rounds
-            if began and header.solved and has_enough_noise(header.solved, self.promised_today.privacy_target):
+            header, records = self.trusted_ledger.header, self.config.local.record is not None
+            if header.plan is None or header.plan.rounds != self.config.federation.rounds or not header.solved:
+                return None
+            if (
+                has_enough_record_noise(self.config, header.plan, self.delta)
+                if records
+                else has_enough_noise(header.solved, self.promised_today.privacy_target.solved)
+            ):
                 return header.solved
         return None
 

@@ -28,7 +28,9 @@ from dpfed.engines.flower.conversation import (
     padding_bytes,
     read_instruction,
     read_question,
+    read_solved,
     reports_clipping,
+    solved_text,
 )
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import publish_keys, send_masked_row, send_shares, send_unmasking_shares
@@ -80,7 +82,7 @@ def introduce_node(config: str, load_data: LoadData | None, message: Message, co
 
 def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
     """Return the reply with this client's upload to a training instruction."""
-    experiment = _experiment_of(config)
+    experiment = _experiment_with_noise(config, message)
     client = client_of_node(context, experiment.config)
     instruction = read_instruction(
         message,
@@ -123,7 +125,7 @@ def _upload_or_zeros(
 
 def answer_step(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
     """Return this client's message for a step of the secure sum."""
-    experiment = _experiment_of(config)
+    experiment = _experiment_with_noise(config, message)
     client = client_of_node(context, experiment.config)
     said = step(experiment, client, *read_question(message, agreement_text(experiment.config)), context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
@@ -193,10 +195,19 @@ def _parsed_configuration(config: str) -> Config:
     return checked
 
 
-@lru_cache(maxsize=1)
-def _experiment_of(config: str) -> Experiment:
+@lru_cache(maxsize=2)
+def _experiment_of(config: str, solved: str = "") -> Experiment:
     torch.set_num_threads(1)
-    return equal_weights(build(_parsed_configuration(config)))
+    checked = _parsed_configuration(config)
+    return equal_weights(build(checked.with_solved_noise(json.loads(solved)) if solved else checked))
+
+
+def _experiment_with_noise(config: str, message: Message) -> Experiment:
+    """Return the experiment with the server's calibrated noise, whose last digits depend on the processor."""
+    experiment = _experiment_of(config)
+    own = solved_text(experiment.privacy_target)
+    solved = read_solved(message, own=own, fingerprint=agreement_text(experiment.config))
+    return experiment if solved == own else _experiment_of(config, solved)
 
 
 def _client_memory(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:

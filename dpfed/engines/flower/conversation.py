@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
+from accounting import require
+from accounting.errors import AccountingError
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError, WireError
+from dpfed.methods.privacy_target import has_enough_noise
+from dpfed.methods.records import AnyTarget
 from dpfed.round import Method
 from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages
@@ -29,6 +34,7 @@ class Instruction:
 
     train:       False for a client that only fills the sum up
     fingerprint: hash of the configuration, equal at server and client
+    solved:      the server's calibrated noise (`solved_text`)
     forwarded:   message of the secure sum for the step before the upload"""
 
     round: int
@@ -36,6 +42,7 @@ class Instruction:
     broadcast: Tensor
     train: bool
     fingerprint: str
+    solved: str
     forwarded: bytes = b""
 
     def to_content(self) -> RecordDict:
@@ -44,6 +51,7 @@ class Instruction:
             "clip-norm": self.clip_norm,
             "train": self.train,
             "fingerprint": self.fingerprint,
+            "solved": self.solved,
             "forwarded": self.forwarded,
             "broadcast": self.broadcast.detach().cpu().numpy().astype("<f4").tobytes(),
         }
@@ -96,6 +104,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         "clip-norm": float,
         "train": bool,
         "fingerprint": str,
+        "solved": str,
         "forwarded": bytes,
         "broadcast": bytes,
     }
@@ -118,18 +127,47 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         broadcast=broadcast.to(start.broadcast.device),
         train=values["train"],
         fingerprint=fingerprint,
+        solved=values["solved"],
         forwarded=values["forwarded"],
     )
 
 
 def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
     """Return round and message of a step of the secure sum; raises WireError for any other content."""
-    values = _entries_of_record(message, "config", {"round": int, "fingerprint": str, "message": bytes})
+    values = _entries_of_record(message, "config", {"round": int, "fingerprint": str, "solved": str, "message": bytes})
     require_fingerprint(values["fingerprint"], fingerprint)
     return values["round"], values["message"]
 
 
-def require_fingerprint(given: str, own: str) -> None:
+def solved_text(target: AnyTarget | None) -> str:
+    """Return the calibrated numbers that clients use, as JSON; only the server uses the matrix of correlated noise."""
+    return json.dumps({} if target is None else {k: one for k, one in target.solved.items() if k != "matrix"})
+
+
+def read_solved(message: Message, *, own: str, fingerprint: str) -> str:
+    """Return the server's calibrated numbers, in the text of `solved_text`; `own` are those that this node calibrates.
+
+    Raises ConfigError for another configuration. Raises WireError for less noise, or a larger clip norm, than this node
+    calibrates, up to rounding on another processor.
+    """
+    values = message.content.config_records.get("config", {}) if message.has_content() else {}
+    require_fingerprint(values.get("fingerprint"), fingerprint)
+    text = values.get("solved")
+    if text == own:
+        return own
+    try:
+        solved = {k: require.positive(**{str(k): one}) for k, one in json.loads(str(text)[:1000]).items()}
+    except (ValueError, AttributeError, RecursionError, AccountingError):
+        solved = {}
+    if not has_enough_noise(solved, json.loads(own)):
+        raise WireError(
+            f"the server's noise {str(text)[:200]}: must be at least what this node calibrates for the privacy target, "
+            f"{own}; nothing is sent."
+        )
+    return json.dumps(solved)
+
+
+def require_fingerprint(given: object, own: str) -> None:
     """Raise ConfigError unless server and client have equal configurations and versions."""
     if given != own:
         raise ConfigError(

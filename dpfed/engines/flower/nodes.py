@@ -34,9 +34,9 @@ class NodeSource:
     Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
     """
 
-    def __init__(self, directory: NodeDirectory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
-        self._directory, self._grid = directory, grid
-        self._fingerprint, self._timeout = fingerprint, timeout
+    def __init__(self, directory: NodeDirectory, grid: Grid, fingerprint: str, *, solved: str, timeout: float) -> None:
+        self._directory, self._grid, self._timeout = directory, grid, timeout
+        self._common = {"fingerprint": fingerprint, "solved": solved}
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
         """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
@@ -67,7 +67,7 @@ class NodeSource:
                 clip_norm=now.clip_norm,
                 broadcast=now.broadcast,
                 train=client in cohort,
-                fingerprint=self._fingerprint,
+                **self._common,
                 forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
             )
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
@@ -76,7 +76,7 @@ class NodeSource:
         """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
         client."""
         nodes = {client: self._directory.node_of(client) for client in messages}
-        common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
+        common: dict[str, object] = {"round": number, **self._common}
         clients = {node: client for client, node in nodes.items() if node is not None}
         asked = [
             Message(

@@ -16,6 +16,7 @@ from dpfed import replayed
 from dpfed.aggregation.sums import SecureSums
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
+from dpfed.engines.flower.conversation import solved_text
 from dpfed.engines.flower.directory import NodeDirectory
 from dpfed.engines.flower.nodes import BoundedGrid, NodeSource, most_messages_in_flight, sums_of_nodes
 from dpfed.engines.flower.own_data import equal_weights
@@ -147,6 +148,8 @@ def serve_run(
     )
     try:
         grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
-        return run.run_all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)
+        return run.run_all_rounds(
+            NodeSource(directory, grid, print_, solved=solved_text(experiment.privacy_target), timeout=timeout), stop
+        )
     finally:
         run.unlock()

@@ -260,7 +260,9 @@ def test_a_client_without_the_servers_configuration_sends_nothing(grid, tables):
     from dpfed.engines.flower.conversation import Instruction
 
     nodes = grid(tables("dp-fedavg", privacy=PRIVATE))
-    asked = Instruction(round=0, clip_norm=50.0, broadcast=torch.zeros(610), train=True, fingerprint="other")
+    asked = Instruction(
+        round=0, clip_norm=50.0, broadcast=torch.zeros(610), train=True, fingerprint="other", solved="{}"
+    )
     message = Message(asked.to_content(), dst_node_id=1000, message_type="train")
     with pytest.raises(ConfigError, match="not the server's"):
         nodes.app(message, nodes.contexts[1000])

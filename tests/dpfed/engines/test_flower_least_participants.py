@@ -24,10 +24,12 @@ class Hostile:
     """Plays the server by the protocol, with a minimum of its own: two."""
 
     def __init__(self, grid, chosen):
+        from dpfed.engines.flower.conversation import solved_text
         from dpfed.engines.flower.settings import agreement_text
 
         config = parse(chosen, source="test")
         self.nodes, self.experiment, self.print = grid(chosen), build(config), agreement_text(config)
+        self.solved = solved_text(self.experiment.privacy_target)
         self.answers = []
 
     def sum(self, named, *, keys=None, shares=None, uploads=None):
@@ -59,7 +61,7 @@ class Hostile:
     def ask(self, question, client, message):
         from flwr.app import ConfigRecord, Message, RecordDict
 
-        values = {"round": 0, "fingerprint": self.print, "message": message}
+        values = {"round": 0, "fingerprint": self.print, "solved": self.solved, "message": message}
         content = RecordDict({"config": ConfigRecord(values)})
         reply = self.say(Message(content, dst_node_id=1000 - client, message_type=f"query.{question}"))
         return self.noted(question, reply["answer"]["message"])
@@ -76,6 +78,7 @@ class Hostile:
             broadcast=start.broadcast,
             train=True,
             fingerprint=self.print,
+            solved=self.solved,
             forwarded=forwarded,
         ).to_content()
         reply = self.say(Message(content, dst_node_id=1000 - client, message_type="train"))
@@ -155,7 +158,7 @@ def test_a_round_beyond_the_run_s_is_not_uploaded_to(hostile):
     server = hostile()
     start = server.experiment.start
     content = Instruction(
-        round=2, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=server.print
+        round=2, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=server.print, solved=server.solved
     ).to_content()
     with pytest.raises(WireError, match="asked for round 2 of 2"):
         server.say(Message(content, dst_node_id=997, message_type="train"))

@@ -91,12 +91,20 @@ def readers(experiment):
         )
 
     asked = conversation.Instruction(
-        round=3, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint="print", forwarded=b"abc"
+        round=3,
+        clip_norm=0.5,
+        broadcast=start.broadcast,
+        train=True,
+        fingerprint="print",
+        solved="{}",
+        forwarded=b"abc",
     ).to_content()
     upload = conversation.UploadMessage(
         client=2, round=3, payload=b"payload", inside=True, outside=False, finite=True
     ).to_content()
-    question = RecordDict({"config": ConfigRecord({"round": 3, "fingerprint": "print", "message": b"abc"})})
+    question = RecordDict(
+        {"config": ConfigRecord({"round": 3, "fingerprint": "print", "solved": "{}", "message": b"abc"})}
+    )
     answer = RecordDict({"answer": ConfigRecord({"message": b"abc"})})
     introduction = RecordDict({"introduction": ConfigRecord({"client": 2, "fingerprint": "print"})})
     return {
@@ -157,19 +165,22 @@ def test_a_node_that_is_asked_nonsense_sends_nothing(grid, tables, kind):
     """The whole app: whatever is not an instruction raises one of the package's errors, and no upload leaves."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    from dpfed.engines.flower.conversation import Instruction
+    from dpfed.engines.flower.conversation import Instruction, solved_text
     from dpfed.engines.flower.settings import agreement_text
 
     secure = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
     chosen = tables("dp-fedavg", "aggregation.kind=protocol", "federation.sampling=fixed", privacy=secure)
     nodes, print_, seen = grid(chosen), agreement_text(parse(chosen, source="test")), count()
-    start = build(parse(chosen, source="test")).start
+    experiment = build(parse(chosen, source="test"))
+    start, solved = experiment.start, solved_text(experiment.privacy_target)
     if kind == "train":
         content = Instruction(
-            round=0, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=print_
+            round=0, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=print_, solved=solved
         ).to_content()
     else:
-        content = RecordDict({"config": ConfigRecord({"round": 0, "fingerprint": print_, "message": bytes(32)})})
+        content = RecordDict(
+            {"config": ConfigRecord({"round": 0, "fingerprint": print_, "solved": solved, "message": bytes(32)})}
+        )
     chance = random.Random(7)
     for _ in range(60):
         asked = Message(over_the_wire(mutated(content, chance)), dst_node_id=1000, message_type=kind)

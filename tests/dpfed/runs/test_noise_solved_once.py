@@ -12,10 +12,14 @@ from accounting import Ledger, budget
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.errors import AccountingError
 from accounting.ledger import Release
-from dpfed.audit.evidence.promise import has_enough_noise
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
+from dpfed.methods import records
+from dpfed.methods.privacy_target import has_enough_noise
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.runs.resuming import with_solved_noise
 
 from ...private_loops import rows
 
@@ -41,10 +45,10 @@ SAMPLINGS = {
 def another_processor(monkeypatch):
     """Call to let every further calibration differ in the 13th digit."""
 
-    def change():
+    def change(moved=1 + 1e-13):
+        clip, smallest = budget.largest_clip, records.calibrate.smallest
         solve, bands, public = budget.multiplier_for, BandedNoise.first_column, BandedNoise.public_stream
         buffers = BufferedNoise.public_stream
-        moved = 1 + 1e-13
 
         def column(values):
             return (1.0, *(value / moved for value in values[1:]))
@@ -54,6 +58,8 @@ def another_processor(monkeypatch):
             return type(found)(**{**vars(found), "coefficients": changed, "weights": found.weights})
 
         monkeypatch.setattr(budget, "multiplier_for", lambda *a, **k: solve(*a, **k) * moved)
+        monkeypatch.setattr(budget, "largest_clip", lambda *a, **k: clip(*a, **k) / moved)
+        monkeypatch.setattr(records.calibrate, "smallest", lambda *a, **k: smallest(*a, **k) * moved)
         monkeypatch.setattr(BandedNoise, "first_column", lambda self, rounds: column(bands(self, rounds)))
         monkeypatch.setattr(BandedNoise, "public_stream", lambda *a, **k: stream(public(*a, **k)))
         monkeypatch.setattr(BufferedNoise, "public_stream", lambda *a, **k: stream(buffers(*a, **k)))
@@ -170,16 +176,56 @@ def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, sett
     assert audit_run(out).verdict == "pass"
 
 
+COINS = ("method.name=fedpm", "privacy.epsilon=20", "privacy.slots=30", "privacy.accountant=rdp")
+RECORDS = ("method.name=fedavg", "local.record.clip_norm=1", "local.record.epsilon=9", "local.record.accountant=rdp")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RECORDS,
+        ("method.name=dp-dithered", "privacy.clip_norm=1", "privacy.epsilon=20", "privacy.adjacency=zero-out"),
+        pytest.param(COINS, marks=pytest.mark.slow),
+        pytest.param((*COINS, "aggregation.kind=masked"), marks=pytest.mark.slow),
+        pytest.param((*RECORDS, "local.record.noise=discrete-gaussian"), marks=pytest.mark.slow),
+    ],
+)
+def test_noise_of_clients_is_resumed_on_another_processor(tmp_path, tiny_config, another_processor, settings):
+    """Their audits read the header, too. Planted: less noise than epsilon needs."""
+    small = ("model.hidden=[2]", "data.train_samples=240", "federation.sampling=all")
+    config = tiny_config(*settings, *small[: 3 if settings[:4] == RECORDS else 2], without=["privacy"])
+
+    def on_round(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(build(config), tmp_path / "run", on_round=on_round)
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    solved = Ledger.header_of(ledger).solved
+    another_processor()
+    assert build(config).privacy_target.solved != solved
+    done = federation.run(build(with_solved_noise(config, ledger)), tmp_path / "run", resume=True).summary
+    assert done["epsilon"] <= (config.privacy or config.local.record).epsilon
+    files = RunFiles(tmp_path / "run")
+    assert files.experiment.privacy_target.solved == solved
+    assert audit_run(tmp_path / "run").verdict == "pass"
+    less = {name: value * (1.001 if name == "clip_norm" else 0.999) for name, value in solved.items()}
+    federation.run(build(config.with_solved_noise(less)), tmp_path / "less")
+    found = {one.name: one.passed for one in audit_run(tmp_path / "less").checks}
+    assert found["ledger follows the configuration"] is False
+
+
 def test_an_audit_reads_the_noise_of_the_header_unless_it_is_too_little(tmp_path):
     given = {"federation.rounds": 2, "federation.cohort": 5, "privacy.noise_multiplier": None, "privacy.epsilon": 8.0}
-    config = dpfed.run(
+    needed = dpfed.run(
         "dp-fedavg-digits", given, data=DATA, model=model, out=tmp_path / "run", progress=False
-    ).experiment.privacy_target
-    assert not has_enough_noise({}, config)
+    ).experiment.privacy_target.solved
+    assert not has_enough_noise({}, needed)
     for factor in (0.99, 1 - 1e-6, 1 + 1e-12, 1.01):
-        solved = {"noise_multiplier": config.solved["noise_multiplier"] * factor}
-        assert has_enough_noise(solved, config) is (factor > 1 - 1e-9)
-        assert not has_enough_noise(solved | {"matrix": {"coefficients": [1.0]}}, config)
+        solved = {"noise_multiplier": needed["noise_multiplier"] * factor}
+        assert has_enough_noise(solved, needed) is (factor > 1 - 1e-8)
+        assert not has_enough_noise(solved | {"matrix": {"coefficients": [1.0]}}, needed)
 
 
 def model():
