@@ -361,6 +361,7 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
         assert "a Gaussian mechanism with this sampling of epsilon" in sound.as_text()
 
 
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("sampling", [PoissonSampling(probability=0.3), FixedSizeSampling(clients=10, cohort=3)])
 def test_no_law_of_a_drawn_cohort_is_beyond_the_claim(sampling, adjacency):

@@ -107,7 +107,7 @@ class WritesNorm(Project):
         return super().__call__(data, out)
 
 
-@pytest.mark.parametrize("pairs", [None, [HALF, ONE], [Pair((3,), "negated")]])
+@pytest.mark.parametrize("pairs", [pytest.param(None, marks=pytest.mark.slow), [HALF, ONE], [Pair((3,), "negated")]])
 def test_a_sound_project_passes(pairs):
     found = replay(Project(), pairs)
     assert found.verdict == "pass", found.as_text()
