@@ -291,6 +291,7 @@ def test_files_are_written_beside_the_next_round_and_before_its_charge(tmp_path,
     plain = run(experiment_of("dp-fedavg", "cpu", "local.strategy=loop"), tmp_path / "cpu")
     assert events == ["trains 1", "charged 1", "saved 1", "trains 2", "charged 2", "saved 2"]
     events.clear()
+    begun.clear()
     with fake_gpu():
         beside = run(
             experiment_of("dp-fedavg", "cuda:0", "local.strategy=loop"), tmp_path / "gpu", on_round=lines.append
