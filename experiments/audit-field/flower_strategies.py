@@ -108,7 +108,7 @@ def audit_flower(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Audit one case. only: name of the pair of neighbours to test (`functions.worlds`); None for all pairs.
+    """Audit one case. only: name of the pair of neighbours to test (`functions.outputs`); None for all pairs.
 
     Errors: ConfigError if flwr is not installed.
     """

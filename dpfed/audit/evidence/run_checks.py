@@ -49,16 +49,15 @@ _LIKELY = float(ndtri(0.95))
 WouldFind = str | Callable[[RunFiles, float], str | None]
 
 
-def would_find(name: str, files: RunFiles, alpha: float) -> str | None:
-    """Return the smallest fault that the check of this name would have found; None if it cannot fail on these files.
+def _fault_text(fault: WouldFind, files: RunFiles, alpha: float) -> str | None:
+    """Return the smallest fault that a check would have found; None if the check cannot fail on these files.
 
     alpha: error probability of each statistical check. A fault in the text is found with probability 95%.
     """
-    found = _WOULD_FIND[name]
-    if isinstance(found, str):
-        return found
+    if isinstance(fault, str):
+        return fault
     try:
-        return found(files, alpha)
+        return fault(files, alpha)
     except (DpfedError, AccountingError, ArithmeticError, ValueError):
         return None
 
@@ -156,45 +155,6 @@ def _divisor(files: RunFiles, alpha: float) -> str | None:
     return "a sum divided by another number" if len(divisors) and files.config.privacy is not None else None
 
 
-_WOULD_FIND: Mapping[str, WouldFind] = {
-    "ledger is intact": "a line that was changed, removed or moved",
-    "epsilon follows from the ledger": "a stated epsilon 1e-6 below that of the ledger",
-    "epsilon is possible": _least_epsilon,
-    "epsilon keeps to the plan": "an epsilon above the planned one",
-    "summary names what ran": "another unit, adjacency, sampler, noise or clip norm in the summary",
-    "all files have the same rounds": "a round that is missing in one file, or an end that the budget did not cause",
-    "every round is charged": "a round without its line in the ledger",
-    "every round is charged once": "a round without its line in the ledger, or with two",
-    "ledger follows the configuration": "a line with another mechanism, clip norm, noise or sampler",
-    "ledger follows the plan": "a line with another mechanism, clip norm, noise or sampler",
-    "all files are of one run": "a file of another run",
-    "model is the run's": "a model with one other weight",
-    "other summary values follow": "a recomputed value that differs by 1e-6; a score by 1e-3",
-    "metrics agree with other files": "a last line, an uplink or a best accuracy that differs by 1e-6",
-    "project was charged alike": "a release that the project was not charged for",
-    "withdrawn charges": "a withdrawn charge that the project has",
-    "certificate is computed again": "a certificate that this code does not compute",
-    "rows are bounded": _of_sums("a row 1e-9 beyond the clip norm"),
-    "sums are of what went in": _of_sums("a row or vector of 1e-5 of the sum's largest norm beside the sum"),
-    "model moves by what was released": "a step that differs by 1e-5 of the model's norm",
-    "uploads are as accounted": "an upload more or less, or a missing share of noise",
-    "noise is as large as charged": _short_noise,
-    "noise is fresh in every round": _repeated_noise,
-    "noise is shaped as charged": _shaped_noise,
-    "cohort sizes follow the sampler": _cohort_sizes,
-    "members follow the sampler": _members,
-    "custom sampler draws as it states": _custom_draws,
-    "cohorts follow the seed only if simulated": _seeds,
-    "denominator is public": _divisor,
-    "counts are noised": _counts,
-    "skipping does not depend on the cohort": _skips,
-    "loaded code is the run's code": "a file of custom code with one other byte",
-    "coordinates are chosen by public data": "a public sample that a client holds, other samples in a round, "
-    "or a first choice that is nearer to that of other samples",
-    "canaries follow the seed": "a canary with another direction or coin flip",
-}
-
-
 STATISTICAL = 8
 """Number of statistical checks, which share the error probability equally, even if some are not made.
 
@@ -203,7 +163,8 @@ and canaries.
 """
 
 Files = TypeVar("Files", bound=RunFiles)
-Table = Mapping[str, Callable[[Files], Finding]]
+Table = Mapping[str, tuple[Callable[[Files], Finding], WouldFind]]
+"""By the name of a check: its finding, and the smallest fault that it would have found."""
 
 
 def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
@@ -211,35 +172,46 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
 
     alpha: error probability of each statistical check. project: ledger that the run was charged to.
     """
-    checks = checks_of_claims(files)
+    rows = dict(_OF_CLAIMS)
     if project is not None:
-        checks += [check("project was charged alike", partial(project_ledger_agrees, files, project))]
+        rows["project was charged alike"] = (
+            partial(project_ledger_agrees, path=project),
+            "a release that the project was not charged for",
+        )
     elif _number_of_withdrawn_charges(files):
-        checks += [check("withdrawn charges", partial(_withdrawn_charges_finding, files))]
+        rows["withdrawn charges"] = _withdrawn_charges_finding, "a withdrawn charge that the project has"
     if requests_certificate(files.config) or _has_certificate(files):
-        checks += [check("certificate is computed again", partial(conformance.certificate_is_reproduced, files))]
-    checks += _make_checks(
-        _OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files
+        fault = "a certificate that this code does not compute"
+        rows["certificate is computed again"] = conformance.certificate_is_reproduced, fault
+    rows |= _OF_SUMS
+    rows["model moves by what was released"] = (
+        step_evidence.model_moves_by_releases,
+        "a step that differs by 1e-5 of the model's norm",
     )
-    checks += _make_checks(_release_checks(alpha), files)
-    checks += _make_checks(_OF_UPLOADS, files)
+    rows |= {**_release_checks(alpha), **_OF_UPLOADS}
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
-        checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
+        rows["counts are noised"] = partial(noise_evidence.counts_are_noised, alpha=alpha), _counts
     if isinstance(files.config.federation, CustomFederation):
-        checks += [check("custom sampler draws as it states", partial(custom_sampler_draws_as_stated, files))]
+        rows["custom sampler draws as it states"] = custom_sampler_draws_as_stated, _custom_draws
+    own = "loaded code is the run's code"
     if files.own_code:
-        own = check("loaded code is the run's code", partial(origin_evidence.own_code_matches_run, files))
-        checks += [own if origin_evidence.own_code_is_loaded(files) else replace(own, decides=False)]
+        rows[own] = origin_evidence.own_code_matches_run, "a file of custom code with one other byte"
     if method_specification(files.config.method.name).needs_public_data:
-        checks += [check("coordinates are chosen by public data", partial(coordinates_follow_public_data, files))]
+        rows["coordinates are chosen by public data"] = (
+            coordinates_follow_public_data,
+            "a public sample that a client holds, other samples in a round, or a first choice that is nearer to that "
+            "of other samples",
+        )
     if files.has_canaries:
-        checks += [check("canaries follow the seed", partial(canaries_follow_seed, files))]
-    return [replace(one, would_find=would_find(one.name, files, alpha)) for one in checks]
+        rows["canaries follow the seed"] = canaries_follow_seed, "a canary with another direction or coin flip"
+    found = _make_checks(rows, files, alpha)
+    open_code = files.own_code and not origin_evidence.own_code_is_loaded(files)
+    return [replace(one, decides=False) if open_code and one.name == own else one for one in found]
 
 
 def checks_of_claims(files: RunFiles) -> list[Check]:
     """Return the checks that compare a run's statements with its charges; they are deterministic."""
-    return _make_checks(_OF_CLAIMS, files)
+    return _make_checks(_OF_CLAIMS, files, alpha=1.0)
 
 
 def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
@@ -247,18 +219,22 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
 
     Sums and uploads are checked only if the ledger's lines could be compared with the plan.
     """
-    *checks, follows = _make_checks(_OF_LOOPS, files)
+    *checks, follows = _make_checks(_OF_LOOPS, files, alpha)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
-    checks += _make_checks(_release_checks(alpha), files)
+    checks += _make_checks(_release_checks(alpha), files, alpha)
     if files.has_skipped:
-        skips = partial(loop.skipping_ignores_the_cohort, files, alpha=alpha)
-        checks.append(replace(check("skipping does not depend on the cohort", skips), decides=False))
-    checks += _make_checks(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else []
-    return [replace(one, would_find=would_find(one.name, files, alpha)) for one in checks]
+        skips = {
+            "skipping does not depend on the cohort": (partial(loop.skipping_ignores_the_cohort, alpha=alpha), _skips)
+        }
+        checks += [replace(one, decides=False) for one in _make_checks(skips, files, alpha)]
+    return checks + (_make_checks({**_OF_SUMS, **_OF_UPLOADS}, files, alpha) if follows.passed is not None else [])
 
 
-def _make_checks(table: Table[Files], files: Files) -> list[Check]:
-    return [check(name, partial(finding, files)) for name, finding in table.items()]
+def _make_checks(table: Table[Files], files: Files, alpha: float) -> list[Check]:
+    return [
+        replace(check(name, partial(finding, files)), would_find=_fault_text(fault, files, alpha))
+        for name, (finding, fault) in table.items()
+    ]
 
 
 def _has_certificate(files: RunFiles) -> bool:
@@ -285,41 +261,65 @@ def _withdrawn_charges_finding(files: RunFiles) -> Finding:
 
 
 _OF_CLAIMS: Table[RunFiles] = {
-    "ledger is intact": conformance.ledger_is_intact,
-    "epsilon follows from the ledger": conformance.epsilon_follows_ledger,
-    "epsilon is possible": conformance.epsilon_reaches_lower_bound,
-    "summary names what ran": conformance.summary_states_the_claim,
-    "all files have the same rounds": files_agree_on_rounds,
-    "every round is charged": conformance.every_round_is_charged,
-    "ledger follows the configuration": conformance.ledger_follows_configuration,
-    "all files are of one run": origin_evidence.files_belong_to_one_run,
-    "model is the run's": origin_evidence.model_belongs_to_run,
-    "other summary values follow": summary_values_follow,
-    "metrics agree with other files": metrics_agree,
+    "ledger is intact": (conformance.ledger_is_intact, "a line that was changed, removed or moved"),
+    "epsilon follows from the ledger": (
+        conformance.epsilon_follows_ledger,
+        "a stated epsilon 1e-6 below that of the ledger",
+    ),
+    "epsilon is possible": (conformance.epsilon_reaches_lower_bound, _least_epsilon),
+    "summary names what ran": (
+        conformance.summary_states_the_claim,
+        "another unit, adjacency, sampler, noise or clip norm in the summary",
+    ),
+    "all files have the same rounds": (
+        files_agree_on_rounds,
+        "a round that is missing in one file, or an end that the budget did not cause",
+    ),
+    "every round is charged": (conformance.every_round_is_charged, "a round without its line in the ledger"),
+    "ledger follows the configuration": (
+        conformance.ledger_follows_configuration,
+        "a line with another mechanism, clip norm, noise or sampler",
+    ),
+    "all files are of one run": (origin_evidence.files_belong_to_one_run, "a file of another run"),
+    "model is the run's": (origin_evidence.model_belongs_to_run, "a model with one other weight"),
+    "other summary values follow": (summary_values_follow, "a recomputed value that differs by 1e-6; a score by 1e-3"),
+    "metrics agree with other files": (metrics_agree, "a last line, an uplink or a best accuracy that differs by 1e-6"),
 }
 _OF_LOOPS: Table[LoopFiles] = {
-    "ledger is intact": conformance.ledger_is_intact,
-    "epsilon keeps to the plan": loop.epsilon_is_within_plan,
-    "epsilon is possible": conformance.epsilon_reaches_lower_bound,
-    "every round is charged once": loop.rounds_are_charged_once,
-    "ledger follows the plan": loop.ledger_follows_the_plan,
+    "ledger is intact": (conformance.ledger_is_intact, "a line that was changed, removed or moved"),
+    "epsilon keeps to the plan": (loop.epsilon_is_within_plan, "an epsilon above the planned one"),
+    "epsilon is possible": (conformance.epsilon_reaches_lower_bound, _least_epsilon),
+    "every round is charged once": (
+        loop.rounds_are_charged_once,
+        "a round without its line in the ledger, or with two",
+    ),
+    "ledger follows the plan": (
+        loop.ledger_follows_the_plan,
+        "a line with another mechanism, clip norm, noise or sampler",
+    ),
 }
-_OF_SUMS: dict[str, Callable[[RunFiles], Finding]] = {
-    "rows are bounded": step_evidence.rows_are_bounded,
-    "sums are of what went in": step_evidence.sums_match_rows,
+_OF_SUMS: Table[RunFiles] = {
+    "rows are bounded": (step_evidence.rows_are_bounded, _of_sums("a row 1e-9 beyond the clip norm")),
+    "sums are of what went in": (
+        step_evidence.sums_match_rows,
+        _of_sums("a row or vector of 1e-5 of the sum's largest norm beside the sum"),
+    ),
 }
-_OF_UPLOADS: dict[str, Callable[[RunFiles], Finding]] = {
-    "uploads are as accounted": step_evidence.uploads_are_as_accounted
+_OF_UPLOADS: Table[RunFiles] = {
+    "uploads are as accounted": (
+        step_evidence.uploads_are_as_accounted,
+        "an upload more or less, or a missing share of noise",
+    ),
 }
 
 
 def _release_checks(alpha: float) -> Table[RunFiles]:
     return {
-        "noise is as large as charged": partial(noise_evidence.noise_is_as_charged, alpha=alpha),
-        "noise is fresh in every round": partial(noise_evidence.noise_is_fresh, alpha=alpha),
-        "noise is shaped as charged": partial(noise_is_shaped_as_charged, alpha=alpha),
-        "cohort sizes follow the sampler": partial(sizes_follow_sampler, alpha=alpha),
-        "members follow the sampler": partial(members_follow_sampler, alpha=alpha),
-        "cohorts follow the seed only if simulated": cohorts_follow_seed_if_simulated,
-        "denominator is public": step_evidence.denominator_is_public,
+        "noise is as large as charged": (partial(noise_evidence.noise_is_as_charged, alpha=alpha), _short_noise),
+        "noise is fresh in every round": (partial(noise_evidence.noise_is_fresh, alpha=alpha), _repeated_noise),
+        "noise is shaped as charged": (partial(noise_is_shaped_as_charged, alpha=alpha), _shaped_noise),
+        "cohort sizes follow the sampler": (partial(sizes_follow_sampler, alpha=alpha), _cohort_sizes),
+        "members follow the sampler": (partial(members_follow_sampler, alpha=alpha), _members),
+        "cohorts follow the seed only if simulated": (cohorts_follow_seed_if_simulated, _seeds),
+        "denominator is public": (step_evidence.denominator_is_public, _divisor),
     }
