@@ -164,7 +164,7 @@ and canaries.
 
 Files = TypeVar("Files", bound=RunFiles)
 Table = Mapping[str, tuple[Callable[[Files], Finding], WouldFind]]
-"""By the name of a check: its finding, and the smallest fault that it would have found."""
+"""Finding of each check, by its name, and the smallest fault that it would have found."""
 
 
 def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
