@@ -107,7 +107,8 @@ def test_the_switch(tmp_path, capsys):
     small = ["--set", "model.hidden=[8]", "--set", "federation.rounds=2"]
     assert status(["run", "dp-fedavg-digits", "--release", *small, "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["for_release"] is True
-    assert audit_run(tmp_path / "run").verdict == "pass"
+    # The noise comes from the operating system: a correct run fails with probability 1e-6 at most.
+    assert audit_run(tmp_path / "run", confidence=1 - 1e-6).verdict == "pass"
     (tmp_path / "run" / "summary.json").unlink()
     assert status(["run", "dp-fedavg-digits", "--release", *small, "--out", out, "--resume"]) == 0
     assert status(["run", "--out", out, "--resume"]) == 0

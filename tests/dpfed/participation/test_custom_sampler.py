@@ -122,7 +122,7 @@ def test_a_private_run_states_the_account_of_its_distribution_and_names_the_samp
     assert done.summary["epsilon"] == built_in.summary["epsilon"]
     said = LIMITS.format(name="right", distribution="poisson")
     assert said in done.summary["not_protected"]
-    assert "sampler of the user" in (tmp_path / "mine" / "report.html").read_text()
+    assert "Sampler of the user" in (tmp_path / "mine" / "report.html").read_text()
     checks = {one.name: one for one in audit_run(tmp_path / "mine").checks}
     assert checks["custom sampler draws as it states"].passed
 
