@@ -70,6 +70,20 @@ CLIENT_IDS = "client_ids.json"
 PUBLIC_START = "start.safetensors"
 
 
+def read_public_start(folder: Path) -> torch.Tensor:
+    """Return the first broadcast of the run in `folder`, after training on public samples. Raises RunError if the file
+    cannot be read."""
+    path = folder / PUBLIC_START
+    try:
+        require_input(path, at_most=LARGEST_ARRAYS)
+        return load(path.read_bytes())["broadcast"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise RunError(
+            f"{path}: the model that the run starts from cannot be read ({error}). It is not trained again. "
+            "Restore the file from a copy, or start a new run."
+        ) from None
+
+
 class RunFolder:
     """Folder of a run, which one process at a time uses: its paths, and atomic writes.
 
@@ -281,14 +295,7 @@ class RunFolder:
         path = self.path / PUBLIC_START
         if not path.exists() and not (self.ledger.exists() or self._checkpoint.exists()):
             self._write_file(PUBLIC_START, save({"broadcast": new().cpu()}))
-        try:
-            require_input(path, at_most=LARGEST_ARRAYS)
-            return load(path.read_bytes())["broadcast"]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise RunError(
-                f"{path}: the model that the run starts from cannot be read ({error}). It is not trained again. "
-                "Restore the file from a copy, or start a new run."
-            ) from None
+        return read_public_start(self.path)
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
         """Return the last checkpoint; if none is saved, a checkpoint with the state `start`."""

@@ -24,6 +24,8 @@ from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_steps
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import ChosenCoordinates
+from dpfed.runs.binding import hash_of_tensors
+from dpfed.runs.folder import PUBLIC_START, read_public_start
 from dpfed.seeds import Seeds
 from dpfed.stages.project import fingerprint, sampled_bits, top_indices
 
@@ -57,7 +59,10 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
             False,
             f"{rounds_text(other)}: the samples that chose the coordinates are not the {len(labels)} public ones.",
         )
-    again, recorded = _FirstRound(files, inputs, labels), _recorded_bits(files)
+    start = _first_model(files)
+    if start is None:
+        return False, f"{PUBLIC_START}: is not the model whose hash is in the ledger's header."
+    again, recorded = _FirstRound(files, start, inputs, labels), _recorded_bits(files)
     exact = again.chosen()
     alike = _agreement(exact, recorded)
     words = f"{len(labels)} public samples chose the coordinates of every round; chosen again, {alike:.1%} of those of "
@@ -104,13 +109,14 @@ class _FirstRound:
     """Training of the coordinates of round 1, for which the model is known from the seed, with the public samples."""
 
     files: RunFiles
+    start: torch.Tensor
     inputs: torch.Tensor
     labels: torch.Tensor
 
     def chosen(self, error: float = 0.0, seed: int = 0) -> NDArray[np.uint8]:
         """Return the recorded bits of the coordinates, chosen from model and samples with relative errors `error`."""
         experiment, kept = self.files.experiment, _recorded(self.files).kept
-        local, start, at = experiment.method.clients, experiment.start, experiment.device
+        local, at = experiment.method.clients, experiment.device
         server = replace(local, epochs=None, steps=public_steps(self.files.config, local, len(self.labels)))
         drawn = torch.Generator().manual_seed(seed)
 
@@ -120,7 +126,7 @@ class _FirstRound:
         update = server.train_on(
             with_error(self.inputs.to(at, local.inputs.dtype)),
             self.labels.to(at),
-            with_error(start.broadcast),
+            with_error(self.start.to(at)),
             number=0,
             seeds=experiment.seeds,
             purpose="public.shuffle",
@@ -131,7 +137,20 @@ class _FirstRound:
         """Return the choice of as many of the clients' samples."""
         local, count = self.files.experiment.method.clients, len(self.labels)
         rows = np.random.default_rng(seed).choice(len(local.labels), count, replace=count > len(local.labels))
-        return _FirstRound(self.files, local.inputs[rows], local.labels[rows]).chosen()
+        return _FirstRound(self.files, self.start, local.inputs[rows], local.labels[rows]).chosen()
+
+
+def _first_model(files: RunFiles) -> torch.Tensor | None:
+    """Return the broadcast of round 1: that of the seed, or after training on public samples; None if the file of the
+    latter is not the one that the ledger's header names."""
+    if files.config.server.start != "public":
+        return files.experiment.start.broadcast
+    try:
+        saved = read_public_start(files.path)
+    except DpfedError as error:
+        raise Unavailable(str(error)) from None
+    named = (files.trusted_ledger.header.binding or {}).get("public_start")
+    return saved if hash_of_tensors([saved]) == named else None
 
 
 def _relative_error(files: RunFiles) -> float:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.catalogue import preset_tables
@@ -164,3 +165,18 @@ def test_training_that_diverges_is_an_error_before_round_1(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="diverges"):
         run(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_coordinates_of_a_warm_run_are_chosen_again_from_its_start(tmp_path: Path) -> None:
+    """Another model as the start is found, by the hash in the ledger's header."""
+    run(made("fed-smp-topk-digits", *PUBLIC, "method.public_epochs=1"), tmp_path / "run")
+
+    def check() -> bool | None:
+        (found,) = [one for one in audit_run(tmp_path / "run").checks if "public data" in one.name]
+        return found.passed
+
+    assert check() is True
+    save_file({"broadcast": first_broadcast(tmp_path / "run") + 0.01}, tmp_path / "run" / "start.safetensors")
+    assert check() is False
+    (tmp_path / "run" / "start.safetensors").unlink()
+    assert check() is None
