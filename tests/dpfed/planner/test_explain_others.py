@@ -58,7 +58,7 @@ F = {
     "num_server_rounds": 9,
 }
 M = 2 * 10 * 3 / 50
-"""Of a mean of ten with weights up to 1: sensitivity 2 C, noise 50 C / 10, nine rounds."""
+"""Settings of a mean of ten with weights up to 1: sensitivity 2 C, noise 50 C / 10, nine rounds."""
 S = {"noise_multiplier": 50.0, "max_grad_norm": 1.0, "n": 100, "batch_size": 10}
 P = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "n": 1000, "batch_size": 100, "steps": 1, "poisson_sampling": True}
 T = {"noise_multiplier": 4.0, "clip": 0.5, "clients_per_round": 50, "num_clients": 1000, "num_rounds": 4}

@@ -39,7 +39,7 @@ def test_killed_at_every_operation_and_at_random_instants_a_run_keeps_its_promis
 
 @pytest.mark.slow
 def test_killed_while_a_thread_writes_the_files_a_run_keeps_its_promises(tmp_path):
-    """As on a GPU: at every operation of one run, and at random instants with fresh noise and a ledger of a project."""
+    """Kills, as on a GPU, at every operation of a run, and at random instants with fresh noise and a ledger."""
     few = ["--random", "8", "--cases", "fedpm", "secure-project", "--points", "fedpm", "--ways", "before", "--faults"]
     report = crashed(tmp_path, "--beside", *few, seconds=580)
     points = report["points"]["fedpm"]

@@ -155,7 +155,7 @@ def test_only_what_is_sent_leaves_a_gpu_and_is_counted_beside_in_bytes(name, mon
 
 @pytest.mark.slow
 def test_other_processes_count_bytes():
-    """With the processes of a real run, which know nothing of this one."""
+    """Exercise the processes of a real run, which share no memory with this one."""
     with fake_gpu():
         there = round_of("eden", "cuda:0").whole_record()
     assert there.uplink_bytes == round_of("eden", "cpu").record.uplink_bytes

@@ -81,7 +81,7 @@ def test_repeated_rounds_of_a_noise_schedule_are_within_plan_and_spare_rounds(ti
 
 
 def test_noise_of_a_schedule_is_calibrated_for_the_spare_rounds(tiny_config):
-    """By the closed form of one Gaussian of all rounds and the spare ones, which have the least noise."""
+    """Compare with the closed form of one Gaussian of all rounds and the spare ones, which have the least noise."""
     given = (*FALLING, "privacy.epsilon=1.5", "privacy.clip_norm=1.0", "run.spare_rounds=2")
     target = build(tiny_config(*given, without=["privacy"])).privacy_target
     mu = np.sqrt(sum((target.noise_multiplier * f) ** -2 for f in (1.5, 1.5, 1, 1, 0.5, 0.5, 0.5, 0.5)))
