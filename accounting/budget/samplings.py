@@ -51,7 +51,7 @@ class PlannedSampling(Protocol):
 
     def __post_init__(self) -> None:
         """Validate the fields, which are counts or switches."""
-        for each in fields(self):  # type: ignore[arg-type]
+        for each in fields(self):  # type: ignore[arg-type]  # every sampling is a dataclass
             if each.type is not bool:
                 check = require.count if each.type is int else require.or_none(require.count)
                 require.replace_fields(self, check, each.name)

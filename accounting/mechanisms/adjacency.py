@@ -69,5 +69,5 @@ class Unsampled(Protocol):
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of a ledger line."""
-        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # a dataclass
         return {"kind": self.kind, **fields, "adjacency": str(fields["adjacency"])}

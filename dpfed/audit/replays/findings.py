@@ -52,7 +52,7 @@ def call_site() -> str:
         path = frame.f_code.co_filename
         if not path.startswith(_LIBRARIES):
             return f"{Path(path).name}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return ""
 
 

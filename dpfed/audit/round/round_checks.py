@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], round
     found = []
     for who in (method.sampler, *others, *small, overfull):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(who, lambda number, drawing=drawing: draw_round_cohort(drawing, number), rounds))  # type: ignore[misc]
+        found.append(sampler_check(who, partial(draw_round_cohort, drawing), rounds))
     wrong = [one for one in found if not one.passed]
     fine = f"{rounds} cohorts of each of {len(found)} samplers: sizes, members, overlaps and repetitions as charged"
     return wrong[0] if wrong else replace(found[0], detail=fine)
