@@ -47,7 +47,7 @@ def judged(folder, bits, device="cpu"):
 def first_round(folder):
     files = RunFiles(folder)
     inputs, labels, _ = mask_evidence._public_samples(files.config)
-    return _FirstRound(files, inputs, labels)
+    return _FirstRound(files, mask_evidence._first_model(files), inputs, labels)
 
 
 @pytest.mark.parametrize("error", [2.0**-20, 2.0**-12])
@@ -61,7 +61,7 @@ def test_other_samples_are_found_on_any_processor(folder):
     """Planted: the labels of the public samples in another order choose the coordinates."""
     again = first_round(folder)
     mixed = torch.from_numpy(np.random.default_rng(0).permutation(len(again.labels)))
-    other = _FirstRound(again.files, again.inputs, again.labels[mixed]).chosen()
+    other = _FirstRound(again.files, again.start, again.inputs, again.labels[mixed]).chosen()
     assert _agreement(again.chosen(), other) < 0.9
     for device in ("cpu", "cuda:0"):
         passed, words = judged(folder, other, device)
