@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -11,7 +12,7 @@ from accounting.budget.coins import BernoulliUploads
 from accounting.budget.plan import Plan
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
-from accounting.errors import CalibrationError, InvalidParameter
+from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism
 
 _CLIP_TOLERANCE = 1e-3
@@ -84,12 +85,13 @@ def largest_clip(
 
     first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
-    # If the privacy loss distribution is the best account at one clip, the other accounts are not needed at each clip.
-    fast_accountant: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache
     def cost(inverse: float) -> float:
-        return accountants.epsilon(run(inverse), delta=delta, accountant=fast_accountant)
+        if best.method == "pld":  # the best account at one clip: the others are not needed where it has a bound
+            with suppress(UnsupportedMechanism):
+                return accountants.epsilon(run(inverse), delta=delta, accountant="pld")
+        return accountants.epsilon(run(inverse), delta=delta, accountant=accountant)
 
     if cost(first) <= target and cost(1 / widest) <= target:
         raise CalibrationError(

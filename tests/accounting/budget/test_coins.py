@@ -9,7 +9,9 @@ from accounting import Composed, Gaussian, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
 from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.budget import coins as coin_rounds
+from accounting.budget.coin_clip import widest_clip
 from accounting.compose.accountant import epsilon as epsilon_of
+from accounting.compose.accountant import guarantee
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, Subsampled, unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
@@ -106,6 +108,25 @@ def test_the_largest_clip_within_a_budget():
     clip = budget.clip_norm(plan, epsilon=epsilon, rounds=5)
     assert budget.solve(replace(plan, clip_norm=clip), rounds=5).epsilon <= epsilon
     assert budget.solve(replace(plan, clip_norm=1.002 * clip), rounds=5).epsilon > epsilon
+
+
+@pytest.mark.slow
+def test_a_clip_whose_loss_distribution_is_known_at_some_clips_only():
+    """At clip 1 the sum is nearly Gaussian and the privacy loss distribution is the best account; at the widest clip
+    there is none, which stopped the search."""
+    coins = {"dimension": 450_000, "floor": 0.1, "adjacency": "zero-out", "linf_clip": 0.33, "clip_metric": "fisher"}
+    sampling = CappedPoissonSampling(probability=0.25, cap=28, clients=40)
+
+    def rounds_of(clip):
+        sums = BernoulliAggregate(**coins, cohort=28, others="near-reference", l2_clip=clip)
+        return Composed(parts=((Subsampled(mechanism=sums, sampling=sampling), 2),))
+
+    widest = widest_clip(0.1, 450_000, "fisher")
+    assert guarantee(rounds_of(1.0), delta=1e-4, with_lower_bound=False).method == "pld"
+    with pytest.raises(UnsupportedMechanism):
+        epsilon_of(rounds_of(widest), delta=1e-4, accountant="pld")
+    clip = budget.largest_clip(rounds_of, widest=widest, epsilon=8.0, delta=1e-4, accountant="best")
+    assert epsilon_of(rounds_of(clip), delta=1e-4) <= 8.0 < epsilon_of(rounds_of(1.01 * clip), delta=1e-4)
 
 
 def test_a_budget_that_any_clip_meets():
