@@ -7,6 +7,7 @@ python experiments/audit-field/run.py --sound 1000     # false alarms in 1,000 a
 import argparse
 import importlib
 import sys
+import time
 from pathlib import Path
 
 from accounting.rounding import upwards
@@ -37,17 +38,19 @@ def audited(name, which, seed=0):
 
 
 def table(names):
-    print("| bug | reported in | trials | claimed epsilon | shown at least | the bug | its sound twin |")
-    print("|---|---|---:|---:|---:|---|---|")
+    print("| bug | report | upstream | trials | claimed epsilon | shown at least | the bug | sound twin | seconds |")
+    print("|---|---|---|---:|---:|---:|---|---|---:|")
     for name in names:
         bug = importlib.import_module(name)
-        broken, sound = audited(name, "broken"), audited(name, "sound")
+        began = time.monotonic()
+        broken = audited(name, "broken")
+        seconds, sound = time.monotonic() - began, audited(name, "sound")
         shown = max(max(one.lower_bound, one.lower_bound_gdp * broken.claim.is_gaussian) for one in broken.tests)
         repository, number = bug.THREAD.split("#")
         print(
             f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "
-            f"{broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | "
-            f"{broken.verdict} | {sound.verdict} |",
+            f"{bug.UPSTREAM} | {broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | "
+            f"{broken.verdict} | {sound.verdict} | {seconds:.0f} |",
             flush=True,
         )
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import gaussian, normal
 
 THREAD = "IBM/differential-privacy-library#110"
+UPSTREAM = "open"
 SETTING = {"claim": gaussian(adjacency="zero-out"), "trials": 2000}
 
 

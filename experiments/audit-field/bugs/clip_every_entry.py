@@ -4,6 +4,7 @@ import numpy as np
 from parts import gaussian, noisy_sum, normal
 
 THREAD = "KanishJebaMathewM/Truxify#3844"
+UPSTREAM = "mended (3858)"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

@@ -3,6 +3,7 @@
 from parts import clipped, gaussian, noisy_sum, normal
 
 THREAD = "JeffffffFu/Awesome-Differential-Privacy-and-Meachine-Learning#9"
+UPSTREAM = "not looked up"
 SETTING = {"claim": gaussian(), "trials": 4000}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import clipped, gaussian, noisy_sum, normal
 
 THREAD = "epfml/disco#317"
+UPSTREAM = "closed, mended (320)"
 SETTING = {"claim": gaussian(adjacency="zero-out"), "trials": 2000}
 
 

@@ -6,6 +6,7 @@ from parts import clipped, gaussian
 from accounting import PoissonSampling, subsample
 
 THREAD = "meta-pytorch/opacus#80"
+UPSTREAM = "closed"
 SETTING = {"claim": subsample(gaussian(), PoissonSampling(probability=0.25)), "trials": 20000}
 
 

@@ -3,6 +3,7 @@
 from parts import gaussian, noisy_sum
 
 THREAD = "meta-pytorch/opacus#571"
+UPSTREAM = "open"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import clipped
 
 THREAD = "epfml/disco#1074"
+UPSTREAM = "open"
 SETTING = {"claim": (1.0, 1e-5), "adjacency": "zero-out", "trials": 400}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import clipped, gaussian, noisy_sum, normal
 
 THREAD = "fedbiomed/fedbiomed#1443"
+UPSTREAM = "not looked up"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

@@ -3,6 +3,7 @@
 from parts import clipped, gaussian, noisy_sum, normal
 
 THREAD = "opendp/smartnoise-core#356"
+UPSTREAM = "closed"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import gaussian, noisy_sum, normal
 
 THREAD = "NVIDIA/NVFlare#462"
+UPSTREAM = "open"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

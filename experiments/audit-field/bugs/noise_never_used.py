@@ -3,6 +3,7 @@
 from parts import clipped, gaussian, noisy_sum
 
 THREAD = "privcount/privcount#360"
+UPSTREAM = "not looked up"
 SETTING = {"claim": gaussian(), "trials": 200}
 
 

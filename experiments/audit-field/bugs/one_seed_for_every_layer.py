@@ -4,6 +4,7 @@ import numpy as np
 from parts import clipped, gaussian, normal
 
 THREAD = "IBM/differential-privacy-library#31"
+UPSTREAM = "closed (72)"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

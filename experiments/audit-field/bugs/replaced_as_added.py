@@ -3,6 +3,7 @@
 from parts import gaussian, noisy_sum
 
 THREAD = "google/differential-privacy#378"
+UPSTREAM = "open (464 proposes a change)"
 SETTING = {"claim": gaussian(2.0, "replace-one"), "trials": 2000}
 
 

@@ -3,6 +3,7 @@
 from parts import clipped, gaussian, normal
 
 THREAD = "flwrlabs/flower#1892"
+UPSTREAM = "open"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

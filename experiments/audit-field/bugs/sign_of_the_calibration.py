@@ -8,6 +8,7 @@ from accounting.gaussian import noise_std
 RIGHT = float(noise_std(1.0, 1e-5, l2_sensitivity=1.0))
 
 THREAD = "opendp/smartnoise-core#316"
+UPSTREAM = "closed, mended (315)"
 SETTING = {"claim": gaussian(RIGHT), "trials": 2000}
 
 

@@ -3,6 +3,7 @@
 from parts import clipped, gaussian, noisy_sum, normal
 
 THREAD = "meta-pytorch/opacus#203"
+UPSTREAM = "found in review, never released"
 SETTING = {"claim": gaussian(), "trials": 2000}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from parts import noisy_sum
 
 THREAD = "KatherLab/MediSwarm#530"
+UPSTREAM = "closed"
 SETTING = {"claim": (3.0, 1e-5), "trials": 600}
 
 

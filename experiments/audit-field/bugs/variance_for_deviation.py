@@ -3,6 +3,7 @@
 from parts import gaussian, noisy_sum
 
 THREAD = "google-deepmind/optax#281"
+UPSTREAM = "mended (294)"
 SETTING = {"claim": gaussian(0.5), "trials": 2000}
 
 
