@@ -229,11 +229,11 @@ class AdaClip(Sgd):
 class Engine(Sgd):
     """The whole of Opacus: Poisson batches, in two physical batches each, per-sample gradients or ghost clipping."""
 
-    mode, physical = "hooks", 6
+    mode, physical, records, batch_size = "hooks", 6, RECORDS, 8
 
     def __call__(self, data, out):
-        records, net = data(RECORDS), self.net()
-        loader = DataLoader([(torch.tensor(x), int(y)) for x, y in records], batch_size=8)
+        records, net = data(self.records), self.net()
+        loader = DataLoader([(torch.tensor(x), int(y)) for x, y in records], batch_size=self.batch_size)
         criterion = nn.CrossEntropyLoss()
         made = PrivacyEngine().make_private(
             module=net,
@@ -371,6 +371,24 @@ def test_a_planted_fault_of_a_step_is_found_by_the_default_pairs(project, words)
     found = replay(project())
     assert found.verdict == "fail"
     assert words in found.as_text()
+
+
+@pytest.mark.parametrize("default", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "divisors"), [(64, "16.0 and 15.0"), (66, "")])
+def test_the_divisor_of_opacus_fails_where_it_moves_with_the_number_of_records(count, divisors, default):
+    """Opacus divides by int(n / steps): 16 and 15 for 64 and 63 records, 4 steps; 13 for 66 and 65 records, 5 steps.
+
+    Issues 571 and 819 of Opacus.
+    """
+    records = [RECORDS[i % 20] for i in range(count)]
+    loop = type("Loop", (Engine,), {"records": records, "batch_size": 16, "physical": 100})
+    found = replay(loop(), None if default else [Pair((count - 1,), "removed")])
+    assert found.verdict == ("fail" if divisors else "pass"), found.as_text()
+    removed = [one for one in found.pairs if one.pair.change == "removed"]
+    assert removed
+    assert all(one.outcome == found.verdict for one in removed)
+    words = f"removed. round 1: expected batch size in Opacus: differs ({divisors}) (test_anybody.py:"
+    assert not divisors or words in str(found)
 
 
 def test_hooks_are_of_the_runs_only():
