@@ -77,7 +77,7 @@ def shown(tmp_path, monkeypatch, capfd, caplog):
         if pages:
             assert status(["report", str(folder), "--out", str(folder / "page")]) == 0
             assert status(["report", str(folder), "--card", str(folder / "card.md")]) == 0
-            assert status(["audit", str(folder), "--effort", "quick", "--json"]) == 0
+            assert status(["audit", str(folder), "--effort", "quick", "--set", "confidence=0.999999", "--json"]) == 0
         printed = capfd.readouterr()
         files = {file.name: file.read_bytes() for file in [*folder.rglob("*"), lines] if file.is_file()}
         files |= {"output": printed.out.encode(), "errors": printed.err.encode(), "log": caplog.text.encode()}

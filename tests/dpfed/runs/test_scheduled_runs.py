@@ -134,7 +134,7 @@ def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_conf
     assert count == 5
     assert outcome.summary["epsilon"] == guarantee(Composed(parts=((part, 5),)), delta=1e-4).epsilon
     assert outcome.summary["aborted_rounds"] == 1
-    found = {check.name: check for check in audit_run(folder).checks}
+    found = {check.name: check for check in audit_run(folder, confidence=1 - 1e-6).checks}
     assert found["members follow the sampler"].passed is True  # the same bins before and after
     assert not [check for check in found.values() if check.passed is False]
     key = folder / "schedule.key"
