@@ -16,7 +16,12 @@ from dpfed.cli import app_of, status
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    ROOT / "paper" / "artifact.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def blocks(text, kind):
