@@ -22,6 +22,7 @@ NVFLARE := .venv-nvflare
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
+unexport PYTHONDONTWRITEBYTECODE # each process that a test starts would compile all modules again
 PROGRESS := awk '/^(Collecting|Obtaining)/ { printf "\r%d packages found", ++n; fflush() } \
 	/^Installing collected/ { printf "\rinstalling %d packages ...\n", n; fflush() }'
 

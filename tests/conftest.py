@@ -5,6 +5,7 @@ A slow test holds with more seeds, settings or trials what a quick test holds as
 for all of its settings but every n-th; the nearest marker of a test, class or file counts.
 """
 
+import gc
 import os
 from collections import Counter
 
@@ -28,3 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             seen[test] += 1
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and cases of all tests out of later garbage collections, forks and scans of objects."""
+    gc.collect()
+    gc.freeze()

@@ -162,7 +162,7 @@ def _without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow_but_one_in(3)
-@pytest.mark.parametrize("strategy", ["records", "loop", "vmap"])
+@pytest.mark.parametrize("strategy", ["loop", "records", "vmap"])
 def test_an_embedding_takes_integers_as_they_are(strategy: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"local.strategy": strategy}
     if strategy == "records":

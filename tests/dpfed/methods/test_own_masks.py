@@ -55,7 +55,7 @@ def test_its_specification_is_that_of_masks(registered):
 
 
 def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path):
-    experiment = build(configured(privacy={"epsilon": 20.0}))
+    experiment = build(configured(privacy={"clip_norm": 0.5, "accountant": "rdp"}))
     assert repr(experiment.method.stages).startswith("Project > ClipMoves > PrivateCoins > ")
     assert isinstance(experiment.method.clients.course, MaskTraining)
     assert experiment.method.clients.course.forward == "mean"

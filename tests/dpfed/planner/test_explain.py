@@ -238,9 +238,9 @@ def test_missing_and_contradictory_settings_are_named(tmp_path: Path) -> None:
     )
     assert any("delta" in one for one in found.missing)
     assert any("rounds" in one for one in found.missing)
-    twice = explain(file_of(tmp_path, FLOWER | {"fraction_train": 0.1}))
+    twice = explain(file_of(tmp_path, FLOWER | {"fraction_train": 0.1, "rounds": 1}))
     assert any("draws 10" in one for one in twice.contradictions)
-    rate = explain(file_of(tmp_path, OPACUS | {"sample_rate": 0.5}))
+    rate = explain(file_of(tmp_path, OPACUS | {"sample_rate": 0.5, "epochs": 1}))
     assert any("sample_rate" in one for one in rate.contradictions)
 
 

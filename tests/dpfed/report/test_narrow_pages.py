@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize(
     "page", ["run/report.html", "run/audit.html", "upload/audit.html", "several/report.html"]
 )  # fmt: skip

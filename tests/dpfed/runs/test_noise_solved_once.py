@@ -123,7 +123,7 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"privacy.noise": "discrete-gaussian"}, "noise_multiplier"),
+        ({"federation.sampling": "poisson"}, "noise_multiplier"),
         ({"federation.sampling": "cyclic", "privacy.bands": 2}, "matrix"),
         *(
             pytest.param(more, "matrix", marks=pytest.mark.slow)
@@ -138,7 +138,7 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
                 {"federation.sampling": "allocation"},
                 {"federation.sampling": "balls-and-bins"},
                 {"federation.sampling": "min-separation", "federation.separation": 2},
-                {"federation.sampling": "poisson"},
+                {"privacy.noise": "discrete-gaussian"},
                 {"federation.sampling": "poisson", "federation.cohort_cap": 9},
                 {"federation.sampling": "fixed"},
                 {"federation.sampling": "all", "federation.cohort": 20},
