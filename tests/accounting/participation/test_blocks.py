@@ -150,6 +150,7 @@ def test_few_weights_majorise_many(coin):
     assert block.squares * (1 - 1e-14) <= few.squares <= block.squares * (1 + 5e-4)
 
 
+@pytest.mark.slow
 def test_divergences_of_few_weights_are_no_smaller(monkeypatch):
     monkeypatch.setattr(ratio_distribution, "_JUMP_GROUPS", 200)  # else the values above the threshold are grouped, too
     block, losses = geometric(0.02, 110), np.linspace(0.0, 2.0, 4)

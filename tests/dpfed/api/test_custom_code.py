@@ -75,7 +75,12 @@ def weights(
             FixedParameterWritten, FAR, LOOP, None, id="fixed parameter written: 0.206 before", marks=pytest.mark.slow
         ),
         pytest.param(
-            Plain, LONGER, LOOP | {"local.batch_size": 2}, ClassCounts, id="class counts in the loss: 0.547 before"
+            Plain,
+            LONGER,
+            LOOP | {"local.batch_size": 2},
+            ClassCounts,
+            id="class counts in the loss: 0.547 before",
+            marks=pytest.mark.slow,
         ),
     ],
 )

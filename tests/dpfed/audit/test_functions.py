@@ -81,6 +81,7 @@ def test_a_fault_is_found(fault, trials):
     assert "does not hold" in done.as_text()
 
 
+@pytest.mark.slow
 def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
     """Its noise is another one in every run: at this confidence a sound one fails once in 10,000 times at most."""
     done = audit_function(gaussian(seeded=False), claim=CLAIM, trials=20_000, confidence=0.9999, **QUICK)
@@ -221,7 +222,7 @@ def nothing_known(updates, seed):
 @pytest.mark.parametrize(
     ("f", "error", "words"),
     [
-        (sleeps, RunError, "not done within 4 seconds"),
+        (sleeps, RunError, "not done within 1 second"),
         (dies, RunError, "has ended \\(exit status 3\\)"),
         (raises, ConfigError, "ValueError: no such layer"),
         (nothing_known, ConfigError, "returned object"),
@@ -229,7 +230,7 @@ def nothing_known(updates, seed):
 )
 def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
     with pytest.raises(error, match=words):
-        audit_function(f, claim=CLAIM, trials=20, time_limit=4 if f is sleeps else 60, arrays="numpy")
+        audit_function(f, claim=CLAIM, trials=20, time_limit=1 if f is sleeps else 60, arrays="numpy")
 
 
 @pytest.mark.parametrize(

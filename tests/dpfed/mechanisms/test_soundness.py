@@ -30,7 +30,7 @@ CHAINS = {
     "integers": ("fed-smp-randk-digits", "aggregation.kind=masked"),
     "decoded first": ("qsgd-digits", "privacy.clip_norm=1", "privacy.noise_multiplier=1"),
     "uploads": ("qsgd-digits", "privacy.clip_norm=1", "privacy.noise_multiplier=1", "privacy.release=uploads"),
-    "coins": ("fedpm-private-digits", "federation.rounds=2"),
+    "coins": ("fedpm-private-digits", "federation.rounds=2", "privacy.epsilon=", "privacy.clip_norm=0.1"),
 }  # fmt: skip
 
 

@@ -141,7 +141,7 @@ LOOSER = {"opacus, the rate alone"}
 """Truths that are only lower bounds of the worst reading."""
 
 
-@pytest.mark.slow_but_one_in(6)
+@pytest.mark.slow_but_one_in(15)
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_epsilon_is_below_that_of_the_worst_reading(name, tmp_path):
     settings, truth = OTHERS[name]

@@ -16,6 +16,7 @@ from dpfed.runs.spending import EqualRounds, VaryingRounds
 NOBODY = np.zeros(0, dtype=np.int64)
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_releases_the_last_round_at_a_small_delta():
     """One of 60 was not released, as the running account stated 2.00003 for them."""
     run = dpfed.ClientLevel(
