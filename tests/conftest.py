@@ -15,6 +15,7 @@ from hypothesis import settings
 for _library in ("OMP", "OPENBLAS", "MKL"):  # every core has a worker: threads of theirs would only wait for each other
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 os.environ["DPFED_CACHE_DIR"] = ""  # tests compute, and leave nothing behind
+os.fsync = lambda descriptor: None  # no test loses its machine, and thousands of writes would wait for the disk
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")
 

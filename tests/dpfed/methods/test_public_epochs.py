@@ -66,7 +66,7 @@ def test_one_pass_is_one_epoch_of_sgd_over_every_public_sample():
     assert torch.equal(chosen, top_indices(update[None], choice.kept)[0])
 
 
-@pytest.mark.slow_but_one_in(2)
+@pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("given", ["1", "4", "clients", "client-steps"])
 def test_an_audit_chooses_the_coordinates_again_and_finds_another_period(tmp_path, given):
     folder = run_folders.run(tmp_path / "run", *TOPK, f"method.public_epochs={given}", "local.epochs=2")

@@ -82,7 +82,7 @@ def test_a_page_shows_no_python(pages, name):
     assert not re.search(r"\bNone\b|(?<!\")\bTrue\b|\bFalse\b|\{'|nan\b", words)
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", ["private", "over", "plain"])
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
