@@ -184,7 +184,10 @@ RECORDS = ("method.name=fedavg", "local.record.clip_norm=1", "local.record.epsil
     "settings",
     [
         RECORDS,
-        ("method.name=dp-dithered", "privacy.clip_norm=1", "privacy.epsilon=20", "privacy.adjacency=zero-out"),
+        pytest.param(
+            ("method.name=dp-dithered", "privacy.clip_norm=1", "privacy.epsilon=20", "privacy.adjacency=zero-out"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(COINS, marks=pytest.mark.slow),
         pytest.param((*COINS, "aggregation.kind=masked"), marks=pytest.mark.slow),
         pytest.param((*RECORDS, "local.record.noise=discrete-gaussian"), marks=pytest.mark.slow),
