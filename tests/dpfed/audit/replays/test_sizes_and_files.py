@@ -133,8 +133,9 @@ def test_draws_by_place_neither_pass_with_a_fault_nor_fail_without():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rng", [random, np.random.default_rng(3)])
-def test_draws_by_place_of_any_generator_do_neither(rng):
+@pytest.mark.parametrize("make", [lambda: random, lambda: np.random.default_rng(3)], ids=["random", "numpy"])
+def test_draws_by_place_of_any_generator_do_neither(make):
+    rng = make()
     assert replay(sampled(one_by_one(rng)), LAST).verdict != "fail"
     assert replay(sampled(one_by_one(rng), divisor=len), LAST).verdict != "pass"
 
