@@ -36,6 +36,7 @@ from accounting.mechanisms import (
     with_whole_noise,
 )
 from accounting.mechanisms.kinds import account_of
+from accounting.participation.ratio_distribution import divergence_of_first_rounds
 from accounting.roots import crossing_bracket
 from accounting.rounding import downwards, upwards
 
@@ -306,35 +307,40 @@ def _bound_by_gaussians(
 
 def _analytic_epsilon(replacement: Continuous, delta: float) -> float:
     shift = plain_shift(replacement.mechanism)
-    return _epsilon_of_one_round(replacement.mechanism, delta) if shift is None else smallest_epsilon(delta, mu=shift)
+    return _epsilon_of_beginning(replacement.mechanism, delta) if shift is None else smallest_epsilon(delta, mu=shift)
 
 
-def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
+def _epsilon_of_beginning(mechanism: Mechanism, delta: float) -> float:
     """Return epsilon of one Poisson-sampled Gaussian round by closed-form profiles (`gaussian.sampled_profiles`), for a
-    delta that is too small for loss distributions, or of the first round of a secret schedule, which is such a round.
+    delta that is too small for loss distributions; of the first round of a secret schedule, which is such a round; or
+    of the first two or three rounds of an allocation (`participation.ratio_distribution`).
     Adjacency: add-remove, zero-out.
     Direction of error: upper bound, by 1e-12 relative and 1e-12 absolute, far above the rounding errors of the
     profiles, about 1e-15 (1 + log 1/delta).
     """
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
     noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
-    probability = sampling.first_round_probability
-    if more or rounds > 1 or noise is None or replaces or probability is None:
+    probability, sets = sampling.first_round_probability, sampling.sets_of_first_rounds(rounds)
+    if more or (rounds > 1 and sets is None) or noise is None or replaces or probability is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
     largest = pld.SMALLEST_DELTA if schedule_of(release) is None else 1.0
     if not (0 < probability < 1 and _LEAST_DELTA <= delta < largest):
         raise UnsupportedMechanism(
             "the closed form of a sampled round is only for a delta that is too small for other accounts."
         )
-    round_ = {"sampling_probability": probability, "noise_multiplier": noise.noise_multiplier}
+    if sets is not None:
+        divergence = divergence_of_first_rounds(sets, 1 / noise.noise_multiplier, delta)
+    else:
+        round_ = {"sampling_probability": probability, "noise_multiplier": noise.noise_multiplier}
 
-    def is_enough(eps: float) -> bool:
-        both = sampled_profiles.removal_profile(eps, **round_), sampled_profiles.addition_profile(eps, **round_)
-        return max(map(float, both)) <= delta
+        def divergence(eps: float) -> float:
+            both = sampled_profiles.removal_profile(eps, **round_), sampled_profiles.addition_profile(eps, **round_)
+            return max(map(float, both))
 
-    if is_enough(0.0):
+    if divergence(0.0) <= delta:
         return 0.0
-    _, high = crossing_bracket(is_enough, 1.0, rtol=1e-15, limit=math.inf)
+    rtol, limit = (1e-15, math.inf) if sets is None else (1e-9, 1000.0)
+    _, high = crossing_bracket(lambda eps: divergence(eps) <= delta, 1.0, rtol=rtol, limit=limit)
     return high * (1 + 1e-12) + 1e-12
 
 

@@ -68,6 +68,12 @@ class Participation:
         """
         return None
 
+    def sets_of_first_rounds(self, count: int) -> tuple[float, ...] | None:
+        """Return, for j = 0 to `count`, the probability that a client takes part, secretly, in exactly j given ones of
+        the first `count` rounds; None if it is not known or differs between sets of j rounds.
+        """
+        return None
+
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
         """Return notes on the conditions under which the account holds."""
         return ()

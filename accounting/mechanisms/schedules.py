@@ -335,6 +335,14 @@ class Allocation(_Schedule):
         """Return the largest number of participations of one client in the first `count` rounds."""
         return min(count, self.participations)
 
+    def sets_of_first_rounds(self, count: int) -> tuple[float, ...] | None:
+        """Return the probabilities of sets of the first two or three rounds."""
+        if count not in (2, 3):
+            return None
+        inside, outside = self.participations, self.rounds - self.participations
+        choices = math.perm(self.rounds, count)
+        return tuple(math.perm(inside, j) * math.perm(outside, count - j) / choices for j in range(count + 1))
+
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation(_Schedule):

@@ -70,7 +70,7 @@ def _short_noise(files: RunFiles, alpha: float) -> str | None:
     found = _noise(files)
     entries = sum(one.noise.entries for one in found)
     if not entries:
-        return None
+        return "a sum without noise" if measured_noise(files)[1] else None
     part = math.sqrt(float(chi2.ppf(alpha / 4, entries) / chi2.ppf(0.95, entries)))
     fewest = min(one.noise.entries for one in found)
     alone = math.sqrt(float(chi2.ppf(alpha / 4 / len(found), fewest) / chi2.ppf(0.95, fewest)))
