@@ -70,7 +70,6 @@ def mostly_breaks(**setting):
     return exact(**setting) if setting["rounds"] == 1 else breaks()
 
 
-@pytest.mark.slow
 def test_more_errors_than_answers_are_no_pass():
     few = [one for one in PLAIN if one.rounds == 1][:1] + [one for one in PLAIN if one.rounds > 1][:3]
     found = audit_accountant(mostly_breaks, settings=few)

@@ -50,7 +50,7 @@ def test_rests(separation, printed):
     assert printed in PAGE
 
 
-@pytest.mark.slow
+@pytest.mark.slow_but_one_in(8)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0])
 def test_errors_of_lanes(epsilon, momentum):

@@ -81,7 +81,6 @@ def test_a_fault_is_found(fault, trials):
     assert "does not hold" in done.as_text()
 
 
-@pytest.mark.slow
 def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
     """Its noise is another one in every run: at this confidence a sound one fails once in 10,000 times at most."""
     done = audit_function(gaussian(seeded=False), claim=CLAIM, trials=20_000, confidence=0.9999, **QUICK)

@@ -86,7 +86,6 @@ def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path
     assert "a certificate is for one epsilon" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
     made = certified_noise.cached_or_new_certified_noise
