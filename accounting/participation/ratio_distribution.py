@@ -132,13 +132,12 @@ def divergence_of_first_rounds(probabilities: Sequence[float], shift: float, lea
         i, j = np.triu_indices(len(values))
         symmetric = [np.ones(1), values[i] + values[j], values[i] * values[j]]
         masses = masses[i] * masses[j] * np.where(i == j, 1, 2)
-    taking_part = min(sum(math.comb(others + 1, j) * probabilities[j] for j in range(1, others + 2)), 1.0)
-    steady = np.asarray(sum(probabilities[j] * symmetric[j] for j in range(1, others + 1)))  # S = 1 - taking_part + ...
+    steady = probabilities[0] + np.asarray(sum(probabilities[j] * symmetric[j] for j in range(1, others + 1)))
     slope = np.asarray(sum(probabilities[j + 1] * symmetric[j] for j in range(others + 1))) + np.zeros_like(steady)
 
     def divergence(loss: float) -> float:
-        gamma, grown = math.exp(min(loss, _LARGEST_LOG)), math.expm1(min(loss, _LARGEST_LOG))
-        room, back_room = grown + taking_part - steady, gamma * (taking_part - steady) - grown
+        gamma = math.exp(min(loss, _LARGEST_LOG))
+        room, back_room = gamma - steady, 1 - gamma * steady
         with np.errstate(divide="ignore", invalid="ignore"):
             at, back_at = np.log(room / slope) / shift, np.log(back_room / (gamma * slope)) / shift
         normal, half = scipy.special.ndtr, shift / 2
