@@ -380,7 +380,7 @@ def _state_location(moved: StateChanges) -> str:
 def _global_states() -> dict[_Generator, object]:
     """Return the states of the global generators, for torch that of the CPU."""
     numbers = pickle.dumps(np.random.get_state())  # noqa: NPY002  # a user's code may draw from it
-    return {"torch": torch.get_rng_state().tolist(), "numpy": numbers, "random": random.getstate()}
+    return {"torch": torch.get_rng_state().numpy().tobytes(), "numpy": numbers, "random": random.getstate()}
 
 
 def _seed_generators(seeds: Mapping[_Generator, int]) -> None:

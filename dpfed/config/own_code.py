@@ -163,7 +163,7 @@ def load_own_code() -> None:
         _forget_file(gone)
     for path in files:
         _run_file(path)
-    for point in _installed_entry_points():
+    for point in _installed_entry_points(tuple(sys.path)):
         _load_entry_point(point)
 
 
@@ -279,7 +279,9 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _installed_entry_points() -> list[EntryPoint]:
+@cache
+def _installed_entry_points(path: tuple[str, ...]) -> list[EntryPoint]:
+    """Return the entry points of the packages on `path`, which is sys.path; packages are searched once."""
     return [point for group in ENTRY_POINTS for point in entry_points(group=group)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -249,8 +250,10 @@ def key_named(name: str) -> KeyRecord:
     return known[name]
 
 
+@cache
 def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
-    """Return the JSON schema of a table, with every reference replaced by the definition it refers to."""
+    """Return the JSON schema of a table, with every reference replaced by the definition it refers to; one object for
+    all callers, which leave it as it is."""
     schema = model.model_json_schema()
     resolved: dict[str, Any] = _resolve_references(schema, schema.get("$defs", {}))
     return resolved

@@ -5,12 +5,14 @@ import torch
 from markupsafe import Markup
 from reference.own_schemes import fresh_names
 
+from dpfed.clients import trial
 from dpfed.report.figures import figure, inline
 from dpfed.runs.durable_files import put
 
 from ..rounds import DIGITS, configured
 
 torch.set_num_threads(1)  # pytest already keeps every core busy; OpenMP's spinning would only get in the way
+trial.SECONDS = 0.05  # of looking for state in a user's network; the trial's own tests give it more
 
 
 @pytest.fixture(autouse=True)

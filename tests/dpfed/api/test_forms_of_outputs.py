@@ -24,7 +24,6 @@ GENERATOR = torch.Generator().manual_seed(5)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.05)
 
 
 def run(folder: Path, data: Any, model: nn.Module, **settings: Any) -> Any:

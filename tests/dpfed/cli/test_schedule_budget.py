@@ -90,7 +90,7 @@ def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_p
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
     made = certified_noise.cached_or_new_certified_noise
     monkeypatch.setattr(
-        certified_noise, "cached_or_new_certified_noise", lambda plan, **asked: made(plan, samples=50_000, **asked)
+        certified_noise, "cached_or_new_certified_noise", lambda plan, **asked: made(plan, samples=20_000, **asked)
     )
     plan = ["budget", "--clients", "600", "--cohort", "50", "--rounds", "24", "--delta", "1e-3", "--epsilon", "1.5"]
     plan += ["--sampling", "balls-and-bins", "--noise", "banded", "--lanes", "4", "--secret-lanes"]
@@ -105,7 +105,7 @@ def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_p
     assert status([*plan, "--certificate", "sampled"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "4 secret lanes, drawn for the run" in text
-    assert "epsilon 1.5 at delta 0.001, certified by 50,000 samples" in text
+    assert "epsilon 1.5 at delta 0.001, certified by 20,000 samples" in text
     assert status([*plan, "--certificate", "sampled", "--accountant", "pld"]) == 2
     assert "the search for noise uses --accountant best" in " ".join(capsys.readouterr().err.split())
 

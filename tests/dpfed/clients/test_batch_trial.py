@@ -32,7 +32,6 @@ def clients(*sizes: int, shape: tuple[int, ...] = (8,)) -> Any:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.05)
 
 
 def run(folder: Path, data: Any, model: Any, loss: OfSamples | None = None, **settings: Any) -> Any:

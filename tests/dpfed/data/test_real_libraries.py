@@ -118,7 +118,6 @@ def test_networks_of_others_go_in_or_are_refused_as_the_guide_says(library, monk
     import networks_of_others as others
 
     pytest.importorskip(library, reason="is not installed: make test-adapters", exc_type=(ImportError, RuntimeError))
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.05)
     monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
     text = others.PAGE.read_text()
     rows = text[text.index(others.BEGIN) : text.index(others.END)].splitlines()

@@ -54,7 +54,6 @@ def same_bits(randomness, count, purpose, *path):
 @pytest.fixture
 def shown(tmp_path, monkeypatch, capfd, caplog):
     """`shown(fails)` runs a release. Returns all that is public of it, by name, and what its operator sees."""
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.02)
     monkeypatch.setattr("dpfed.runs.loop.time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(Secure, "bits", same_bits)
     monkeypatch.setattr(secrets, "token_bytes", lambda count=32: bytes(count))

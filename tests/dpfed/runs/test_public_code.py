@@ -85,7 +85,6 @@ class Total:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, request):
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.02)
     if "watched" not in request.fixturenames:
         monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
 
