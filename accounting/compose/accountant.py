@@ -270,7 +270,7 @@ def _bound_by_accountant(
     return accounts[require.one_of(ACCOUNTANTS, accountant=accountant)](mechanism, delta)
 
 
-@lru_cache(maxsize=1024)  # a run asks for the same bound before its rounds, after them and in its summary
+@lru_cache(maxsize=1024)  # a run needs the same bound before its rounds, after them and in its summary
 def _best_bound(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
     if plain_shift(mechanism) is not None:
         return _analytic_bound(mechanism, delta)
