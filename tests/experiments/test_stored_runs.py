@@ -1,0 +1,71 @@
+"""Stored runs are those of their results, and pass all checks that need no model; a changed digit is seen."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dpfed.audit.run import audit_run
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+RESULTS = sorted(file.with_suffix("").with_suffix(".csv") for file in EXPERIMENTS.glob("*/*.tar.xz"))
+LINES = [(file, line) for file in RESULTS for line in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
+OF_A_MODEL = {
+    "all files have the same rounds", "all files are of one run", "model is the run's",
+    "metrics agree with other files", "model moves by what was released",
+}  # fmt: skip
+"""Checks that read the model or the checkpoint, which are not stored."""
+
+
+@pytest.fixture(scope="module")
+def stored() -> ModuleType:
+    import importlib.util
+
+    specification = importlib.util.spec_from_file_location("stored_runs", EXPERIMENTS / "stored_runs.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(stored: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for results in RESULTS:
+        assert len(stored.unpack(results, folder / results.stem)) > 20
+    return folder
+
+
+def test_a_line_of_results_is_the_summary_of_its_run(stored: ModuleType, folder: Path) -> None:
+    assert len(LINES) >= 36
+    for results, line in LINES:
+        summary = json.loads((stored.run_folder(folder / results.stem, line) / "summary.json").read_text())
+        for key in stored.FIELDS:
+            assert line[key] == ("" if summary.get(key) is None else str(summary.get(key)))
+
+
+@pytest.mark.slow_but_one_in(1000)
+@pytest.mark.parametrize(("results", "line"), LINES, ids=lambda one: one["row"] if isinstance(one, dict) else one.stem)
+def test_a_stored_run_passes_the_audit(stored: ModuleType, folder: Path, results: Path, line: dict[str, str]) -> None:
+    audit = audit_run(stored.run_folder(folder / results.stem, line))
+    assert {check.name for check in audit.checks if check.passed is None} == OF_A_MODEL
+    assert all(check.passed in (True, None) for check in audit.checks), audit.as_text()
+    assert len(audit.checks) > 20
+
+
+def test_a_changed_digit_is_seen(stored: ModuleType, folder: Path, tmp_path: Path) -> None:
+    results, line = LINES[0]
+    run = tmp_path / "run"
+    shutil.copytree(stored.run_folder(folder / results.stem, line), run)
+    assert stored.digest(run) == line["files_sha256"]
+    summary = (run / "summary.json").read_text()
+    epsilon = json.loads(summary)["epsilon"]
+    (run / "summary.json").write_text(summary.replace(str(epsilon), str(epsilon - 0.001)))
+    assert stored.digest(run) != line["files_sha256"]
+    assert audit_run(run).verdict == "fail"
