@@ -2,10 +2,24 @@
 
 Upwards: epsilon, delta, noise to be added, probabilities of failure. Downwards: lower bounds, remaining or allowed
 budget, calibrated clip norms. JSON output stores unrounded doubles.
+
+HTML tables of results for notebooks; every name and value is escaped.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from html import escape
 from typing import SupportsFloat
+
+
+def html_table(title: str, rows: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> str:
+    """Return a table of names and values under a title, with notes below it."""
+    body = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in rows)
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>" + (f"<ul>{items}</ul>" if items else "")
+
 
 _PLAIN = range(-4, 6)
 """Decimal exponents of numbers that are written without a power of ten."""

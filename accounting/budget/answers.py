@@ -19,10 +19,9 @@ from accounting.compose.readings import READING_KEYS, Readings, readings
 from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.gaussian import noise_std
-from accounting.html_table import html_table
 from accounting.mechanisms import Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
-from accounting.rounding import upwards
+from accounting.rounding import html_table, upwards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from accounting.compose.readings import Readings, readings, readings_of_profile,
 from accounting.compose.twins import Continuous, delta_without_overflow, nearly_gaussian, plain_shift
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import sampled_profiles, smallest_epsilon
-from accounting.html_table import html_table
 from accounting.mechanisms import (
     Adjacency,
     FixedSizeSampling,
@@ -38,7 +37,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.kinds import account_of
 from accounting.participation.ratio_distribution import divergence_of_first_rounds
 from accounting.roots import crossing_bracket
-from accounting.rounding import downwards, upwards
+from accounting.rounding import downwards, html_table, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _LEAST_DELTA = 1e-290

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from accounting import Guarantee, Ledger
-from accounting.html_table import html_table
 from accounting.ledger.project import ProjectLedger
+from accounting.rounding import html_table
 from dpfed import replayed
 from dpfed.api.track import chosen_progress, viewers_of_run
 from dpfed.clients.losses import OfSamples

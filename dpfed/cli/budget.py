@@ -150,7 +150,7 @@ def budget(
         why = f"--certificate {certificate}: a certificate is for one epsilon"
         refuse(why, "over", "compare", "table", "group", *targets)
     if over:
-        from dpfed.cli.budget_maps import show_map
+        from dpfed.cli.budget_tables import show_map
 
         if not plan.has_noise_multiplier:
             raise ConfigError(

@@ -15,7 +15,7 @@ from dpfed.api.run import Engine, run_and_report
 from dpfed.api.track import progress_display, viewers_of_run
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
-from dpfed.clients.record_time import seconds_of_records
+from dpfed.clients.training import seconds_of_records
 from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import catalogue

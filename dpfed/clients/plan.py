@@ -39,7 +39,7 @@ class StepCost:
 
     dense, convolutions: number of layers of each kind
     products, convolved: multiply-adds of dense layers and of convolutions in the forward pass of a batch
-    windowed:            numbers in all windows of these convolutions' images (`dpfed.clients.convolutions`)
+    windowed:            numbers in all windows of these convolutions' images (`dpfed.clients.gradients`)
     kept:                numbers that the forward pass keeps for the backward pass
     """
 
@@ -93,7 +93,7 @@ def check_strategy(
         raise ConfigError(
             "model: has torch's LSTM, GRU or RNN, whose fused kernels do not separate clients or records: neither "
             "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
-            "network from dpfed.models.char_lstm.LstmLayer, where both do."
+            "network from dpfed.models.networks.LstmLayer, where both do."
         )
     if strategy == "vmap" and private_records:
         raise ConfigError(

@@ -23,7 +23,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords
-from dpfed.models.char_lstm import make_stepwise
+from dpfed.models.networks import make_stepwise
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
 

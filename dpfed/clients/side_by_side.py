@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dpfed.clients.convolutions import convolve_by_windows
+from dpfed.clients.gradients import convolve_by_windows
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 from dpfed.compress.rotation import one_thread

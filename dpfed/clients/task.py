@@ -151,7 +151,7 @@ class LocalTask:
     kept:   (entries [p], their changes [c, p] so far) of the clients' personal layers; None: all layers are shared
     failed: None: an exception of the network or the loss ends training. Else it is recorded here, as (position of the
             client,) or (position, step, row) of a private record; the client's move is NaN, the record's slope 0
-    windows: True: clients side by side convolve by windows (`dpfed.clients.convolutions`)
+    windows: True: clients side by side convolve by windows (`dpfed.clients.gradients`)
     """
 
     model: FlatModel

@@ -1,7 +1,11 @@
-"""Local training: samples and batches of each client, along a method's course."""
+"""Local training: samples and batches of each client, along a method's course.
+
+Estimated processor time of training on records one by one, from public numbers alone.
+"""
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +32,7 @@ from dpfed.clients.plan import (
     step_cost,
     takes_channels_last,
 )
-from dpfed.clients.records import RecordLevel, Way
+from dpfed.clients.records import RecordLevel, Way, WholeGradients
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
 from dpfed.clients.task import Course, InitialState, LocalTask
@@ -37,6 +41,7 @@ from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
+from dpfed.stages.clip import clip_rows
 from dpfed.stages.stage import rows_of_clients
 
 
@@ -331,3 +336,33 @@ def _check_single_samples(training: LocalTraining) -> None:
             f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, for which "
             "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
         )
+
+
+_TRIALS = 10
+
+
+def seconds_of_records(clients: LocalTraining, *, rounds: int, share: float) -> tuple[float, int] | None:
+    """Return (seconds of processor time, expected gradients of a round) of private records with integer noise.
+
+    share: expected share of clients in a round. Gradients of a sample of zeros at initial weights are timed. None for
+    records that are trained together, and for a custom network, which is called only where its state is restored.
+    """
+    record = clients.record
+    if record is None or record.integers is None or clients.start is not None:
+        return None
+    gradients = WholeGradients(clients.model.bind(clients.model.initial(0)), loss=clients.loss, by="single")
+    inputs, labels = torch.zeros_like(clients.inputs[:1]), torch.zeros_like(clients.labels[:1])
+    row, name = torch.zeros(1, clients.course.size), np.zeros(1, dtype=np.int64)
+    began = 0.0
+    for trial in range(_TRIALS + 1):
+        if trial == 1:  # the first call prepares caches
+            began = time.process_time()
+        gradients(inputs, labels)
+        record.integers.encode_rows(clip_rows(row, record.clip_norm).rows, name, (0, 0, 0))
+    each = (time.process_time() - began) / _TRIALS
+    batches = clients.poisson_batches
+    sizes, number = np.unique(clients.partition.sizes, return_counts=True)
+    held = zip(sizes.tolist(), number.tolist(), strict=True)
+    steps = sum(clients_of * batches.expected(size) * batches.count(size) for size, clients_of in held)
+    a_round = round(share * steps)
+    return each * a_round * rounds, a_round

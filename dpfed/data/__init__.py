@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.arrays import SUFFIXES, from_arrays, from_samples, load_arrays
-from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.client_data import from_clients
-from dpfed.data.client_files import from_hdf5, from_leaf
 from dpfed.data.dataset import Classes, Columns, Dataset, is_table_name
-from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fashion_mnist, load_mnist
+from dpfed.data.mnist import (
+    EMNIST_CLASSES,
+    load_cifar10,
+    load_cifar100,
+    load_digits,
+    load_emnist,
+    load_fashion_mnist,
+    load_mnist,
+)
 from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
-from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
+from dpfed.data.shakespeare import from_hdf5, from_leaf, load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
 from dpfed.errors import ConfigError, DataError, did_you_mean
 

@@ -55,7 +55,7 @@ def from_clients(
              (`pip install 'dpfed[tables]'`)
 
     vocabulary, fill, range: public declarations by column: values of a column of text, the number for a gap, the
-             interval of a column of numbers (`dpfed.data.declared`)
+             interval of a column of numbers (`dpfed.data.columns`)
 
     Clients are numbered in their order; clients named in a column by their sorted names. With such a data set
     `dpfed.run` sets `data.partition` to "natural". Of a loader its data set is read, in its order. Raises DataError.

@@ -34,7 +34,7 @@ class Columns:
     """Columns of a table to read. inputs: one or several, concatenated in this order; label: a class, or a number to
     predict; client: the sample's client, for data.partition = "natural".
 
-    vocabulary, fill, range: public declarations by column (`dpfed.data.declared`): values of a column of text, the
+    vocabulary, fill, range: public declarations by column (`dpfed.data.columns`): values of a column of text, the
     number that replaces a gap, and the interval of a column of numbers."""
 
     inputs: tuple[str, ...]

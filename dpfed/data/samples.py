@@ -16,7 +16,7 @@ from dpfed.config.samples_tables import DataTable, DirichletData, LabelsData, Re
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset, Numbers
 from dpfed.data.partition import Holdings, Partition
-from dpfed.data.resampled import Resampled
+from dpfed.data.population import Resampled
 from dpfed.data.wavelets import with_scattering
 from dpfed.errors import ConfigError, DataError
 from dpfed.seeds import Seeds

@@ -53,7 +53,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 _NOISE_SEEDS = "fedmrn.noise"
-"""Purpose from which the seeds of clients' noise are derived (`dpfed.clients.masked_noise`)."""
+"""Purpose from which the seeds of clients' noise are derived (`dpfed.clients.masks`)."""
 
 _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 

@@ -9,7 +9,7 @@ from dpfed.config.tables import Config
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.specification import MethodSpecification
-from dpfed.participation.lanes import lane_problems, turn_problems
+from dpfed.participation.sampling import lane_problems, turn_problems
 
 
 def noise_kind_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfed.clients.masked_noise import MaskedNoise
-from dpfed.clients.masks import Forward, MaskTraining
-from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, factors_by_round, linear, step
-from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.masks import Forward, MaskedNoise, MaskTraining
+from dpfed.clients.optimisers import Adam, PrunedSgd, Sgd, constant, cosine, factors_by_round, linear, step
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config

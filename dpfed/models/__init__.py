@@ -15,8 +15,8 @@ from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.dataset import Part
 from dpfed.errors import ConfigError, did_you_mean
 from dpfed.models import networks
-from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
+from dpfed.models.networks import char_lstm
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from dpfed.errors import ConfigError
-from dpfed.models.char_lstm import LstmLayer, make_stepwise
+from dpfed.models.networks import LstmLayer, make_stepwise
 
 STATISTICS = ("running_mean", "running_var")
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -171,7 +171,7 @@ class FlatModel:
     @property
     def has_fused_layers(self) -> bool:
         """True if the network has torch's LSTM, GRU or RNN, which vmap and Opacus do not support: clients then train
-        in a loop, and records cannot be private. `dpfed.models.char_lstm.LstmLayer` supports both."""
+        in a loop, and records cannot be private. `dpfed.models.networks.LstmLayer` supports both."""
         return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
     def indices(self, *kinds: Kind) -> Tensor:

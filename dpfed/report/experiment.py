@@ -25,7 +25,7 @@ from dpfed.report.statistics import (
     write_table,
 )
 from dpfed.runs.durable_files import put
-from dpfed.runs.quantities import QUANTITIES
+from dpfed.runs.sweep_folder import QUANTITIES
 
 _MOST_PLACES = 4
 _MOST_COLUMNS = 9

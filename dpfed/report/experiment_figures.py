@@ -14,7 +14,7 @@ from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
 from dpfed.report.figures.figure import LineLook, distinct_looks
 from dpfed.report.figures.inline import ChartGroup, inline_svg
 from dpfed.report.statistics import RunGroup, group_mean, groups_of, short_axis_name
-from dpfed.runs.quantities import QUANTITIES
+from dpfed.runs.sweep_folder import QUANTITIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,8 +21,7 @@ from dpfed.report.collection import SEED, RunCollection
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import conditions_of, conditions_text
 from dpfed.runs.durable_files import put
-from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
-from dpfed.runs.sweep_folder import PublishedNumber
+from dpfed.runs.sweep_folder import QUANTITIES, SAFELY, PublishedNumber, Quantity
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -45,16 +45,16 @@ from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.participation.custom import CustomCohorts, refuse_wrong_sampler
-from dpfed.participation.lanes import ids_of_turns, resolve_lanes
-from dpfed.participation.sampling import sampler_of
+from dpfed.participation.sampling import ids_of_turns, resolve_lanes, sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
 from dpfed.runs.protection import limitations_of_guarantee
-from dpfed.runs.public_start import PUBLIC_START_NOTE, PublicTraining
 from dpfed.runs.training import (
+    PUBLIC_START_NOTE,
     TRIAL_LIMITS,
     CustomObjects,
+    PublicTraining,
     clients_trained_together,
     device_of,
     frozen_network,

@@ -40,7 +40,6 @@ from dpfed.round import (
 )
 from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_key
 from dpfed.runs.book import LedgerBook
-from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.durable_files import FileWriter
 from dpfed.runs.experiment import Experiment, public_client_ids
@@ -49,7 +48,7 @@ from dpfed.runs.public_code import NO_VIEWERS, OnRound, PublicCode, Viewers, sta
 from dpfed.runs.resuming import require_same_rounds
 from dpfed.runs.scores import Evaluation, Scores, evaluated_weights, scores_of_summary
 from dpfed.runs.spending import over_budget_text, over_project_budget_text, spending_account
-from dpfed.runs.summary import summary_of, uplink_megabytes
+from dpfed.runs.summary import requests_certificate, summary_of, uplink_megabytes
 from dpfed.sources import InProcessClients, TrainedClients, training_errors
 from dpfed.version import __version__
 

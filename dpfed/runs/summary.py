@@ -1,4 +1,7 @@
-"""Content of summary.json: the statement of a finished run's settings, privacy and resources."""
+"""Content of summary.json: the statement of a finished run's settings, privacy and resources.
+
+Certificate of a finished run: an epsilon by simulation, stated in addition to the deterministic upper bound.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from accounting.budget import certificates
+from accounting.budget.certificates import Certificate, Claim
 from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
-from accounting.errors import ContradictoryBounds
+from accounting.errors import CalibrationError, ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
+from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
@@ -18,11 +24,45 @@ from dpfed.records.round import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
 from dpfed.runs.book import LedgerBook
-from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 from dpfed.runs.training import gpu_description
 from dpfed.server.rules import ServerState
+
+
+def requests_certificate(config: Config) -> bool:
+    """Return True if privacy.certificate requests a certificate by simulation."""
+    return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
+
+
+def certificate_claim(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
+    """Return the claim about the ledger's releases that a certificate proves; None if the run cannot have a
+    certificate.
+
+    It can have one if privacy.certificate is set, the planned rounds are released, each once, and no project is
+    charged. A run may have ended early or been prolonged because of its results, which its certificate would not cover.
+    """
+    if not requests_certificate(config) or "run" in ledger.header.about or not ledger.releases:
+        return None
+    mechanism, rounds = ledger.mechanism(), config.federation.rounds
+    if ledger.header.plan is None or ledger.header.plan.rounds != rounds:
+        return None
+    exact = ledger.released_rounds.is_exact and len(ledger.releases) == rounds
+    if mechanism is None or [count for _, count in mechanism.parts] != [rounds] or not exact:
+        return None
+    return Claim(mechanism=mechanism, delta=stated.delta, deterministic=stated.epsilon)
+
+
+def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certificate | None:
+    """Return the certificate of a finished run; None if it cannot have one, or no certified epsilon is below its
+    epsilon."""
+    claim = certificate_claim(config, ledger, stated)
+    if claim is None:
+        return None
+    try:
+        return certificates.cached_or_new_certificate(claim, samples=certificates.SAMPLES)
+    except CalibrationError:
+        return None
 
 
 def summary_of(

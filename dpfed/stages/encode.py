@@ -19,7 +19,7 @@ from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round, Stage, Tally, require_room_for_memory, rows_of_clients
-from dpfed.stages.traffic import count_payloads_beside
+from dpfed.stages.wires import count_payloads_beside
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""

@@ -59,7 +59,7 @@ class Tally:
     uplink_bytes:    bytes of the uploads; None if the length of an upload is fixed beforehand
     mask_entropy:    bits of masks by FedPM's measure, n times the entropy of the fraction of ones among n entries;
                      None if uploads are not masks that are sent individually
-    counts:          traffic that other processes still count (`dpfed.stages.traffic`)
+    counts:          traffic that other processes still count (`dpfed.stages.wires`)
     """
 
     trained: int = 0

@@ -19,8 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.tables import flat_tables, override, read_toml, set_key, value_text
 from dpfed.errors import ConfigError, did_you_mean
-from dpfed.runs.quantities import quantity_of_key
-from dpfed.runs.sweep_folder import PublishedNumber
+from dpfed.runs.sweep_folder import PublishedNumber, quantity_of_key
 
 Axes = Mapping[str, Sequence[object]]
 

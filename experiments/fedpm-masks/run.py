@@ -30,7 +30,7 @@ from dpfed.models.frozen import load_mask
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import Experiment, build
-from dpfed.runs.quantities import SAFELY
+from dpfed.runs.sweep_folder import SAFELY
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

@@ -14,8 +14,8 @@ from safetensors.numpy import save
 from scipy.io import savemat
 
 from dpfed.data.arrays import load_arrays
-from dpfed.data.cifar import load_cifar10
 from dpfed.data.files import read_idx
+from dpfed.data.mnist import load_cifar10
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import read_mat
 

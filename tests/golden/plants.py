@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dpfed import round as driver
-from dpfed.clients import masked_noise, masks, optimisers, pruned, records, training
+from dpfed.clients import masks, optimisers, records, training
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.mechanisms import integers
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -140,7 +140,7 @@ def rate_is_larger(reached: Reached) -> Replaced:
         reached.append("rate")
         return before(course, number) * MORE
 
-    users = (optimisers, masks, masked_noise, pruned)
+    users = (optimisers, masks, masks, optimisers)
     name = "learning_rate_of_round"
     return [(module, name, learning_rate_of_round) for module in users if hasattr(module, name)]
 

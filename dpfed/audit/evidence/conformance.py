@@ -22,7 +22,7 @@ from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.records.reading import InvalidRecord, Unavailable
 from dpfed.records.round import RoundRecord
-from dpfed.runs.certificate import certificate_claim
+from dpfed.runs.summary import certificate_claim
 
 _SAME = 1e-6
 """Relative difference allowed between two computations of an epsilon, by different versions of numpy and scipy."""

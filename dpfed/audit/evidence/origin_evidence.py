@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.saved_state import sha256_of, sorted_values_of
+from dpfed.audit.evidence.run_files import RunFiles, sha256_of, sorted_values_of
 from dpfed.audit.verdict import Finding
 from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError

@@ -42,7 +42,7 @@ from dpfed.config.samples_tables import CustomFederation
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method_specification
 from dpfed.participation.custom import FALSE_ALARM, ROUNDS
-from dpfed.runs.certificate import requests_certificate
+from dpfed.runs.summary import requests_certificate
 
 _LIKELY = float(ndtri(0.95))
 

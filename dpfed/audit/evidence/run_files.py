@@ -1,14 +1,24 @@
-"""Files of a finished run, which are validated when they are read, since they are not trusted."""
+"""Files of a finished run, which are validated when they are read, since they are not trusted.
+
+Last checkpoint and model of a finished run, which are validated when they are read, since they are not trusted.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from accounting import require
 from accounting.cohorts import Sampler
@@ -19,7 +29,6 @@ from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
-from dpfed.audit.evidence.saved_state import SavedState, read_checkpoint
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.samples_tables import CustomFederation
@@ -29,14 +38,82 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.methods.privacy_target import has_enough_noise
 from dpfed.methods.records import has_enough_record_noise
-from dpfed.participation.lanes import ids_of_turns
-from dpfed.participation.sampling import sampler_of
+from dpfed.participation.sampling import ids_of_turns, sampler_of
 from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import CLIENT_IDS
 from dpfed.runs.resuming import read_own_code
+
+_MEMORY = "memory."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedState:
+    """Content of checkpoint.safetensors.
+
+    round: number of finished rounds. clip_norm, broadcast: clip norm and model at the start of the next round.
+    header: header of the file. memory: memory of the server's rule.
+    """
+
+    round: int
+    clip_norm: float
+    broadcast: Tensor
+    header: Mapping[str, str]
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def read_checkpoint(path: Path) -> SavedState:
+    """Return the content of a checkpoint file. Errors: Unavailable if it is missing, damaged, or lacks a value."""
+    _require_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            broadcast = file.get_tensor("broadcast")
+            memory = {
+                name.removeprefix(_MEMORY): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118 (not a dict)
+                if name.startswith(_MEMORY)
+            }
+        done, clip_norm = int(facts["round"]), float(facts["clip_norm"])
+        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, header=facts, memory=memory)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
+    alike = all(one.shape == broadcast.shape and one.dtype == broadcast.dtype for one in memory.values())
+    if saved.round < 0 or broadcast.dim() != 1 or not broadcast.is_floating_point() or not alike:
+        raise Unavailable(f"{path.name}: is not a checkpoint of this package.")
+    return saved
+
+
+def _require_file(path: Path) -> None:
+    """Raise Unavailable unless the path is a regular file, since reading a pipe could wait forever."""
+    if not path.is_file():
+        raise Unavailable(f"{path.name}: is missing, or not a regular file.")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    _require_file(path)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Unavailable(f"{path.name}: cannot be read ({error.strerror}).") from None
+
+
+def sorted_values_of(path: Path) -> NDArray[np.float32]:
+    """Return all numbers of a safetensors file, sorted, without fixed tensors, which no round releases."""
+    _require_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            fixed = json.loads((file.metadata() or {}).get("fixed", "[]"))
+            names = [name for name in file.keys() if name not in fixed]  # noqa: SIM118 (not a dict)
+            tensors = [file.get_tensor(name).float().reshape(-1).numpy() for name in names]
+    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
+    return np.sort(np.concatenate(tensors)) if tensors else np.zeros(0, dtype=np.float32)
+
 
 _LONGEST = 1 << 40
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.audit.replays.findings import Key
+from dpfed.audit.replays.findings import Floats, Key, as_array, digest
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
-from dpfed.audit.replays.values import Floats, as_array, digest
 
 Hook = Callable[[ReplayRun, Any], None]
 """Function of a run of the audit and of a library's module; it sets its hooks in the module."""

@@ -353,7 +353,7 @@ def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
 
 
 def _compare_files(world: ReplayRun, out: Path) -> None:
-    from dpfed.audit.replays.files import public_files
+    from dpfed.audit.replays.findings import public_files
 
     found = public_files(out, world.run_folders)
     world.seen.skipped_files = found.skipped

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
+from dpfed.audit.replays.findings import Floats
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
-from dpfed.audit.replays.values import Floats
 
 
 def _watch_strategies(world: ReplayRun, module: Any) -> None:

@@ -15,7 +15,7 @@ from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, SIZES, VALUES, P
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.partition import Holdings, Partition
-from dpfed.data.resampled import Resampled
+from dpfed.data.population import Resampled
 from dpfed.data.samples import OF_LETTERS, partition_of, public_samples, validation_samples, whole_data
 from dpfed.seeds import Seeds
 

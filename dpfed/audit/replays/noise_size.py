@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed import replayed
-from dpfed.audit.replays.values import as_array
+from dpfed.audit.replays.findings import as_array
 from dpfed.forks import Fork
 
 Floats = NDArray[np.float64]

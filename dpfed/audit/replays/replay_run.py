@@ -17,10 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.audit.replays.draws import Draws, Reading
-from dpfed.audit.replays.findings import Difference, Key, RunFindings, call_site
+from dpfed.audit.replays.findings import (
+    Difference,
+    Floats,
+    Key,
+    RunFindings,
+    as_array,
+    call_site,
+    digest,
+    in_form_of,
+    norm_of,
+)
 from dpfed.audit.replays.noise_size import NoiseSize, unchanged_coordinates
 from dpfed.audit.replays.pairs import REMOVED, SAME, SIZES, Pair
-from dpfed.audit.replays.values import Floats, as_array, digest, in_form_of, norm_of
 from dpfed.replayed import Adjacency, Ids, Norm, Part
 
 ROUNDING = 1e-4

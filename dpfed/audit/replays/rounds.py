@@ -15,11 +15,10 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.draws import Draws
-from dpfed.audit.replays.findings import Key
+from dpfed.audit.replays.findings import Floats, Key, digest
 from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.replay_run import ROUNDING, Recording, ReplayRun, RunStopped
-from dpfed.audit.replays.values import Floats, digest
 from dpfed.data.partition import Holdings
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dpfed.audit.replays.files import MAY_DIFFER
-from dpfed.audit.replays.findings import Difference, RunFindings
+from dpfed.audit.replays.findings import MAY_DIFFER, Difference, RunFindings
 from dpfed.audit.replays.pairs import NOT_FINITE, REMOVED, REPORTING, SAME, SIZES, Pair
 from dpfed.audit.verdict import Check, PairRow, Verdict
 from dpfed.audit.verdict import Outcome as VerdictWord

@@ -12,8 +12,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from accounting.mechanisms import BernoulliAggregate
-from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.one_round import PUBLIC_SEEDS, OneRound
+from dpfed.audit.round.one_round import PUBLIC_SEEDS, Claim, OneRound
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.mechanisms.bernoulli import PrivateCoins

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round.bound_checks import in_charged_metric
-from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.one_round import Claim, OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.trials import LOUD_NORM, Direction, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.mechanisms.bernoulli import PrivateCoins

@@ -18,8 +18,7 @@ from torch import Tensor
 from accounting.factorisation import column
 from accounting.mechanisms import CorrelatedRounds
 from dpfed.audit.round.bound_checks import largest_effect
-from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.one_round import Claim, OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.compress.fixed_point import centre_residues

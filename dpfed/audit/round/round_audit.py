@@ -10,7 +10,6 @@ from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.audit.round.bound_checks import floor_check, norm_check, samples_check, window_check
-from dpfed.audit.round.claims import Claim, claim_of
 from dpfed.audit.round.neighbours import (
     Neighbours,
     PairGap,
@@ -30,7 +29,7 @@ from dpfed.audit.round.noise_checks import (
     size_check,
     tail_check,
 )
-from dpfed.audit.round.one_round import OneRound, RandomnessByCallOrder
+from dpfed.audit.round.one_round import Claim, OneRound, RandomnessByCallOrder, claim_of
 from dpfed.audit.round.round_checks import (
     distance_check,
     empty_round_check,

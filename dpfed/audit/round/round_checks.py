@@ -25,9 +25,8 @@ from accounting.cohorts import Sampler
 from accounting.mechanisms import Schedule
 from dpfed.audit.evidence.cohort_distribution import sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
-from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.neighbours import PairGap
-from dpfed.audit.round.one_round import LedgerInMemory, OneRound, RowRecorder
+from dpfed.audit.round.one_round import Claim, LedgerInMemory, OneRound, RowRecorder
 from dpfed.audit.round.whole_round import UpdatesByClient, WholeRounds
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.clients.training import LocalTraining

@@ -28,8 +28,7 @@ from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
-from dpfed.participation.lanes import ids_of_turns, turns_are_public
-from dpfed.participation.sampling import sampler_of
+from dpfed.participation.sampling import ids_of_turns, sampler_of, turns_are_public
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.round import Method
 from dpfed.runs.resuming import with_solved_noise

@@ -6,7 +6,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from dpfed.audit.evidence.saved_state import sha256_of
+from dpfed.audit.evidence.run_files import sha256_of
 from dpfed.audit.run import audit_run
 
 from . import run_folders

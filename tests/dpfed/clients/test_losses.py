@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import LOSSES, OWN, check_loss, custom_loss, loss_named, register
-from dpfed.clients.masked_noise import MaskedNoise
-from dpfed.clients.masks import MaskTraining
-from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.masks import MaskedNoise, MaskTraining
+from dpfed.clients.optimisers import PrunedSgd
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course

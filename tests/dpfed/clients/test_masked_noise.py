@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.masked_noise import MaskedNoise, noise_seeds
+from dpfed.clients.masks import MaskedNoise, noise_seeds
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import RoundStart
 from dpfed.compress.mask_schemes import FedMrn, FedMrnSigned, random_noise

@@ -10,8 +10,16 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.optimisers import Adam, Schedule, cosine, factors_by_round, learning_rate_of_round, linear, step
-from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.optimisers import (
+    Adam,
+    PrunedSgd,
+    Schedule,
+    cosine,
+    factors_by_round,
+    learning_rate_of_round,
+    linear,
+    step,
+)
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
 from dpfed.data import Partition

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.pruned import PrunedSgd
+from dpfed.clients.optimisers import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
 from dpfed.compress.sparse import FedSparsify, cubic_sparsity, purge, purged_count
 from dpfed.data import Partition, iid, load

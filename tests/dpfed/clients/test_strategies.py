@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd, gradients
-from dpfed.clients.masked_noise import MaskedNoise
-from dpfed.clients.masks import MaskTraining
+from dpfed.clients.masks import MaskedNoise, MaskTraining
+from dpfed.clients.optimisers import PrunedSgd
 from dpfed.clients.plan import chunk_within, fastest_plan, step_cost
-from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.side_by_side import ChunkSize, allocate_moves, out_of_memory
 from dpfed.clients.task import Course, RoundStart
 from dpfed.compress.mask_schemes import random_noise

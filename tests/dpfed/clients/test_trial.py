@@ -35,9 +35,9 @@ from dpfed.clients.trial import training_after_batch_trial, training_after_trial
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import MODELS, build
-from dpfed.models.char_lstm import LstmLayer
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
+from dpfed.models.networks import LstmLayer
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 

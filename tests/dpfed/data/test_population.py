@@ -10,8 +10,7 @@ import pytest
 
 from dpfed.data import Dataset, Partition
 from dpfed.data.partition import partition_of_lists
-from dpfed.data.population import fingerprint
-from dpfed.data.resampled import Resampled
+from dpfed.data.population import Resampled, fingerprint
 from dpfed.seeds import Seeds
 
 KEY = bytes(range(32))

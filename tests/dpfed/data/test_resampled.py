@@ -10,7 +10,7 @@ from dpfed.clients.schedule import draw_schedule
 from dpfed.config.tables import parse
 from dpfed.data.mnist import load_digits
 from dpfed.data.partition import Partition
-from dpfed.data.resampled import Resampled
+from dpfed.data.population import Resampled
 from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds

@@ -13,7 +13,7 @@ from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
-from dpfed.models.char_lstm import CharLstm, LstmLayer, make_stepwise
+from dpfed.models.networks import CharLstm, LstmLayer, make_stepwise
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dpfed
-from dpfed.audit.replays.files import OPERATORS
+from dpfed.audit.replays.findings import OPERATORS
 from dpfed.cli import status
 from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse

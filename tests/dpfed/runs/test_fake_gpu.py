@@ -32,7 +32,7 @@ from dpfed.runs.loop import run
 from dpfed.runs.training import clients_trained_together, device_of, gpu_description
 from dpfed.seeds import Seeds
 from dpfed.sources import InProcessClients
-from dpfed.stages import traffic
+from dpfed.stages import wires
 from dpfed.stages.project import RandomSharedMask
 from dpfed.sweep.jobs import worker_pool
 
@@ -137,7 +137,7 @@ def round_of(name, device, *settings):
 def test_only_what_is_sent_leaves_a_gpu_and_is_counted_beside_in_bytes(name, monkeypatch):
     """A model of 30,010 weights: floats that leave are samples of sums, at most 2^14; packed symbols take at most what
     uploads take uncoded. Bytes and entropies are those of a CPU, where uploads are coded at once."""
-    monkeypatch.setattr(traffic, "counting_processes", lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr(wires, "counting_processes", lambda: ThreadPoolExecutor(1))
     wide = ("model.hidden=[400]", "data.public=16") if name.startswith("fed-smp-topk") else ("model.hidden=[400]",)
     here = round_of(name, "cpu", *wide).whole_record()
     with fake_gpu():

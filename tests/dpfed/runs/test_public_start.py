@@ -24,7 +24,7 @@ PUBLIC = [*SMALL, "data.public=60", "server.start=public", "server.start_epochs=
 @pytest.fixture(autouse=True)
 def short_training(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "alone_see" not in request.node.name:
-        monkeypatch.setattr("dpfed.runs.public_start._STEPS", 3)
+        monkeypatch.setattr("dpfed.runs.training._STEPS", 3)
 
 
 def made(preset: str, *settings: str) -> Experiment:
@@ -40,7 +40,7 @@ class CountedTraining:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        from dpfed.runs.public_start import PublicTraining
+        from dpfed.runs.training import PublicTraining
 
         before = PublicTraining.start
 

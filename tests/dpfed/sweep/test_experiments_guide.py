@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpfed.cli.sweep import sweep
-from dpfed.runs.quantities import QUANTITIES
+from dpfed.runs.sweep_folder import QUANTITIES
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, Tune
 from dpfed.sweep.plan import plan
 

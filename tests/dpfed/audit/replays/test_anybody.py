@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from dpfed.audit import Pair, mechanism, outside, replay
-from dpfed.audit.replays.files import MAY_DIFFER, OPERATORS
+from dpfed.audit.replays.findings import MAY_DIFFER, OPERATORS
 from dpfed.audit.replays.pairs import NOT_FINITE
 from dpfed.audit.replays.pytest_plugin import dp_replay  # noqa: F401 - the fixture, in an environment without its entry
 from dpfed.errors import ConfigError, DpfedError
