@@ -3,7 +3,7 @@
 Upwards: epsilon, delta, noise to be added, probabilities of failure. Downwards: lower bounds, remaining or allowed
 budget, calibrated clip norms. JSON output stores unrounded doubles.
 
-HTML tables of results for notebooks; every name and value is escaped.
+In HTML tables of results for notebooks, every name and value is escaped.
 """
 
 from __future__ import annotations

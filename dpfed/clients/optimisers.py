@@ -1,6 +1,6 @@
 """Optimisers of clients, and the learning rate of a round: its initial value, its decay, its schedule over rounds.
 
-Local training of FedSparsify: SGD or Adam on a model whose purged weights stay zero.
+FedSparsify's optimiser is SGD or Adam on a model whose purged weights stay zero.
 """
 
 from __future__ import annotations

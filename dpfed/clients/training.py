@@ -1,6 +1,6 @@
 """Local training: samples and batches of each client, along a method's course.
 
-Estimated processor time of training on records one by one, from public numbers alone.
+The estimated processor time of training on records one by one comes from public numbers alone.
 """
 
 from __future__ import annotations

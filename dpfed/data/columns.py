@@ -1,6 +1,6 @@
 """Data sets from named columns of tables, in files (Parquet, CSV, the library `datasets`) or in memory.
 
-Columns of text, with gaps or with a scale, as numbers by public declarations that do not depend on any sample.
+Columns of text, with gaps or with a scale become numbers by public declarations that do not depend on any sample.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Images of digits, letters and clothing from local files in torchvision's layout: MNIST, Fashion-MNIST and EMNIST.
+"""Images from local files: MNIST, Fashion-MNIST, EMNIST and CIFAR.
 
-The 8x8 digits are in a file of this package. Nothing is downloaded.
-
-CIFAR-10 and CIFAR-100 in the binary version: records of label bytes and 3,072 pixels. Nothing is downloaded.
+MNIST's kin are in torchvision's layout; CIFAR-10 and CIFAR-100 in the binary version, with records of label bytes and
+3,072 pixels. The 8x8 digits are in a file of this package. Nothing is downloaded.
 """
 
 from __future__ import annotations

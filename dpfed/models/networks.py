@@ -1,4 +1,4 @@
-"""Networks of the papers (convolutional networks and perceptrons), and networks with named inputs.
+"""Networks of the papers (convolutional and recurrent networks, perceptrons), and networks with named inputs.
 
 Fed-SMP's networks: 5x5 convolutions, each followed by ReLU and 2x2 max-pooling, then dense layers. FedMRN's: BatchNorm
 after every convolution, and no biases, so every weight is masked. CONV-4, -6 and -10: the networks without BatchNorm
@@ -7,7 +7,7 @@ that FedPM trains. `strided_cnn`: a small network without biases, for masks and 
 Networks with named inputs and outputs, such as those of transformers: hooks that convert rows of numbers to their
 inputs, and return the logits of their outputs.
 
-Recurrent network that predicts the next character of Shakespeare's plays.
+The recurrent network predicts the next character of Shakespeare's plays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cohort of a round, its canaries, and its record.
+"""Cohort of a round, its canaries, lanes, turns, and its record.
 
 Canaries of a run: simulated clients of an audit with random directions, to be detected in a round's release.
 

@@ -1,6 +1,6 @@
 """Content of summary.json: the statement of a finished run's settings, privacy and resources.
 
-Certificate of a finished run: an epsilon by simulation, stated in addition to the deterministic upper bound.
+A certificate is an epsilon by simulation, stated in addition to the deterministic upper bound.
 """
 
 from __future__ import annotations

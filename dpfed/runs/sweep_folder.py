@@ -1,6 +1,6 @@
-"""The folder of a sweep, whose file sweep.json lists all runs with their folders.
+"""Folder of a sweep, whose file sweep.json lists all runs, and the quantities that its tables show.
 
-Quantities of summary.json that tables can show: label, unit, and number of digits.
+The quantities are those of summary.json that tables can show, with label, unit, and number of digits.
 """
 
 from __future__ import annotations

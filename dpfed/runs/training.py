@@ -1,9 +1,7 @@
 """Device, network and local training of a run, made from its configuration or from objects given in Python.
 
-Training on public samples before round 1: the start of a run, and the score that the public samples give alone.
-
-Both depend on public samples and public settings only, so that everything computed from them is public, and releases of
-later rounds are charged as from any other start.
+Training on public samples before round 1 gives the start of a run, and the score of the public samples alone. Both
+depend on public samples and public settings only, so that releases of later rounds are charged as from any other start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Wire formats of integers: symbols that can be summed, integers modulo 2^b in b bits each, range-coded masks.
 
-Bytes of uploads that a simulation only counts: on a GPU by other processes, while the next clients train.
-
+Bytes of uploads that a simulation only counts are counted on a GPU by other processes, while the next clients train.
 Symbols are packed on the device, in one, two or four bits if they fit, so that no more than the uncoded bytes of the
 uploads is copied. Entropy coding holds Python's lock, so that threads would stop the training.
 """

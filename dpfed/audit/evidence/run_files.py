@@ -1,7 +1,4 @@
-"""Files of a finished run, which are validated when they are read, since they are not trusted.
-
-Last checkpoint and model of a finished run, which are validated when they are read, since they are not trusted.
-"""
+"""Files, last checkpoint and model of a finished run, validated when they are read, since they are not trusted."""
 
 from __future__ import annotations
 
