@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from dpfed import compress
+from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.functions.audit import audit_function
 from dpfed.audit.functions.claim import overridden_claim
 from dpfed.audit.one_call import loaded_functions, names_of_loaded_functions, settings_beside, upload
 from dpfed.audit.replays.audit import replay
-from dpfed.audit.run import RunAudit, audit_run
+from dpfed.audit.run import audit_run
 from dpfed.audit.verdict import Check, Verdict, worst_outcome
-from dpfed.compress.conformance import Conformance
 from dpfed.config import own_code
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, read_toml
@@ -33,38 +33,6 @@ _EFFORTS = {"quick": (1 / 6, 30_000, 1), "normal": (1.0, 300_000, 3), "long": (1
 _UNUSED = ("trials", "confidence")
 """Settings of 0.3 that audits of methods no longer use."""
 _BERNOULLI_SCHEMES = ("fedpm", "fedmask")
-
-
-class Audited(Protocol):
-    """Outcome of one audit, which has a verdict."""
-
-    def as_verdict(self) -> Verdict: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemeAudit:
-    """Outcome of the tests of a compression scheme."""
-
-    found: Conformance
-
-    def as_verdict(self) -> Verdict:
-        failed = ", ".join(one.subject for one in self.found.failed)
-        return Verdict(
-            audited=self.found.scheme,
-            verdict="pass" if self.found.passed else "fail",
-            text=f"Checks that failed: {failed}." if failed else f"{len(self.found.findings)} tests found no fault.",
-            scope="on these updates",
-            checks=tuple(
-                Check(
-                    name=one.subject,
-                    passed=one.passed,
-                    detail=one.detail,
-                    would_find="a bias of a few standard errors" if one.subject == "unbiased" else "any violation here",
-                )
-                for one in self.found.findings
-            ),
-            details=self.found.to_dict(),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +103,8 @@ def audits(
     project: Path | None = None,
     kinds: tuple[Kind, ...] | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> list[Audited]:
-    """Return the outcomes of all audits that apply to `what`; `as_verdict()` of each is its verdict.
+) -> list[Verdict]:
+    """Return the verdicts of all audits that apply to `what`.
 
     what:     a run folder or ledger: its files, and a replay of its configuration where its data can be read;
               a preset or TOML file: the checks of its method's round, and a replay;
@@ -167,9 +135,8 @@ def audits(
     return found
 
 
-def combined(found: Sequence[Audited], what: str) -> Verdict:
-    """Return one verdict for the outcomes of several audits: the worst of them, with all rows and pairs."""
-    parts = [one.as_verdict() for one in found]
+def combined(parts: Sequence[Verdict], what: str) -> Verdict:
+    """Return one verdict for several audits: the worst of them, with all rows and pairs."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
@@ -192,7 +159,7 @@ def combined(found: Sequence[Audited], what: str) -> Verdict:
     )
 
 
-def _audits(request: _Request) -> Iterator[Audited]:
+def _audits(request: _Request) -> Iterator[Verdict]:
     path = Path(request.what)
     if path.suffix == ".py" and path.exists():
         yield from _of_file(request, path)
@@ -209,23 +176,22 @@ def _is_run(path: Path) -> bool:
     return path.is_file() or (path / "config.toml").exists() or any(path.glob("*.jsonl"))
 
 
-def _of_run(request: _Request, path: Path) -> Iterator[Audited]:
+def _of_run(request: _Request, path: Path) -> Iterator[Verdict]:
     _require_known(request.bare, ("confidence",), "")
-    files = audit_run(path, confidence=request.bare.get("confidence", 0.95), project=request.project)
-    yield files
-    if request.wants("replay") and request.effort != "quick" and _can_be_replayed(files):
+    found = audit_run(path, confidence=request.bare.get("confidence", 0.95), project=request.project, compare=True)
+    yield found
+    if request.wants("replay") and request.effort != "quick" and _can_be_replayed(found.evidence.files):
         yield _replayed(request, **({"rounds": 1} if request.effort == "normal" else {}))
 
 
-def _can_be_replayed(files: RunAudit) -> bool:
+def _can_be_replayed(files: RunFiles) -> bool:
     """Return True if the run has a configuration whose data can be read here, and no replay of it is recorded."""
-    folder = files.files.path
-    if not (folder / "config.toml").exists() or ReplayRecord.read(folder, files.files.tables) is not None:
+    if not (files.path / "config.toml").exists() or ReplayRecord.read(files.path, files.tables) is not None:
         return False
-    return files.files.can_be_built
+    return files.can_be_built
 
 
-def _of_tables(request: _Request, tables: dict[str, Any]) -> Iterator[Audited]:
+def _of_tables(request: _Request, tables: dict[str, Any]) -> Iterator[Verdict]:
     """Yield the checks of a configuration's method, if it is private, and the replay of the configuration."""
     name = str(tables.get("method", {}).get("name", ""))
     method = all_methods().get(name)
@@ -251,7 +217,7 @@ def _settings_of_method(tables: dict[str, Any]) -> list[str]:
     ]
 
 
-def _of_name(request: _Request) -> Iterator[Audited]:
+def _of_name(request: _Request) -> Iterator[Verdict]:
     name = request.what
     if request.wants("upload") and name == "all":
         from dpfed.audit.round.method_setting import audited_methods
@@ -276,7 +242,7 @@ def _of_name(request: _Request) -> Iterator[Audited]:
         yield _replayed(request)
 
 
-def _checked(request: _Request, method: str, settings: Sequence[str] = ()) -> Audited:
+def _checked(request: _Request, method: str, settings: Sequence[str] = ()) -> Verdict:
     bare = {key: value for key, value in request.bare.items() if key not in _UNUSED}
     _require_known(bare, ("noise_multiplier", "draws"), "")
     if request.bare.keys() & set(_UNUSED):
@@ -290,13 +256,30 @@ def _checked(request: _Request, method: str, settings: Sequence[str] = ()) -> Au
     )
 
 
-def _of_scheme(scheme: str, options: dict[str, Any]) -> Audited:
+def _of_scheme(scheme: str, options: dict[str, Any]) -> Verdict:
     if scheme in _BERNOULLI_SCHEMES:
         raise ConfigError(f"{scheme}: sends Bernoulli samples, which are not tested here. Audit the method {scheme}.")
-    return SchemeAudit(found=compress.check(compress.get(scheme, **options)))
+    found = compress.check(compress.get(scheme, **options))
+    failed = ", ".join(one.subject for one in found.failed)
+    return Verdict(
+        audited=found.scheme,
+        verdict="pass" if found.passed else "fail",
+        text=f"Checks that failed: {failed}." if failed else f"{len(found.findings)} tests found no fault.",
+        scope="on these updates",
+        checks=tuple(
+            Check(
+                name=one.subject,
+                passed=one.passed,
+                detail=one.detail,
+                would_find="a bias of a few standard errors" if one.subject == "unbiased" else "any violation here",
+            )
+            for one in found.findings
+        ),
+        details=found.to_dict(),
+    )
 
 
-def _of_function(request: _Request, function: Callable[..., object]) -> Audited:
+def _of_function(request: _Request, function: Callable[..., object]) -> Verdict:
     beside, bare = settings_beside(function), dict(request.bare)
     factor = _EFFORTS[request.effort][0]
     if factor != 1.0:
@@ -307,7 +290,7 @@ def _of_function(request: _Request, function: Callable[..., object]) -> Audited:
     return upload(function, progress=request.progress, **{**({"seed": request.seed} if request.seed else {}), **given})
 
 
-def _of_file(request: _Request, path: Path) -> Iterator[Audited]:
+def _of_file(request: _Request, path: Path) -> Iterator[Verdict]:
     load_files([path])
     here = {name: one for name, one in loaded_functions().items() if _is_defined_in(one, path)}
     claimed = [one for one in here.values() if settings_beside(one)]
@@ -336,7 +319,7 @@ def _is_training_call(function: Callable[..., object]) -> bool:
     return list(getattr(inspect.signature(function), "parameters", ()))[:2] == ["data", "out"]
 
 
-def _replayed(request: _Request, **settings: Any) -> Audited:
+def _replayed(request: _Request, **settings: Any) -> Verdict:
     from dpfed.api.replay import replay_config
 
     return replay_config(

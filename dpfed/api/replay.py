@@ -22,7 +22,8 @@ from dpfed.api.run import Engine, run, run_and_report
 from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
 from dpfed.audit.replays.replay_run import ReplayRun
-from dpfed.audit.replays.verdict import ReplayAudit
+from dpfed.audit.replays.verdict import ReplayFindings
+from dpfed.audit.verdict import Verdict
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
@@ -139,7 +140,7 @@ def replay_config(
     processes: int = 1,
     engine: Engine = "in-process",
     progress: Callable[[str], None] = lambda words: None,
-) -> ReplayAudit:
+) -> Verdict:
     """Run the replay audit of a configuration, in its first `rounds` rounds, or in its `last` rounds.
 
     last:   number of rounds at the end, after rounds with empty cohorts; None for the first `rounds` rounds
@@ -172,11 +173,12 @@ def replay_config(
         found = replay(short, wanted, **options)
     except DpfedError:  # a schedule may need all its rounds: plan them all, and replay the first ones
         found = replay(call, wanted, rounds=rounds if last is None else None, last=last, **options)
-    failed = found.failed
+    findings: ReplayFindings = found.evidence
+    failed = findings.failed
     again = {} if failed is None else failed.pair.to_dict()
     reproduce = {"config": call.tables, "load": list(call.load), "rounds": rounds, "seed": seed, "pair": again}
     reproduce |= {"processes": processes, "engine": engine, "last": last}
-    return replace(found, reproduce=json.loads(json.dumps(reproduce, default=str)))
+    return replace(findings, reproduce=json.loads(json.dumps(reproduce, default=str))).as_verdict()
 
 
 def _read_audit_file(path: Path) -> dict[str, Any]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from dpfed.audit.functions.audit import audit_function
-from dpfed.audit.functions.outcome import FunctionAudit
+from dpfed.audit.verdict import Verdict
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dpfed.audit.round.round_audit import RoundAudit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,11 +34,7 @@ def claim(claimed: object, **setting: object) -> Callable[[Function], Function]:
     return mark
 
 
-@overload
-def upload(what: str, **setting: object) -> RoundAudit: ...
-@overload
-def upload(what: Callable[..., object], **setting: object) -> FunctionAudit: ...
-def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | RoundAudit:
+def upload(what: str | Callable[..., Any], **setting: Any) -> Verdict:
     """Audit a method of this package by its name, or a function `f(updates, seed)`.
 
     Settings: those of `round.method_setting.audit_upload` for a method, of `functions.audit.audit_function` for a

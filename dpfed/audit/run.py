@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from accounting import require
@@ -17,7 +17,7 @@ from dpfed.audit.evidence.origin_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
-from dpfed.audit.verdict import Check, Outcome, Verdict, check, names_of_failed_checks, verdict
+from dpfed.audit.verdict import Check, Verdict, check, names_of_failed_checks, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import InvalidRecord, Unavailable
@@ -25,113 +25,25 @@ from dpfed.records.round import replay_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunAudit:
-    """Outcome of `audit_run`.
-
-    claimed_epsilon: epsilon stated in summary.json. recomputed_epsilon: epsilon recomputed from the ledger alone.
-    notes: limitations of a pass. not_checked: keys of summary.json that no check compared with other files.
-    """
+class RunEvidence:
+    """Files of an audited run and the scores of its canaries."""
 
     files: RunFiles
     confidence: float
-    claimed_epsilon: float | None
-    recomputed_epsilon: float | None
-    delta: float | None
-    checks: tuple[Check, ...]
-    canaries: CanaryResult | None
-    notes: tuple[str, ...]
-    not_checked: tuple[str, ...] = ()
+    canaries: CanaryResult | None = None
 
     @property
-    def alpha_of_each_check(self) -> float:
+    def alpha(self) -> float:
         """Error probability of each statistical check."""
         return (1 - self.confidence) / STATISTICAL
 
-    @property
-    def verdict(self) -> Outcome:
-        return verdict(self.checks)
 
-    @cached_property
-    def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
-        """Return (epsilon, remarks) of dp-accounting for the run's ledger; the verdict does not depend on them.
-
-        The remarks compare that epsilon with the recomputed one and with the proven lower bound; if there is no such
-        epsilon, they say why. Loads dp-accounting.
-        """
-        try:
-            opinion = self.files.second_opinion
-            if opinion is None:
-                return None, ("no second opinion: nothing was released",)
-            least = conformance.least_epsilon(self.files, opinion.delta)
-            return opinion.epsilon, opinion.remarks(epsilon=self.files.spent_guarantee.epsilon, lower_bound=least)
-        except (DpfedError, AccountingError) as reason:
-            return None, (f"no second opinion: {reason}",)
-
-    def as_text(self) -> str:
-        """Return the verdict's reasons, and the claimed and recomputed epsilon."""
-        failed = names_of_failed_checks(self.checks)
-        open_checks = [one.name for one in self.checks if one.passed is None and one.decides]
-        reason = f"Checks that failed: {failed}. " if failed else ""
-        reason += f"Could not tell: {'; '.join(open_checks)}. " if open_checks and not failed else ""
-        stated, again, delta = (
-            "unknown" if value is None else upwards(value)
-            for value in (self.claimed_epsilon, self.recomputed_epsilon, self.delta)
-        )
-        return f"{reason}Claimed epsilon {stated}, from the ledger alone {again}, at delta {delta}."
-
-    @property
-    def verdict_in_full(self) -> str:
-        """Verdict, and what it is limited to."""
-        return self.as_verdict().verdict_in_full
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of the verdict."""
-        return self.as_verdict().to_dict()
-
-    @property
-    def _stated_adjacency(self) -> str | None:
-        """Adjacency that summary.json states; for a loop or an unreadable summary, that of the configuration."""
-        table = self.files.config.privacy
-        try:
-            return self.files.summary.adjacency
-        except DpfedError:
-            return None if table is None else table.adjacency
-
-    def as_verdict(self) -> Verdict:
-        """Return the record of this audit."""
-        found, (opinion, remarks) = self.canaries, self.second_opinion
-        table = self.files.private_table
-        return Verdict(
-            audited=str(self.files.path),
-            verdict=self.verdict,
-            text=self.as_text(),
-            scope="on these files",
-            claimed_epsilon=self.claimed_epsilon,
-            delta=self.delta,
-            adjacency=self._stated_adjacency,
-            unit=None if table is None else "client" if self.files.config.privacy is not None else "record",
-            lower_bound=found.lower_bound if found else None,
-            checks=self.checks,
-            not_tested=(*self.notes, *remarks),
-            details={
-                "recomputed_epsilon": self.recomputed_epsilon,
-                "second_opinion": opinion,
-                "confidence": self.confidence,
-                "method": "conformance" if found is None else "conformance; canaries, of one round without sampling",
-                "trials": len(found.scores) if found else 0,
-                "score_gap": found.score_gap if found else None,
-                "canaries": found.to_dict() if found else None,
-                "notes": [*self.notes, *remarks],
-                "not_checked": list(self.not_checked),
-            },
-        )
-
-
-def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
+def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None, compare: bool = False) -> Verdict:
     """Audit the folder of a run, or the ledger (or its folder) of a `dpfed.ClientLevel`.
 
     `evidence.run_checks` lists the checks. project: the project ledger that the run was charged to; each release of the
-    run is compared with it.
+    run is compared with it. compare: True to compare epsilon with that of dp-accounting, which is loaded for it; the
+    verdict does not depend on it.
     Claim: the files of a correct run are called "fail" with probability at most 1 - confidence, over the run's
     randomness. The converse does not hold: "pass" says that no file contradicts the claim, and files can be forged (the
     ledger's hashes have no key). Errors: ConfigError if `path` has no run, or a run without a privacy claim.
@@ -142,7 +54,11 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     if loop is not None and project is not None:
         raise ConfigError(f"--project {project}: a dpfed.ClientLevel is not charged to a project. Leave --project out.")
     if loop is not None:
-        return _audit_loop(LoopFiles(loop), confidence, alpha)
+        at = LoopFiles(loop)
+        table, planned = at.config.privacy, _value_or_none(lambda: at.guarantee.epsilon)
+        planned = planned if table is None or table.epsilon is None else table.epsilon
+        checks, notes = checks_of_loop(at, alpha), (*_guarantee_caveats(at), *_limitations_of_loop(at))
+        return _run_verdict(RunEvidence(files=at, confidence=confidence), planned, checks, notes, (), compare)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
     require_own_code(files)
     _require_claim(files)
@@ -151,32 +67,94 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
         found, canaries = _canary_check(files, alpha)
         power = None if canaries is None else canaries.power.as_text()
         checks.append(replace(found, decides=False, would_find=power))
-    return RunAudit(
-        files=files,
-        confidence=confidence,
-        claimed_epsilon=_value_or_none(lambda: files.epsilon),
-        recomputed_epsilon=_value_or_none(lambda: files.guarantee.epsilon),
-        delta=_value_or_none(lambda: files.delta),
+    return _run_verdict(
+        RunEvidence(files=files, confidence=confidence, canaries=canaries),
+        _value_or_none(lambda: files.epsilon),
+        checks,
+        _limitations_of_run(files, project),
+        unchecked_keys(files),
+        compare,
+    )
+
+
+def _run_verdict(
+    evidence: RunEvidence,
+    claimed: float | None,
+    checks: Sequence[Check],
+    notes: tuple[str, ...],
+    not_checked: tuple[str, ...],
+    compare: bool,
+) -> Verdict:
+    """Return the verdict of the checks of a run.
+
+    claimed:     epsilon that the run states
+    notes:       limitations of a pass
+    not_checked: keys of summary.json that no check compared with other files
+    compare:     True to compare epsilon with dp-accounting's
+    """
+    files, canaries, table = evidence.files, evidence.canaries, evidence.files.private_table
+    recomputed, delta = _value_or_none(lambda: files.guarantee.epsilon), _value_or_none(lambda: files.delta)
+    opinion, remarks = _second_opinion(files) if compare else (None, ())
+    return Verdict(
+        audited=str(files.path),
+        verdict=verdict(checks),
+        text=_reasons(checks, claimed, recomputed, delta),
+        scope="on these files",
+        claimed_epsilon=claimed,
+        delta=delta,
+        adjacency=_stated_adjacency(files),
+        unit=None if table is None else "client" if files.config.privacy is not None else "record",
+        lower_bound=canaries.lower_bound if canaries else None,
         checks=tuple(checks),
-        canaries=canaries,
-        notes=_limitations_of_run(files, project),
-        not_checked=unchecked_keys(files),
+        not_tested=(*notes, *remarks),
+        details={
+            "recomputed_epsilon": recomputed,
+            "second_opinion": opinion,
+            "confidence": evidence.confidence,
+            "method": "conformance" if canaries is None else "conformance; canaries, of one round without sampling",
+            "trials": len(canaries.scores) if canaries else 0,
+            "score_gap": canaries.score_gap if canaries else None,
+            "canaries": canaries.to_dict() if canaries else None,
+            "notes": [*notes, *remarks],
+            "not_checked": list(not_checked),
+        },
+        evidence=evidence,
     )
 
 
-def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
-    recomputed = _value_or_none(lambda: files.guarantee.epsilon)
-    planned = files.config.privacy.epsilon if files.config.privacy is not None else None
-    return RunAudit(
-        files=files,
-        confidence=confidence,
-        claimed_epsilon=recomputed if planned is None else planned,
-        recomputed_epsilon=recomputed,
-        delta=_value_or_none(lambda: files.delta),
-        checks=tuple(checks_of_loop(files, alpha)),
-        canaries=None,
-        notes=(*_guarantee_caveats(files), *_limitations_of_loop(files)),
-    )
+def _second_opinion(files: RunFiles) -> tuple[float | None, tuple[str, ...]]:
+    """Return (epsilon, remarks) of dp-accounting for the run's ledger.
+
+    The remarks compare that epsilon with the recomputed one and with the proven lower bound; if there is no such
+    epsilon, they say why.
+    """
+    try:
+        opinion = files.second_opinion
+        if opinion is None:
+            return None, ("no second opinion: nothing was released",)
+        least = conformance.least_epsilon(files, opinion.delta)
+        return opinion.epsilon, opinion.remarks(epsilon=files.spent_guarantee.epsilon, lower_bound=least)
+    except (DpfedError, AccountingError) as reason:
+        return None, (f"no second opinion: {reason}",)
+
+
+def _reasons(checks: Sequence[Check], *epsilons_and_delta: float | None) -> str:
+    """Return the verdict's reasons. epsilons_and_delta: epsilon claimed and recomputed, and delta."""
+    failed = names_of_failed_checks(checks)
+    open_checks = [one.name for one in checks if one.passed is None and one.decides]
+    reason = f"Checks that failed: {failed}. " if failed else ""
+    reason += f"Could not tell: {'; '.join(open_checks)}. " if open_checks and not failed else ""
+    stated, again, delta = ("unknown" if value is None else upwards(value) for value in epsilons_and_delta)
+    return f"{reason}Claimed epsilon {stated}, from the ledger alone {again}, at delta {delta}."
+
+
+def _stated_adjacency(files: RunFiles) -> str | None:
+    """Return the adjacency of summary.json; for a loop or an unreadable summary, that of the configuration."""
+    table = files.config.privacy
+    try:
+        return files.summary.adjacency
+    except DpfedError:
+        return None if table is None else table.adjacency
 
 
 def _is_charged_to_project(files: RunFiles) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from accounting.errors import AccountingError
 from dpfed.errors import DpfedError
@@ -61,6 +61,7 @@ class Verdict:
     skipped_files: files that were not compared
     not_tested:    faults that this audit does not test for
     details:       further keys of the JSON document
+    evidence:      findings from which figures are drawn; no part of the JSON document
     """
 
     audited: str
@@ -78,6 +79,7 @@ class Verdict:
     skipped_files: tuple[str, ...] = ()
     not_tested: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
+    evidence: Any = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -91,6 +93,22 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.verdict_in_full}: {self.text}"
+
+    def as_text(self) -> str:
+        """Return the reasons of the verdict."""
+        return self.text
+
+    in_words = as_text  # its name up to version 0.3
+    __repr__ = __str__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Return a value of the details or the evidence, as an attribute of the results of 0.3, until 0.5."""
+            found = vars(self)
+            if name in found.get("details", ()) and not hasattr(found["evidence"], name):
+                return found["details"][name]
+            return getattr(found.get("evidence"), name)
 
     def require_pass(self) -> None:
         """Raise AssertionError with the reasons, unless the verdict is "pass"."""

@@ -16,7 +16,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.planner.whole_numbers import WholeNumber
 
 if TYPE_CHECKING:
-    from dpfed.api.audit import Audited, Kind
+    from dpfed.api.audit import Kind
 
 audit = App(
     name="audit",
@@ -109,7 +109,7 @@ def audit_anything(
         print_json(whole.to_dict())
     else:
         for one in found:
-            show_verdict(one.as_verdict())
+            show_verdict(one)
         if len(found) > 1:
             console().print(f"{what}: {whole.verdict_in_full}")
         for page in pages:
@@ -117,13 +117,13 @@ def audit_anything(
     return 1 if whole.verdict == "fail" else 0
 
 
-def _written_pages(found: list[Audited], what: str, out: Path | None) -> list[Path]:
+def _written_pages(found: list[Verdict], what: str, out: Path | None) -> list[Path]:
     """Write the cards, into `out` or the audited run folder, and return their paths."""
     from dpfed.report.audit import write_cards, write_json
 
     here = Path(what)
     folder = out or (here if (here / "config.toml").exists() else here.parent if here.suffix == ".jsonl" else None)
-    replays = [one for one in (each.as_verdict() for each in found) if "reproduce" in one.details]
+    replays = [one for one in found if "reproduce" in one.details]
     try:
         if folder is not None:
             return write_cards(found, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_distribution import size_distribution
 from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
-from dpfed.audit.functions.outcome import FunctionAudit, PairTest
-from dpfed.audit.run import RunAudit
+from dpfed.audit.functions.outcome import FunctionTrials, PairTest
+from dpfed.audit.run import RunEvidence
 from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_checks
 from dpfed.errors import DpfedError, RunError
@@ -32,13 +31,7 @@ _HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell",
 _COLOURS = {"pass": "pass", "fail": "fail"}
 
 
-class Audited(Protocol):
-    """Outcome of one audit, which has a verdict."""
-
-    def as_verdict(self) -> Verdict: ...
-
-
-def write_cards(found: Sequence[Audited], folder: Path) -> list[Path]:
+def write_cards(found: Sequence[Verdict], folder: Path) -> list[Path]:
     """Write a card for each audit into the folder, its figure and its JSON document; return the paths of the pages.
 
     Files of another audit are kept: the new names are then audit-2.html and so on. A replay of a run folder also
@@ -51,9 +44,8 @@ def write_json(found: Verdict, path: Path) -> None:
     put(path, json.dumps(found.to_dict(), indent=2, allow_nan=False).encode())
 
 
-def _written_card(one: Audited, folder: Path) -> Path:
-    found = one.as_verdict()
-    subject = _subject(one, found, folder)
+def _written_card(found: Verdict, folder: Path) -> Path:
+    subject = _subject(found, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replayed = "reproduce" in found.details
@@ -61,18 +53,19 @@ def _written_card(one: Audited, folder: Path) -> Path:
         page, plot, record = free_paths(folder, f"{name}.html", f"{name}.png", f"{name}.json", subject=subject)
         record = folder / REPLAY_RECORD if replayed else record
         write_json(found, record)
-        put(page, _card(found, _figure(one, plot), subject).encode())
+        put(page, _card(found, _figure(found.evidence, plot), subject).encode())
     except OSError as error:
         raise RunError(f"{folder}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return Path(page)
 
 
-def _subject(one: Audited, found: Verdict, folder: Path) -> str:
+def _subject(found: Verdict, folder: Path) -> str:
     """Return the name of what was audited: of a run in this folder relative, else its absolute path."""
-    if not isinstance(one, RunAudit):
+    if not isinstance(found.evidence, RunEvidence):
         return f"audit {found.audited}, epsilon {found.claimed_epsilon}"
-    own = one.files.path.resolve() == folder.resolve()
-    return f"audit {one.files.ledger_name if own else one.files.path.resolve() / one.files.ledger_name}"
+    files = found.evidence.files
+    own = files.path.resolve() == folder.resolve()
+    return f"audit {files.ledger_name if own else files.path.resolve() / files.ledger_name}"
 
 
 def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
@@ -96,18 +89,17 @@ def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
     )
 
 
-def _figure(one: Audited, path: Path) -> ChartGroup | None:
-    """Write the figure of an audit that has one, and return its panels for a page."""
-    if isinstance(one, FunctionAudit):
-        return _trials_figure(one, path)
-    if isinstance(one, RunAudit):
-        return inline_svg(
-            plot_audit(_canary_scores(one), _noise_ratios(one), _cohort_sizes(one), path), files=path.name
-        )
+def _figure(evidence: object, path: Path) -> ChartGroup | None:
+    """Write the figure of an audit whose evidence has one, and return its panels for a page."""
+    if isinstance(evidence, FunctionTrials):
+        return _trials_figure(evidence, path)
+    if isinstance(evidence, RunEvidence):
+        panels = _canary_scores(evidence), _noise_ratios(evidence), _cohort_sizes(evidence)
+        return inline_svg(plot_audit(*panels, path), files=path.name)
     return None
 
 
-def _trials_figure(audit: FunctionAudit, path: Path) -> ChartGroup:
+def _trials_figure(audit: FunctionTrials, path: Path) -> ChartGroup:
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, _FARTHEST) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
     allowed = tradeoff(audit.claim.profile, rates)
@@ -132,14 +124,14 @@ def _observed_errors(one: PairTest) -> ObservedErrors:
     )
 
 
-def _canary_scores(found: RunAudit) -> CanaryScores | None:
+def _canary_scores(found: RunEvidence) -> CanaryScores | None:
     if found.canaries is None:
         return None
     scores, present = found.canaries.scores, found.canaries.present
     return CanaryScores(present=scores[present], absent=scores[~present], shift=found.canaries.shift)
 
 
-def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
+def _noise_ratios(found: RunEvidence) -> NoiseRatios | None:
     """Return each round's noise standard deviation over the charged one, with the test's limits for one round."""
     try:
         rounds, _ = measured_noise(found.files)
@@ -147,7 +139,7 @@ def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
         return None
     if not rounds:
         return None
-    each = found.alpha_of_each_check / 2 / len(rounds)
+    each = found.alpha / 2 / len(rounds)
     bounds = np.sqrt([limits_of_ratio(one, alpha=each) for one in rounds])
     return NoiseRatios(
         rounds=[one.round for one in rounds],
@@ -157,7 +149,7 @@ def _noise_ratios(found: RunAudit) -> NoiseRatios | None:
     )
 
 
-def _cohort_sizes(found: RunAudit) -> CohortSizes | None:
+def _cohort_sizes(found: RunEvidence) -> CohortSizes | None:
     try:
         who = found.files.sampler
         law = size_distribution(who)

@@ -110,8 +110,8 @@ def methods(names: list[str], kept: Path) -> None:
             began, found = time.process_time(), audit_upload(name)
             passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
             done[name] = (
-                f"| `{name}` | {found.claim.visible_output} | {found.claim.mechanism.to_dict()['kind']} "
-                f"| {upwards(found.claim.epsilon)} | {found.score_gap:.3f} | {passed} "
+                f"| `{name}` | {found.details['seen']} | {found.details['mechanism']['kind']} "
+                f"| {upwards(found.claimed_epsilon)} | {found.score_gap:.3f} | {passed} "
                 f"| {time.process_time() - began:.0f} | {found.verdict} |"
             )
             with kept.open("a") as file:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit import Verdict
 from dpfed.audit.functions.audit import audit_function
 from dpfed.audit.functions.claim import equivalent_shift
-from dpfed.audit.functions.outcome import FunctionAudit
 from dpfed.audit.functions.outputs import pairs_of_updates
 from dpfed.audit.others.flower import StrategyRound
 from dpfed.audit.trials import Progress
@@ -107,7 +107,7 @@ def audit_flower(
     only: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> FunctionAudit:
+) -> Verdict:
     """Audit one case. only: name of the pair of neighbours to test (`functions.outputs`); None for all pairs.
 
     Errors: ConfigError if flwr is not installed.
@@ -196,7 +196,7 @@ def main(names: list[str]) -> int:
     for case in CASES:
         if not names or case.name in names:
             found.append(audit_flower(case))
-            show_verdict(found[-1].as_verdict())
+            show_verdict(found[-1])
             print(f"the claim is true for: {case.true_where}")
     return int(any(one.verdict == "fail" for one in found))
 

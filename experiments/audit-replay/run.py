@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import dpfed
 from accounting import Gaussian
 from dpfed.api.replay import ConfiguredRun
+from dpfed.audit import Verdict
 from dpfed.audit.replays.pairs import REMOVED, Pair
-from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import UpdatesByClient
 from dpfed.config.tables import override, parse, set_key
 from dpfed.errors import DpfedError
@@ -249,7 +249,7 @@ def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
     """Return the line of one audit, with all its pairs."""
     began = time.monotonic()
     try:
-        found: ReplayAudit | None = dpfed.audit.replay(call, getattr(call, "pairs", None), to_the_end=True)
+        found: Verdict | None = dpfed.audit.replay(call, getattr(call, "pairs", None), to_the_end=True)
         words = ""
     except (DpfedError, ValueError) as error:
         found, words = None, f"{type(error).__name__}: {error}"

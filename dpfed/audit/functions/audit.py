@@ -15,7 +15,7 @@ from accounting import require
 from accounting.arrays import Floats
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, largest_gap_ratio
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outcome import EpsilonFound, FunctionAudit, PairTest, epsilon_found
+from dpfed.audit.functions.outcome import EpsilonFound, FunctionTrials, PairTest, epsilon_found
 from dpfed.audit.functions.outputs import (
     CallTrials,
     FunctionCaller,
@@ -29,7 +29,7 @@ from dpfed.audit.functions.process import FunctionProcess
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ScoreCuts, reject_claim, trials_in_worlds
 from dpfed.audit.trials import Progress, TrialShare, split_trials
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, Verdict
 from dpfed.errors import ConfigError
 
 TRIALS = 6_000
@@ -75,7 +75,7 @@ def audit_function(
     time_limit: float = 600.0,
     name: str | None = None,
     progress: Progress | None = None,
-) -> FunctionAudit:
+) -> Verdict:
     """Test a claim about `f(updates [clients, dimension], seed) -> output` in two worlds that differ in a client.
 
     claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile. A claim of a
@@ -136,7 +136,7 @@ def audit_calls(
     name: str = "function",
     of_updates: bool = False,
     progress: Progress | None = None,
-) -> FunctionAudit:
+) -> Verdict:
     """Test a claim about the outputs of `calls` for given pairs of inputs; `audit_function` describes the arguments.
 
     of_updates: True if inputs are rows of updates, so that the check with NaN in one row applies.
@@ -170,7 +170,7 @@ def audit_calls(
     tried = {share.pair.pair.name for share in shares}
     power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
     known = claim.is_gaussian or claim.drawn_cohort is not None
-    return FunctionAudit(
+    return FunctionTrials(
         method=name,
         claim=claim,
         confidence=confidence,
@@ -184,7 +184,7 @@ def audit_calls(
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         only_measured=measured,
         seconds=time.monotonic() - began,
-    )
+    ).as_verdict()
 
 
 def _pair_tests(

@@ -222,8 +222,8 @@ class PairTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionAudit:
-    """Claim, trials, and verdict of an audit of a user's function.
+class FunctionTrials:
+    """Claim and trials of an audit of a user's function, which its verdict rests on.
 
     trials:        number of counted calls
     power:         power of the pair that would have found the smallest faults, for any outcome of the trials
@@ -305,8 +305,6 @@ class FunctionAudit:
             )
         return f"{found} That is too little: noise short by a fifth must be found. {self.advice}"
 
-    in_words = as_text  # its name up to version 0.3
-
     @property
     def _claim_text(self) -> str:
         return f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"
@@ -323,17 +321,8 @@ class FunctionAudit:
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 
-    @property
-    def verdict_in_full(self) -> str:
-        """Verdict, and what it is limited to."""
-        return self.as_verdict().verdict_in_full
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of the verdict."""
-        return self.as_verdict().to_dict()
-
     def as_verdict(self) -> Verdict:
-        """Return the record of this audit."""
+        """Return the verdict, with these trials as its evidence."""
         claim, finds = self.claim, self.power.as_text()
         trials = Check(
             name="trials",
@@ -367,4 +356,5 @@ class FunctionAudit:
                 "seed": self.seed,
                 "seconds": self.seconds,
             },
+            evidence=self,
         )

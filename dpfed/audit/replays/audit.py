@@ -40,7 +40,8 @@ from dpfed.audit.replays.pairs import (
     have_samples,
 )
 from dpfed.audit.replays.replay_run import Recording, ReplayRun, RunStopped, seed_global_generators
-from dpfed.audit.replays.verdict import PairResult, ReplayAudit, Scope, result_of
+from dpfed.audit.replays.verdict import PairResult, ReplayFindings, Scope, result_of
+from dpfed.audit.verdict import Verdict
 from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.forks import Fork
 
@@ -98,7 +99,7 @@ def replay(
     to_the_end: bool = False,
     name: str = "",
     progress: Callable[[str], None] = lambda words: None,
-) -> ReplayAudit:
+) -> Verdict:
     """Run `call` on data D and again on neighbours D', with all mechanisms' outputs frozen, and compare the rest.
 
     call:   function call(data, out) that trains anything. `data(clients)` returns the clients of the run: unchanged in
@@ -157,7 +158,7 @@ def replay(
             progress(pair.words)
             results.append(runs.with_explanation(runs.compare(pair)))
     seconds = time.monotonic() - began
-    return ReplayAudit(
+    return ReplayFindings(
         pairs=tuple(results),
         seed=seed,
         name=name,
@@ -165,7 +166,7 @@ def replay(
         first_megabytes=first.megabytes,
         scope=Scope.of(first, number_is_public=public, limited=pairs is not None),
         skipped_files=tuple(sorted({file for one in results for file in one.findings.skipped_files})),
-    )
+    ).as_verdict()
 
 
 @dataclass(frozen=True, kw_only=True)

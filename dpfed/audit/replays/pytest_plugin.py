@@ -10,16 +10,16 @@ import pytest
 if TYPE_CHECKING:
     from dpfed.audit.replays.audit import Call
     from dpfed.audit.replays.pairs import Pair
-    from dpfed.audit.replays.verdict import ReplayAudit
+    from dpfed.audit.verdict import Verdict
 
 
 @pytest.fixture
-def dp_replay() -> Callable[..., ReplayAudit]:
+def dp_replay() -> Callable[..., Verdict]:
     """Return `dp_replay(call)`, which runs a replay audit and fails the test with the first difference."""
 
     def check(
         call: Call, pairs: Sequence[Pair] | int | None = None, seed: int = 0, rounds: int | None = None
-    ) -> ReplayAudit:
+    ) -> Verdict:
         from dpfed.audit import replay
 
         found = replay(call, pairs, seed, rounds=rounds)

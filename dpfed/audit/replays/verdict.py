@@ -152,8 +152,8 @@ class PairResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayAudit:
-    """Result of a replay audit: a test, deterministic for given seeds, and no proof.
+class ReplayFindings:
+    """Results of the pairs of a replay audit: a test, deterministic for given seeds, and no proof.
 
     verdict: "fail" if any pair fails; "inconclusive" if no pair was tested, if a difference may come from random draws,
              or if the number of clients was declared public and the ledger's neighbours differ in it; else "pass" on
@@ -241,17 +241,9 @@ class ReplayAudit:
             return f"{failed.words}.{step}"
         return f"Two runs on equal data differ: {failed.words}. Until this is repaired, no pair can be compared.{step}"
 
-    def __str__(self) -> str:
-        return f"{self.verdict_in_full}: {self.as_text()}"
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    in_words = as_text  # its name up to version 0.3
-
     def as_verdict(self) -> Verdict:
-        """Return the record of this audit."""
-        document = self.to_dict()
+        """Return the verdict, with these findings as its evidence."""
+        document = self._document()
         replayed = Check(
             name="replay",
             passed={"pass": True, "fail": False}.get(self.verdict),
@@ -269,15 +261,11 @@ class ReplayAudit:
             skipped_files=self.skipped_files,
             not_tested=(NOT_SEEN,),
             details=document,
+            evidence=self,
         )
 
-    def require_pass(self) -> None:
-        """Raise AssertionError with the first difference, unless the verdict is "pass"."""
-        if self.verdict != "pass":
-            raise AssertionError(self.as_text())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document of `dpfed audit X --json`."""
+    def _document(self) -> dict[str, Any]:
+        """Return the JSON document of the replay."""
         return {
             "audit": "replay",
             "name": self.name,

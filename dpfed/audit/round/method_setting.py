@@ -12,10 +12,10 @@ from accounting.mechanisms.schedules import SCHEDULES
 from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound
-from dpfed.audit.round.round_audit import RoundAudit, audit_round
+from dpfed.audit.round.round_audit import audit_round
 from dpfed.audit.round.round_checks import cohorts_check, sampler_check, secure_check
 from dpfed.audit.trials import Progress
-from dpfed.audit.verdict import Check
+from dpfed.audit.verdict import Check, Verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
@@ -140,7 +140,7 @@ def audit_upload(
     seed: int = 0,
     draws: int = 300_000,
     progress: Progress | None = None,
-) -> RoundAudit:
+) -> Verdict:
     """Audit one round of a method; `round_audit.audit_round` describes the arguments and the claim.
 
     With a participation schedule or correlated noise, the audit tests one round of all clients with independent noise,

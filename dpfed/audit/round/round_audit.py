@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
@@ -12,7 +12,6 @@ from accounting.rounding import upwards
 from dpfed.audit.round.bound_checks import floor_check, norm_check, samples_check, window_check
 from dpfed.audit.round.neighbours import (
     Neighbours,
-    PairGap,
     gap_of_pair,
     pairs_of_samples,
     pairs_of_sums,
@@ -40,7 +39,7 @@ from dpfed.audit.round.round_checks import (
     sum_check,
 )
 from dpfed.audit.trials import Progress
-from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict, verdict
+from dpfed.audit.verdict import Check, PairRow, Verdict, verdict
 from dpfed.errors import ConfigError
 from dpfed.models.flat import Block
 from dpfed.stages.clip import Clip
@@ -59,86 +58,6 @@ NOT_TESTED = (
 """Faults that this audit does not test for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundAudit:
-    """Outcome of the audit of a method's round.
-
-    gaps: the pairs of neighbours with their noiseless distance over the claimed sensitivity
-    """
-
-    method: str
-    claim: Claim
-    seed: int
-    draws: int
-    dimension: int
-    gaps: tuple[PairGap, ...]
-    checks: tuple[Check, ...]
-    seconds: float
-
-    @property
-    def score_gap(self) -> float:
-        """Largest gap of a pair."""
-        return max(one.gap for one in self.gaps)
-
-    @property
-    def verdict(self) -> Outcome:
-        """Verdict of the checks; inconclusive if no pair reaches the claimed distance."""
-        found = verdict(self.checks)
-        return "inconclusive" if found == "pass" and self.score_gap < NEEDED_GAP else found
-
-    def as_text(self) -> str:
-        """Return the verdict and its reasons in one to three sentences."""
-        if failed := [one.name for one in self.checks if one.passed is False]:
-            return f"Checks that failed: {', '.join(failed)}."
-        found = (
-            f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)} is claimed; "
-            f"{len(self.checks)} checks, with {self.draws:,} draws of noise, found nothing against it."
-        )
-        found += f" Distance reached: {min(self.score_gap, 1.0):.3f} of the bound"
-        if self.score_gap >= NEEDED_GAP:
-            return f"{found}."
-        return f"{found}, but {NEEDED_GAP:g} is needed: no pair of neighbours reaches it."
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of the verdict."""
-        return self.as_verdict().to_dict()
-
-    def as_verdict(self) -> Verdict:
-        """Return the record of this audit."""
-        claim = self.claim
-        return Verdict(
-            audited=self.method,
-            verdict=self.verdict,
-            text=self.as_text(),
-            scope="on these rounds",
-            claimed_epsilon=claim.epsilon,
-            delta=claim.delta,
-            adjacency=str(claim.adjacency),
-            unit="client",
-            checks=self.checks,
-            pairs=tuple(
-                PairRow(
-                    cells={"pair of neighbours": one.name, "distance over the claim": f"{one.gap:.6f}"},
-                    fields={"pair": one.name, "gap": one.gap},
-                )
-                for one in self.gaps
-            ),
-            not_tested=NOT_TESTED,
-            details={
-                "method": self.method,
-                "claim": claim.description,
-                "score_gap": self.score_gap,
-                "distance_reached": self.score_gap,
-                "seen": claim.visible_output,
-                "sampling": claim.sampling.name,
-                "mechanism": claim.mechanism.to_dict(),
-                "dimension": self.dimension,
-                "seed": self.seed,
-                "seconds": self.seconds,
-            },
-        )
-
-
 def audit_round(
     one: OneRound,
     layout: tuple[Block, ...],
@@ -150,7 +69,7 @@ def audit_round(
     rounds: int = 1,
     checks: Sequence[Check] = (),
     progress: Progress | None = None,
-) -> RoundAudit:
+) -> Verdict:
     """Audit whole rounds of `one` against the ledger line that its own stages would write.
 
     draws:      number of draws of noise for the checks of its distribution
@@ -166,22 +85,59 @@ def audit_round(
     say("distances of neighbours without noise")
     gaps = tuple(gap_of_pair(fresh, claim, pair) for pair in pairs_for_claim(one, claim, layout))
     say("checks of noise, bounds, seeds and samplers")
-    return RoundAudit(
-        method=method,
-        claim=claim,
-        seed=seed,
-        draws=count,
-        dimension=size,
-        gaps=gaps,
-        checks=(
-            *round_checks(one, claim, size, seed, count, rounds),
-            distance_check(one, claim, gaps),
-            state_check(gaps),
-            *([] if claim.sampled else [ledger_check(gaps)]),
-            *checks,
-        ),
-        seconds=time.monotonic() - began,
+    found = (
+        *round_checks(one, claim, size, seed, count, rounds),
+        distance_check(one, claim, gaps),
+        state_check(gaps),
+        *([] if claim.sampled else [ledger_check(gaps)]),
+        *checks,
     )
+    reached = max(each.gap for each in gaps)
+    outcome = verdict(found)
+    return Verdict(
+        audited=method,
+        verdict="inconclusive" if outcome == "pass" and reached < NEEDED_GAP else outcome,
+        text=_reasons(found, claim, count, reached),
+        scope="on these rounds",
+        claimed_epsilon=claim.epsilon,
+        delta=claim.delta,
+        adjacency=str(claim.adjacency),
+        unit="client",
+        checks=found,
+        pairs=tuple(
+            PairRow(
+                cells={"pair of neighbours": each.name, "distance over the claim": f"{each.gap:.6f}"},
+                fields={"pair": each.name, "gap": each.gap},
+            )
+            for each in gaps
+        ),
+        not_tested=NOT_TESTED,
+        details={
+            "method": method,
+            "claim": claim.description,
+            "score_gap": reached,
+            "distance_reached": reached,
+            "seen": claim.visible_output,
+            "sampling": claim.sampling.name,
+            "mechanism": claim.mechanism.to_dict(),
+            "dimension": size,
+            "seed": seed,
+            "seconds": time.monotonic() - began,
+        },
+    )
+
+
+def _reasons(checks: Sequence[Check], claim: Claim, draws: int, reached: float) -> str:
+    """Return the reasons of a verdict in one to three sentences. reached: largest gap of a pair."""
+    if failed := [one.name for one in checks if one.passed is False]:
+        return f"Checks that failed: {', '.join(failed)}."
+    found = (
+        f"Epsilon {upwards(claim.epsilon)} at delta {upwards(claim.delta)} is claimed; {len(checks)} checks, with "
+        f"{draws:,} draws of noise, found nothing against it. Distance reached: {min(reached, 1.0):.3f} of the bound"
+    )
+    if reached >= NEEDED_GAP:
+        return f"{found}."
+    return f"{found}, but {NEEDED_GAP:g} is needed: no pair of neighbours reaches it."
 
 
 def claim_of_round(one: OneRound, delta: float) -> Claim:

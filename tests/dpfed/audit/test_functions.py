@@ -298,7 +298,7 @@ def test_a_bound_above_epsilon_and_delta_is_a_fail():
 
 def test_a_client_that_sends_nan_is_noted_and_decides_nothing():
     done = audit_function(gaussian(), claim=CLAIM, trials=200, **QUICK)
-    (note,) = done.checks
+    (note,) = done.evidence.checks
     assert isinstance(note, Check)
     assert note.passed is None
     assert done.verdict == "inconclusive"

@@ -164,7 +164,7 @@ def test_two_calls_with_one_seed_show_how_far_a_client_moves_the_output(std):
     assert done.verdict == "fail"
     assert std == 1 or not any(one.rejected for one in done.tests)
     honest = audit_calls(Here(farther(1.0, std)), claim, pairs, trials=2_000)
-    assert [check for check in honest.checks if check.passed is False] == []
+    assert [check for check in honest.evidence.checks if check.passed is False] == []
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_the_exact_distance_fails_at_the_stated_rate():
     pairs = pairs_of_updates(Adjacency.ADD_REMOVE, clients=4, dimension=2, clip_norm=1.0)[:2]
     for function in (sound, odd):
         found = [audit_calls(Here(function), claim, pairs, trials=200, seed=seed) for seed in range(80)]
-        alarms = sum(check.passed is False for done in found for check in done.checks)
+        alarms = sum(check.passed is False for done in found for check in done.evidence.checks)
         assert alarms <= 2
 
 
@@ -242,7 +242,7 @@ def test_exceptions_that_come_by_chance_refute_nothing_and_are_noted():
 
     done = audited(now_and_then)
     assert done.verdict != "fail"
-    (note,) = done.checks
+    (note,) = done.evidence.checks
     assert note.passed is None
     assert "by chance" in note.detail
 
@@ -293,7 +293,7 @@ def test_no_pass_where_a_gap_is_seen_and_not_settled():
     assert sign / 6 < largest_gap_ratio(6.0) < 1.5 * sign / 6
     done = audited(sound, trials=6_000, pairs=1)
     assert done.verdict == "pass"
-    far = replace(done, tests=tuple(replace(test, gap=3.5) for test in done.tests))
+    far = replace(done.evidence, tests=tuple(replace(test, gap=3.5) for test in done.evidence.tests))
     assert far.verdict == "inconclusive"
     assert "3.5 times" in far.as_text()
 

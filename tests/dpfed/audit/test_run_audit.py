@@ -96,7 +96,7 @@ WITHOUT_NOISE_MULTIPLIER = {
 def test_a_run_as_the_package_makes_it_passes(tmp_path, way):
     settings = WAYS.get(way) or WITHOUT_NOISE_MULTIPLIER[way]
     folder = run_folders.run(tmp_path / "run", *settings, without=[] if way in WAYS else ["privacy"])
-    found = audit_run(folder, confidence=SURE)
+    found = audit_run(folder, confidence=SURE, compare=True)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     assert found.recomputed_epsilon == pytest.approx(found.claimed_epsilon, rel=1e-9)
     record = found.to_dict()
