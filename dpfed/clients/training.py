@@ -1,6 +1,6 @@
 """Local training: samples and batches of each client, along a method's course.
 
-The estimated processor time of training on records one by one comes from public numbers alone.
+The processor time of training on records one by one is estimated from public numbers alone.
 """
 
 from __future__ import annotations
