@@ -83,7 +83,7 @@ def main() -> None:
         began, plainly = time.monotonic(), processor_seconds() - spent
         audit = dpfed.audit.replay(call, [Pair(tuple(range(0, 60, 2)), "far")])
         took, spent = time.monotonic() - began, processor_seconds() - spent - plainly
-        memory = f"{max(peaks):,} | {audit.first_megabytes:,} | {audit.pairs[0].findings.megabytes:,}"
+        memory = f"{max(peaks):,} | {audit.first_megabytes:,} | {audit.evidence.pairs[0].findings.megabytes:,}"
         print(
             f"| {name} | {found:.1f} | {took:.1f} | {took / found:.2f} | {spent / plainly:.2f} | {memory} |", flush=True
         )

@@ -253,7 +253,7 @@ def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
         words = ""
     except (DpfedError, ValueError) as error:
         found, words = None, f"{type(error).__name__}: {error}"
-    counted = [] if found is None else [one for one in found.pairs if one.outcome in ("pass", "fail")]
+    counted = [] if found is None else [one for one in found.evidence.pairs if one.outcome in ("pass", "fail")]
     failed = None if found is None else found.failed
     return {
         "part": part,
@@ -264,7 +264,7 @@ def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
         "first": words if failed is None else failed.words,
         "pair": "" if failed is None else failed.pair.words,
         "seconds": round(time.monotonic() - began, 1),
-        "to_find": 0.0 if failed is None else _seconds_to_find(found.pairs),
+        "to_find": 0.0 if failed is None else _seconds_to_find(found.evidence.pairs),
     }
 
 

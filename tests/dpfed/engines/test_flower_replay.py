@@ -156,7 +156,7 @@ class ShrinkingNorm(Adaptive):
 def test_sound_apps_pass(app):
     found = replay(app())
     assert found.verdict == "pass", found.as_text()
-    tested = [one for one in found.pairs if one.outcome == "pass" and one.pair.clients]
+    tested = [one for one in found.evidence.pairs if one.outcome == "pass" and one.pair.clients]
     assert len(tested) >= 4
     assert all(one.findings.mechanisms >= 3 and one.findings.altered_values for one in tested)
 
@@ -210,7 +210,7 @@ def test_clients_that_are_not_drawn_are_not_tested():
             made.num_sampled_clients = 3
             return made
 
-    outcomes = [one.outcome for one in replay(Half(), [Pair((i,), "far") for i in range(CLIENTS)]).pairs]
+    outcomes = [one.outcome for one in replay(Half(), [Pair((i,), "far") for i in range(CLIENTS)]).evidence.pairs]
     assert sorted(outcomes) == ["nothing tested"] * 3 + ["pass"] * 3
 
 
@@ -257,7 +257,7 @@ def not_clipped():
 def test_a_run_in_the_simulation_passes(settings):
     found = replay(simulated(settings))
     assert found.verdict == "pass", found.as_text()
-    assert sum(one.findings.rows > 0 for one in found.pairs) >= 12
+    assert sum(one.findings.rows > 0 for one in found.evidence.pairs) >= 12
 
 
 @pytest.mark.parametrize(
@@ -294,4 +294,4 @@ def test_an_app_in_the_simulation_of_flower_is_seen():
 
     found = replay(Simulated())
     assert found.verdict == "pass", found.as_text()
-    assert all(one.findings.mechanisms >= 2 for one in found.pairs)
+    assert all(one.findings.mechanisms >= 2 for one in found.evidence.pairs)

@@ -112,7 +112,7 @@ def test_a_sound_project_passes(pairs):
     found = replay(Project(), pairs)
     assert found.verdict == "pass", found.as_text()
     others = {"one class": "nothing tested", "turned": "nothing tested", "zeroed": "refused", "nan": "not finite"}
-    for one in found.pairs:  # there are no targets, and the mean of no samples is NaN
+    for one in found.evidence.pairs:  # there are no targets, and the mean of no samples is NaN
         assert one.outcome == others.get(one.pair.change, "pass")
 
 
@@ -164,7 +164,7 @@ def test_clients_that_nothing_is_computed_of_are_not_tested():
         lambda data, out: Project()(lambda clients: data(clients)[:5] + CLIENTS[5:], out), [Pair((8,), "far")]
     )
     assert found.verdict == "inconclusive"
-    assert found.pairs[0].outcome == "nothing tested"
+    assert found.evidence.pairs[0].outcome == "nothing tested"
 
 
 # ---- Opacus
@@ -345,7 +345,7 @@ def test_sound_steps_of_opacus_pass(project):
     adaptive = project is AdaClip  # Opacus divides its count by the realised batch
     found = replay(project(), records_public=adaptive)
     assert found.verdict == "pass", found.as_text()
-    tested = [one for one in found.pairs if one.pair.clients and one.pair.change not in NOT_FINITE]
+    tested = [one for one in found.evidence.pairs if one.pair.clients and one.pair.change not in NOT_FINITE]
     assert adaptive != any(one.pair.change == "removed" for one in tested)
     assert all(one.outcome == "pass" and one.findings.mechanisms >= 4 and one.findings.altered_values for one in tested)
     assert max(one.findings.largest_used_part for one in tested) > 0.2
@@ -384,7 +384,7 @@ def test_the_divisor_of_opacus_fails_where_it_moves_with_the_number_of_records(c
     loop = type("Loop", (Engine,), {"records": records, "batch_size": 16, "physical": 100})
     found = replay(loop(), None if default else [Pair((count - 1,), "removed")])
     assert found.verdict == ("fail" if divisors else "pass"), found.as_text()
-    removed = [one for one in found.pairs if one.pair.change == "removed"]
+    removed = [one for one in found.evidence.pairs if one.pair.change == "removed"]
     assert removed
     assert all(one.outcome == found.verdict for one in removed)
     words = f"removed. round 1: expected batch size in Opacus: differs ({divisors}) (test_anybody.py:"

@@ -160,7 +160,7 @@ def test_a_run_of_two_processes_passes():
     found = dpfed.audit.replay(_among_ranks(nothing), 3)
     assert found.verdict == "pass", found.as_text()
     alone = dpfed.audit.replay(_among_ranks(nothing, processes=1), 3)
-    rows = [sum(one.findings.rows for one in audit.pairs) for audit in (found, alone)]
+    rows = [sum(one.findings.rows for one in audit.evidence.pairs) for audit in (found, alone)]
     assert rows[0] == rows[1] > 5  # two halves of all who take part, whichever rank trains them
 
 
@@ -192,15 +192,15 @@ def test_clients_that_take_no_part_test_nothing():
     def call(data, out):
         dpfed.run("dp-fedavg-digits", SMALL | {"federation.rounds": 1}, out=out, progress=False)
 
-    drawn = dpfed.audit.replay(call, 2).pairs[1].pair.clients
+    drawn = dpfed.audit.replay(call, 2).evidence.pairs[1].pair.clients
     other = next(i for i in range(60) if i not in drawn and not _takes_part(call, i))
     found = dpfed.audit.replay(call, [Pair((other,), "far")])
-    assert [one.outcome for one in found.pairs] == ["nothing tested"]
+    assert [one.outcome for one in found.evidence.pairs] == ["nothing tested"]
     assert found.verdict == "inconclusive"
 
 
 def _takes_part(call, client):
-    return dpfed.audit.replay(call, [Pair((client,), "far")]).pairs[0].outcome == "pass"
+    return dpfed.audit.replay(call, [Pair((client,), "far")]).evidence.pairs[0].outcome == "pass"
 
 
 def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
@@ -220,7 +220,7 @@ def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
         )
     )
     again = replay_config(str(path))  # without the fault
-    assert [one.pair for one in again.pairs] == [found.failed.pair]
+    assert [one.pair for one in again.evidence.pairs] == [found.failed.pair]
     assert again.verdict == "pass"
 
 

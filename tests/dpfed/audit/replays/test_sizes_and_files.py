@@ -81,7 +81,7 @@ def test_nan_rows_that_become_large_are_found_and_others_are_a_row_of_their_own(
     assert (kept.verdict, kept.failed.pair.change) == ("fail", "nan")
     plain = replay(called(lambda own: noised()(sum(rows_of(own)))), [Pair((0, 1), "far"), *nan])
     assert plain.verdict == "pass"
-    assert [one.outcome for one in plain.pairs if one.pair.change == "nan"] == ["not finite"]
+    assert [one.outcome for one in plain.evidence.pairs if one.pair.change == "nan"] == ["not finite"]
     assert "NaN or huge values" in plain.as_text()
 
 
@@ -90,7 +90,7 @@ def test_only_the_last_clients_of_a_list_are_removed():
     assert [*Pair((3,), "removed").changed(dict(enumerate(VECTORS)))] == [0, 1, 2, 4, 5, 6, 7]
     assert Pair((7,), "removed").changed(np.stack(VECTORS)).shape == (7, 3)
     found = replay(called(lambda own: noised()(sum(rows_of(own)))), [Pair((3,), "removed")])
-    assert found.pairs[0].outcome == "refused"
+    assert found.evidence.pairs[0].outcome == "refused"
 
 
 # ---- draws
@@ -144,7 +144,7 @@ def test_batches_of_fixed_size_are_named_first():
     found = replay(sampled(permuted))
     assert found.verdict == "pass"
     assert found.as_text().startswith("removal not tested: batches are of fixed size")
-    assert "removed" not in {one.pair.change for one in found.pairs}
+    assert "removed" not in {one.pair.change for one in found.evidence.pairs}
 
 
 def test_a_public_number_is_stated_with_the_neighbours_that_were_tested():
