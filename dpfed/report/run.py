@@ -15,6 +15,7 @@ from dpfed.errors import RunError
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import MetricsLine, RoundRecord, replay_text
 from dpfed.records.summary import Summary
+from dpfed.report.collection import repeat_command
 from dpfed.report.diagnosis import median_rounding, nothing_learned
 from dpfed.report.figures.experiment import plot_run
 from dpfed.report.figures.inline import ChartGroup, inline_svg
@@ -23,7 +24,6 @@ from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import Badge, CardNumber, CardText, PrivacyCard, card_of
 from dpfed.report.privacy_text import percent_text, sampler_name, significant_text, size_text
-from dpfed.report.repeat_command import repeat_command
 from dpfed.runs.durable_files import put
 from dpfed.runs.loop import Outcome
 from dpfed.runs.resuming import read_own_code

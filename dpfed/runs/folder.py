@@ -48,9 +48,8 @@ from dpfed.models.flat import Block
 from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, MetricsLine, RoundRecord, configuration_hash
 from dpfed.records.summary import Summary
-from dpfed.runs import checkpoint, durable_files
-from dpfed.runs.binding import Binding
-from dpfed.runs.checkpoint import Checkpoint
+from dpfed.runs import binding, durable_files
+from dpfed.runs.binding import Binding, Checkpoint
 from dpfed.runs.resuming import (
     OWN_CODE,
     configuration_differences,
@@ -284,7 +283,7 @@ class RunFolder:
     def save_checkpoint(self, saved: Checkpoint) -> None:
         """Save a checkpoint atomically: a crash leaves either the previous checkpoint or this one."""
         assert self._binding is not None
-        self._write_file(self._checkpoint.name, checkpoint.checkpoint_bytes(saved, binding=self._binding))
+        self._write_file(self._checkpoint.name, binding.checkpoint_bytes(saved, binding=self._binding))
 
     def public_start(self, new: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the first broadcast after training on public samples.
@@ -302,7 +301,7 @@ class RunFolder:
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
         assert self._binding is not None
-        return checkpoint.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
+        return binding.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(
         self, layout: Sequence[Block], weights: torch.Tensor, fixed_weights: Mapping[str, torch.Tensor]

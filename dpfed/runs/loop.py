@@ -38,9 +38,8 @@ from dpfed.round import (
     run_share_of_round,
     skipped_round,
 )
-from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_key
+from dpfed.runs.binding import Binding, Checkpoint, LedgerHeads, binding_of, new_population_key
 from dpfed.runs.book import LedgerBook
-from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.durable_files import FileWriter
 from dpfed.runs.experiment import Experiment, public_client_ids
 from dpfed.runs.folder import RunFolder

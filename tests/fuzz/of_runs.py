@@ -12,7 +12,7 @@ from dpfed.config import tables as config
 from dpfed.methods import catalogue
 from dpfed.models import frozen
 from dpfed.records.round import CheckpointReport, RoundRecord
-from dpfed.runs import checkpoint
+from dpfed.runs import binding
 from dpfed.runs.binding import Binding
 from dpfed.server.rules import ServerState
 from dpfed.sweep.experiment_file import read_experiment
@@ -26,15 +26,15 @@ _BINDING = Binding(configuration="a", population="b", start="c")
 
 
 def _checkpoint_seeds() -> list[bytes]:
-    saved = checkpoint.Checkpoint(
+    saved = binding.Checkpoint(
         state=replace(_state(), stages={"kept": torch.ones(2, 3)}),
         report=CheckpointReport(uplink=0, diagnostics=RoundRecord(round=1, cohort=0, participants=0)),
     )
-    return [checkpoint.checkpoint_bytes(saved, binding=_BINDING)]
+    return [binding.checkpoint_bytes(saved, binding=_BINDING)]
 
 
 def _checkpoint(content: bytes) -> None:
-    found = checkpoint.read_checkpoint(written(content, "checkpoint.safetensors"), binding=_BINDING, start=_state())
+    found = binding.read_checkpoint(written(content, "checkpoint.safetensors"), binding=_BINDING, start=_state())
     assert found.state.broadcast.shape == (5,)
 
 

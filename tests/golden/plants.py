@@ -22,7 +22,7 @@ from dpfed.mechanisms import integers
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.randomness import Simulated
-from dpfed.runs import checkpoint
+from dpfed.runs import binding
 from dpfed.seeds import Seeds
 from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior
 from dpfed.stages import clip, encode
@@ -159,7 +159,7 @@ def server_rate_is_larger(reached: Reached) -> Replaced:
 
 
 def momentum_is_lost_on_resume(reached: Reached) -> Replaced:
-    before = checkpoint.read_checkpoint
+    before = binding.read_checkpoint
 
     def read_checkpoint(*given: Any, **more: Any) -> Any:
         found = before(*given, **more)
@@ -168,7 +168,7 @@ def momentum_is_lost_on_resume(reached: Reached) -> Replaced:
         reached.append("memory")
         return replace(found, state=replace(found.state, memory={}, stages={}))
 
-    return [(checkpoint, "read_checkpoint", read_checkpoint)]
+    return [(binding, "read_checkpoint", read_checkpoint)]
 
 
 def mask_has_another_seed(reached: Reached) -> Replaced:

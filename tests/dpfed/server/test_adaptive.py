@@ -132,7 +132,7 @@ def rewritten(folder, change):
     """The checkpoint with other tensors, its digest made anew, as a careful forger would."""
     from safetensors import safe_open
 
-    from dpfed.runs import checkpoint
+    from dpfed.runs import binding
 
     path = folder / "checkpoint.safetensors"
     with safe_open(path, framework="pt") as file:
@@ -140,7 +140,7 @@ def rewritten(folder, change):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(tensors)
     kept = {name: value for name, value in specification.items() if name != "digest"}
-    save_file(tensors, path, metadata=kept | {"digest": checkpoint._content_digest(kept, tensors)})
+    save_file(tensors, path, metadata=kept | {"digest": binding._content_digest(kept, tensors)})
 
 
 @pytest.mark.parametrize("name", ["average", "first"])
