@@ -1,4 +1,4 @@
-"""Finished runs that a report compares: from the folder of a sweep, or from run folders, and the commands that repeat them."""
+"""Finished runs that a report compares, of a sweep or from run folders, and the commands that repeat them."""
 
 from __future__ import annotations
 
