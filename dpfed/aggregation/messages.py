@@ -78,9 +78,9 @@ class Dropouts:
         return {int(client): choices[step] for client, step in zip(participants[gone], which, strict=True)}
 
 
-def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
-    """Return the least D with P(more than D of the clients drop out) <= `chance`; clients drop out independently."""
-    return int(binom.isf(chance, participants, probability)) if probability else 0
+def most_missing(participants: int, probability: float) -> int:
+    """Return the least D with P(more than D of the clients drop out) <= 0.001; clients drop out independently."""
+    return int(binom.isf(1e-3, participants, probability)) if probability else 0
 
 
 _HEADER = struct.Struct("<4sB16sQI")

@@ -213,7 +213,7 @@ class _Trial:
         variant = replace(self._base, partition=_partition(clients), batch_size=full)
         finite = self._is_finite(variant, [0])
         if isinstance(finite, str):
-            return f"training fails on a batch of {_count(full, 'sample')} ({finite})."
+            return f"training fails on a batch of {_sample_count(full)} ({finite})."
         for place in range(1, len(clients)):
             for together in ([place], [0, place]):
                 found = self._is_finite(variant, together)
@@ -221,7 +221,7 @@ class _Trial:
                     continue
                 what = "gives an update that is not finite" if found is False else f"fails ({found})"
                 return (
-                    f"training {what} on a batch of {_count(len(clients[place]), 'sample')}, as a client's last batch "
+                    f"training {what} on a batch of {_sample_count(len(clients[place]))}, as a client's last batch "
                     f"may be, but not on {full}. Networks and losses must accept any batch size: name dimensions in "
                     "squeeze and view, and compute no statistics of a batch."
                 )
@@ -351,8 +351,8 @@ def _is_near(first: Tensor, second: Tensor) -> bool:
     return not bool((first - second).norm() > _PADDING * first.norm())
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _sample_count(number: int) -> str:
+    return "1 sample" if number == 1 else f"{number} samples"
 
 
 def _same_tensor(first: Tensor, second: Tensor | None) -> bool:

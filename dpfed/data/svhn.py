@@ -105,7 +105,7 @@ def _check_header(header: bytes) -> None:
 def _read_elements(file: BinaryIO) -> Iterator[_ByteSource]:
     """Yield the top-level variables in order; the file moves to the next variable even if one is not read."""
     while tag := file.read(8):
-        kind, size = _unpack_pair("<II", tag)
+        kind, size = _unpack_pair(tag)
         start = file.tell()
         if kind == _COMPRESSED:
             yield _CompressedElement(file, size)
@@ -150,7 +150,7 @@ class _CompressedElement:
 
 
 def _read_array(source: _ByteSource, names: set[str]) -> tuple[str, NDArray[np.generic] | None]:
-    kind, _ = _unpack_pair("<II", source.read(8))
+    kind, _ = _unpack_pair(source.read(8))
     if kind != _MATRIX:
         raise ValueError(f"a variable of type {kind}")
     flags = _read_part(source, _UINT32, at_most=8)
@@ -190,7 +190,7 @@ def _read_part(source: _ByteSource, expected: int, *, at_most: int) -> bytes | b
 def _read_tag(source: _ByteSource) -> tuple[int, int, bytes | bytearray]:
     """Return type, number of bytes, and the content itself if it is short enough to be in the tag's eight bytes."""
     tag = _read_exactly(source, 8)
-    kind, size = _unpack_pair("<II", tag)
+    kind, size = _unpack_pair(tag)
     if kind >> 16:
         if kind >> 16 > 4:
             raise ValueError("a small part of more than four bytes")
@@ -198,10 +198,10 @@ def _read_tag(source: _ByteSource) -> tuple[int, int, bytes | bytearray]:
     return kind, size, b""
 
 
-def _unpack_pair(form: str, content: bytes | bytearray) -> tuple[int, int]:
+def _unpack_pair(content: bytes | bytearray) -> tuple[int, int]:
     if len(content) < 8:
         raise ValueError("it ends inside a tag")
-    first, second = struct.unpack(form, content)
+    first, second = struct.unpack("<II", content)
     return first, second
 
 

@@ -317,7 +317,22 @@ class _Directions(Map):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SignedProbabilities:
+class _MapOfMap(Map):
+    """Map before or after a map `inside`, with as many values to send."""
+
+    inside: Map
+
+    @property
+    def sent(self) -> int:
+        return self.inside.sent
+
+    @property
+    def description(self) -> dict[str, Any] | None:
+        return self.inside.description
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SignedProbabilities(_MapOfMap):
     """Values x as moves of Bernoulli probabilities from 1/2: x signs / (2 bound).
 
     A Bernoulli sample with this probability, read as ±bound times its sign, has mean x.
@@ -326,17 +341,8 @@ class SignedProbabilities:
     FedPM whose samples estimate the moves of its probabilities.
     """
 
-    inside: Map
     signs: Tensor
     bound: float
-
-    @property
-    def sent(self) -> int:
-        return self.inside.sent
-
-    @property
-    def description(self) -> dict[str, object] | None:
-        return self.inside.description
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return self.inside.forward(updates, clients).mul_(self.signs).div_(2 * self.bound)
@@ -373,20 +379,11 @@ class PublicSigns:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedEntries(Map):
+class SharedEntries(_MapOfMap):
     """Map of the entries `shared` [m] of updates [c, d] by the map `inside`; its adjoint is 0 at all other entries."""
 
     size: int
     shared: Tensor
-    inside: Map
-
-    @property
-    def sent(self) -> int:
-        return self.inside.sent
-
-    @property
-    def description(self) -> dict[str, Any] | None:
-        return self.inside.description
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return self.inside.forward(updates[:, self.shared], clients)

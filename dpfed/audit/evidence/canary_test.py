@@ -26,7 +26,7 @@ from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run
 from dpfed.audit.statistics.one_run import factor_bound
-from dpfed.audit.statistics.power import MOVES, NOISES, Power, RejectionRegion, power_of, scores_of_all_clients
+from dpfed.audit.statistics.power import Power, RejectionRegion, power_of, scores_of_all_clients
 from dpfed.audit.statistics.rejection import ClaimTest, gaussian_threshold, reject_claim
 from dpfed.audit.verdict import Finding
 from dpfed.records.reading import Unavailable
@@ -158,7 +158,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         moved_epsilon=_epsilon_of_gaussian(mechanism, moved * float(shifts.min()), delta),
         too_far=surely > 1 + _ROUNDING,
         claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
-        power=power_of(region, law, noises=NOISES, moves=MOVES),
+        power=power_of(region, law),
         one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=each),
         one_run={
             "guesses": guesses.made,

@@ -115,6 +115,11 @@ def measured_noise(files: RunFiles) -> tuple[list[MeasuredNoise], list[int]]:
     return found, silent
 
 
+def shortfall_found(degrees: int, alpha: float) -> float:
+    """Return the part by which noise must be short for a lower chi-square test at alpha to find it with 95%."""
+    return 1 - math.sqrt(float(chi2.ppf(alpha, degrees) / chi2.ppf(0.95, degrees))) if degrees else 0.0
+
+
 def limits_of_ratio(one: MeasuredNoise, *, alpha: float) -> tuple[float, float]:
     """Return limits between which the ratio of a correct round is with probability 1 - alpha."""
     scale, degrees = _chi_square_parameters([one])

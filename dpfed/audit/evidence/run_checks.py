@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import chi2
 
 from accounting.errors import AccountingError
 from accounting.mechanisms import PoissonSampling, Schedule
@@ -33,6 +32,7 @@ from dpfed.audit.evidence.noise_evidence import (
     correlation_that_is_found,
     measured_noise,
     noise_is_shaped_as_charged,
+    shortfall_found,
 )
 from dpfed.audit.evidence.rounds_evidence import files_agree_on_rounds, project_ledger_agrees
 from dpfed.audit.evidence.run_files import RunFiles
@@ -71,10 +71,8 @@ def _short_noise(files: RunFiles, alpha: float) -> str | None:
     entries = sum(one.noise.entries for one in found)
     if not entries:
         return "a sum without noise" if measured_noise(files)[1] else None
-    part = math.sqrt(float(chi2.ppf(alpha / 4, entries) / chi2.ppf(0.95, entries)))
-    fewest = min(one.noise.entries for one in found)
-    alone = math.sqrt(float(chi2.ppf(alpha / 4 / len(found), fewest) / chi2.ppf(0.95, fewest)))
-    return f"noise {1 - part:.2%} short in all rounds, or {1 - alone:.2%} short in one"
+    alone = shortfall_found(min(one.noise.entries for one in found), alpha / 4 / len(found))
+    return f"noise {shortfall_found(entries, alpha / 4):.2%} short in all rounds, or {alone:.2%} short in one"
 
 
 def _repeated_noise(files: RunFiles, alpha: float) -> str | None:
@@ -123,9 +121,7 @@ def _custom_draws(files: RunFiles, alpha: float) -> str | None:
 
 
 def _counts(files: RunFiles, alpha: float) -> str | None:
-    rounds = len(files.results)
-    part = math.sqrt(float(chi2.ppf(alpha / 6, rounds) / chi2.ppf(0.95, rounds)))
-    return f"a count without noise, or with noise {1 - part:.0%} short"
+    return f"a count without noise, or with noise {shortfall_found(len(files.results), alpha / 6):.0%} short"
 
 
 def _skips(files: RunFiles, alpha: float) -> str | None:

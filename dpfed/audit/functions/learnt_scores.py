@@ -103,7 +103,7 @@ class LearntScore:
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
         if not width > 1e-12 * max(abs(low), abs(high)):
-            return ScoreCuts.from_one_cut(middle, "the pilot's middle")
+            return ScoreCuts.from_one_cut(middle)
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
         guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from scipy.special import bdtr, bdtrc, chdtr, ndtr, ndtri, stdtrit
-from scipy.stats import chi2
 from torch import Tensor
 
 from accounting.factorisation import column
 from accounting.mechanisms import CorrelatedRounds
+from dpfed.audit.evidence.noise_evidence import shortfall_found
 from dpfed.audit.round.bound_checks import largest_effect
 from dpfed.audit.round.one_round import Claim, OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
@@ -56,10 +56,9 @@ class NoiseDraws:
     half_step: float
 
 
-def shortfall_found(degrees: int, alpha: float) -> str:
+def short_text(degrees: int, alpha: float) -> str:
     """Return by how much noise must be short for a chi-square test at alpha to find it with probability 95%."""
-    part = math.sqrt(float(chi2.ppf(alpha, degrees) / chi2.ppf(0.95, degrees))) if degrees else 0.0
-    return f"{math.ceil((1 - part) * 1000) / 10:g}% short"
+    return f"{math.ceil(shortfall_found(degrees, alpha) * 1000) / 10:g}% short"
 
 
 def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
@@ -115,8 +114,8 @@ def size_check(noise: NoiseDraws) -> Check:
         detail=f"standard deviation {math.sqrt(float(squares.sum()) / count):.4f} of the claimed one in {count:,} "
         f"draws; p-value of so small a variance in all entries: {in_all:.2g}, in the smallest entry: "
         f"{min(in_one, 1.0):.2g}",
-        would_find=f"noise {shortfall_found(count, FALSE_ALARM / 2)} in all entries, or "
-        f"{shortfall_found(rounds, FALSE_ALARM / 2 / width)} in one of {width}",
+        would_find=f"noise {short_text(count, FALSE_ALARM / 2)} in all entries, or "
+        f"{short_text(rounds, FALSE_ALARM / 2 / width)} in one of {width}",
     )
 
 
@@ -241,7 +240,7 @@ def single_rounds_check(one: OneRound, claim: Claim, size: int, numbers: tuple[i
         detail=f"rounds {shown}: p-value of the smallest noise {least[0]:.2g} (round {least[1]}); largest row "
         f"{worst[0]:.6f} of the bound (round {worst[1]}); noise changes by {moved[0]:.2g} standard deviations when "
         f"all updates do (round {moved[1]})",
-        would_find=f"one of these rounds with noise {shortfall_found(degrees, alpha)}, without its bound"
+        would_find=f"one of these rounds with noise {short_text(degrees, alpha)}, without its bound"
         + (", or with noise that depends on an update" if named else ""),
     )
 
@@ -297,7 +296,7 @@ def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:
         passed=likely >= FALSE_ALARM,
         detail=f"standard deviation of the released count {float(counts.std()):.4f} of the claimed one in {_COUNTS} "
         f"rounds; p-value of so small a variance: {likely:.2g}",
-        would_find=f"noise of the count {shortfall_found(_COUNTS - 1, FALSE_ALARM)}",
+        would_find=f"noise of the count {short_text(_COUNTS - 1, FALSE_ALARM)}",
     )
 
 

@@ -21,7 +21,7 @@ from dpfed.round import OpenRound, client_groups, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging, ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.project import Identity, MapChoice, Project
+from dpfed.stages.project import Identity, Project
 from dpfed.stages.stage import Map
 
 
@@ -127,7 +127,12 @@ class WholeRounds:
         one, last = self.one_round, StateRecorder()
         stages = one.method.stages.replace_stage(
             Project,
-            lambda stage: replace(stage, choice=_PrecomputedMap(choice=stage.choice, projection=one.projection)),
+            lambda stage: replace(
+                stage,
+                choice=_PrecomputedMap(
+                    sent=stage.sent, downlink_bits=stage.choice.downlink_bits, projection=one.projection
+                ),
+            ),
         )
         return Stages(*stages, last), last
 
@@ -188,16 +193,9 @@ def _follows_by_rule(before: ServerState, after: ServerState, rule: RecordedRule
 class _PrecomputedMap:
     """Map choice that always returns one precomputed map."""
 
-    choice: MapChoice
+    sent: int
+    downlink_bits: int
     projection: Map
-
-    @property
-    def sent(self) -> int:
-        return self.choice.sent
-
-    @property
-    def downlink_bits(self) -> int:
-        return self.choice.downlink_bits
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         return self.projection

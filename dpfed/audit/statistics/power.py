@@ -227,17 +227,15 @@ def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
 
 
-def power_of(
-    region: RejectionRegion, law: ScoreDistribution, *, noises: tuple[float, ...], moves: tuple[float, ...]
-) -> Power:
-    """Return, for `noises` and for `moves`, the smallest listed fault such that it and all larger ones are found."""
-    short = [Deviation(noise_short=one) for one in noises]
-    far = [Deviation(too_far=one) for one in moves]
+def power_of(region: RejectionRegion, law: ScoreDistribution) -> Power:
+    """Return, for `NOISES` and for `MOVES`, the smallest listed fault such that it and all larger ones are found."""
+    short = [Deviation(noise_short=one) for one in NOISES]
+    far = [Deviation(too_far=one) for one in MOVES]
     found = [_smallest_fault([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
     return Power(
         probability=LIKELY,
-        noise_short=None if found[0] is None else noises[found[0]],
-        too_far=None if found[1] is None else moves[found[1]],
+        noise_short=None if found[0] is None else NOISES[found[0]],
+        too_far=None if found[1] is None else MOVES[found[1]],
     )
 
 

@@ -160,8 +160,9 @@ class ScoreCuts:
     gaussian_cut: float
 
     @classmethod
-    def from_one_cut(cls, score: float, origin: str) -> ScoreCuts:
-        """Return cuts that are all equal to `score`."""
+    def from_one_cut(cls, score: float) -> ScoreCuts:
+        """Return cuts that are all equal to `score`, the middle of a pilot."""
+        origin = "the pilot's middle"
         return cls(
             profile_thresholds=Thresholds(values=(score,), origin=origin),
             guess_cuts=GuessCuts(low=score, high=score, origin=origin),

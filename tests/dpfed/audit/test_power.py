@@ -8,8 +8,6 @@ from accounting import gaussian
 from dpfed.audit.statistics.power import (
     A_FIFTH,
     HONEST,
-    MOVES,
-    NOISES,
     Deviation,
     Power,
     RejectionRegion,
@@ -75,7 +73,7 @@ def test_more_trials_find_smaller_faults_and_five_find_none():
     found = []
     for trials in (5, 500, 2_000, 20_000):
         cut = gaussian_threshold(1.0, trials=trials, alpha=ALPHA).values[0]
-        power = power_of(region(trials, cut), scores_of_all_clients(1.0), noises=NOISES, moves=MOVES)
+        power = power_of(region(trials, cut), scores_of_all_clients(1.0))
         found.append((power.noise_short or 9.0, power.too_far or 99.0))
     assert found == sorted(found, reverse=True)
     assert found[0] == (9.0, 99.0)
