@@ -13,7 +13,7 @@ from accounting.rounding import upwards
 from dpfed.audit.evidence import canary_test, conformance, noise_evidence
 from dpfed.audit.evidence.canary_test import CanaryResult
 from dpfed.audit.evidence.loop import LoopFiles, ledger_of_loop
-from dpfed.audit.evidence.origin_evidence import require_own_code
+from dpfed.audit.evidence.rounds_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import unchecked_keys

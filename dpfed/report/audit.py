@@ -20,7 +20,7 @@ from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_ch
 from dpfed.errors import DpfedError, RunError
 from dpfed.records.round import REPLAY_RECORD
 from dpfed.report.figures.audit import CanaryScores, CohortSizes, NoiseRatios, ObservedErrors, plot_audit, plot_trials
-from dpfed.report.figures.inline import ChartGroup, inline_svg
+from dpfed.report.figures.figure import ChartGroup, inline_svg
 from dpfed.report.page import free_paths, render_page
 from dpfed.runs.durable_files import put
 

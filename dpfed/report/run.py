@@ -18,7 +18,7 @@ from dpfed.records.summary import Summary
 from dpfed.report.collection import repeat_command
 from dpfed.report.diagnosis import median_rounding, nothing_learned
 from dpfed.report.figures.experiment import plot_run
-from dpfed.report.figures.inline import ChartGroup, inline_svg
+from dpfed.report.figures.figure import ChartGroup, inline_svg
 from dpfed.report.finished_run import read_finished
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import render_page

@@ -6,7 +6,7 @@ from markupsafe import Markup
 from reference.own_schemes import fresh_names
 
 from dpfed.clients import trial
-from dpfed.report.figures import figure, inline
+from dpfed.report.figures import figure
 from dpfed.runs.durable_files import put
 
 from ..rounds import DIGITS, configured
@@ -27,7 +27,7 @@ def figures_are_blank(request, monkeypatch):
     """Drawing is nine tenths of a run that takes half a second; tests that look at figures are marked `drawn`."""
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(figure, "_write_figure", lambda drawing, path, **how: put(path, b"blank"))
-        monkeypatch.setattr(inline, "_svg_markup", lambda *drawing, **how: Markup("<svg></svg>"))
+        monkeypatch.setattr(figure, "_svg_markup", lambda *drawing, **how: Markup("<svg></svg>"))
 
 
 def config_with(*settings, without=()):

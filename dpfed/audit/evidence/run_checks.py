@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from accounting.errors import AccountingError
 from accounting.mechanisms import PoissonSampling, Schedule
 from accounting.rounding import downwards
-from dpfed.audit.evidence import conformance, loop, noise_evidence, origin_evidence, step_evidence
+from dpfed.audit.evidence import conformance, loop, noise_evidence, rounds_evidence, step_evidence
 from dpfed.audit.evidence.canary_test import canaries_follow_seed
 from dpfed.audit.evidence.cohort_distribution import (
     cohorts_follow_seed_if_simulated,
@@ -191,7 +191,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         rows["custom sampler draws as it states"] = custom_sampler_draws_as_stated, _custom_draws
     own = "loaded code is the run's code"
     if files.own_code:
-        rows[own] = origin_evidence.own_code_matches_run, "a file of custom code with one other byte"
+        rows[own] = rounds_evidence.own_code_matches_run, "a file of custom code with one other byte"
     if method_specification(files.config.method.name).needs_public_data:
         rows["coordinates are chosen by public data"] = (
             coordinates_follow_public_data,
@@ -201,7 +201,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if files.has_canaries:
         rows["canaries follow the seed"] = canaries_follow_seed, "a canary with another direction or coin flip"
     found = _make_checks(rows, files, alpha)
-    open_code = files.own_code and not origin_evidence.own_code_is_loaded(files)
+    open_code = files.own_code and not rounds_evidence.own_code_is_loaded(files)
     return [replace(one, decides=False) if open_code and one.name == own else one for one in found]
 
 
@@ -276,8 +276,8 @@ _OF_CLAIMS: Table[RunFiles] = {
         conformance.ledger_follows_configuration,
         "a line with another mechanism, clip norm, noise or sampler",
     ),
-    "all files are of one run": (origin_evidence.files_belong_to_one_run, "a file of another run"),
-    "model is the run's": (origin_evidence.model_belongs_to_run, "a model with one other weight"),
+    "all files are of one run": (rounds_evidence.files_belong_to_one_run, "a file of another run"),
+    "model is the run's": (rounds_evidence.model_belongs_to_run, "a model with one other weight"),
     "other summary values follow": (summary_values_follow, "a recomputed value that differs by 1e-6; a score by 1e-3"),
     "metrics agree with other files": (metrics_agree, "a last line, an uplink or a best accuracy that differs by 1e-6"),
 }

@@ -11,8 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
-from dpfed.report.figures.figure import COLOURS, figure
-from dpfed.report.figures.inline import add_tooltips
+from dpfed.report.figures.figure import COLOURS, add_tooltips, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,14 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from accounting.rounding import upwards
-from dpfed.report.figures.figure import LineLook, figure, given_or_distinct_looks, legend_beside, plain_log_ticks
-from dpfed.report.figures.inline import add_tooltips
+from dpfed.report.figures.figure import (
+    LineLook,
+    add_tooltips,
+    figure,
+    given_or_distinct_looks,
+    legend_beside,
+    plain_log_ticks,
+)
 from dpfed.report.privacy_text import percent_text, significant_text, size_text
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import pytest
 
 from dpfed.records.round import MetricsLine
 from dpfed.report.figures.experiment import Curve, plot_curves, plot_run
-from dpfed.report.figures.figure import figure
-from dpfed.report.figures.inline import add_tooltips, inline_svg
+from dpfed.report.figures.figure import add_tooltips, figure, inline_svg
 from dpfed.report.page import code_marked
 from dpfed.report.privacy_text import duration_text, percent_text, significant_text, size_text
 
