@@ -36,7 +36,7 @@ def read(kind: str, question: dict[str, object]) -> list[Any]:
     return [answer] if intact else []
 
 
-def write(kind: str, question: dict[str, object], answer: Any) -> None:
+def write(kind: str, question: dict[str, object], answer: object) -> None:
     """Store the answer to a question atomically. File errors are suppressed."""
     folder = _cache_folder(kind)
     if folder is None:
@@ -62,5 +62,5 @@ def _cache_folder(kind: str) -> Path | None:
     return Path(cache) / "dpfed" / kind
 
 
-def _hash(content: Any) -> str:
+def _hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -20,7 +20,7 @@ def as_keyword(name: str, *value: object) -> str:
     return f"{name}={require.short_repr(value[0])}" if value else name
 
 
-def option(text: str, default: Any = MISSING, *, alias: str | None = None) -> Any:
+def option(text: str, default: object = MISSING, *, alias: str | None = None) -> Any:
     """Declare a dataclass field that is also a command-line option. text: its help text; alias: its old name."""
     return field(default=default, metadata={"help": text, "alias": alias})
 

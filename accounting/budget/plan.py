@@ -114,7 +114,7 @@ class Plan:
         delta: float | None = None,
         adjacency: Adjacency | str | None = None,
         before: Composed | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         options = {name: require.plain(value) for name, value in options.items()}
         sampling_object, chosen = sampling_and_mechanism({"sampling": sampling, "mechanism": mechanism, **options})
@@ -152,7 +152,7 @@ class Plan:
             **{name: options[name] for name in plan_fields & options.keys()}, sampling=sampling, mechanism=mechanism
         )
 
-    def changed(self, **options: Any) -> Plan:
+    def changed(self, **options: object) -> Plan:
         """Return the plan with changed values of some options (`options`)."""
         return Plan.from_options({**self.options, **options})
 
@@ -297,7 +297,7 @@ class Plan:
 
 
 def sampling_and_mechanism(
-    options: Mapping[str, Any], *, written: OptionFormat = as_keyword
+    options: Mapping[str, object], *, written: OptionFormat = as_keyword
 ) -> tuple[PlannedSampling, PlannedMechanism]:
     """Return sampling and mechanism from a flat list of options. `sampling` and `mechanism` may be names or objects.
 
@@ -352,7 +352,7 @@ def sampling_and_mechanism(
     return parts
 
 
-def _with_new_names(options: Mapping[str, Any], written: OptionFormat) -> dict[str, Any]:
+def _with_new_names(options: Mapping[str, object], written: OptionFormat) -> dict[str, Any]:
     """Return the options with `slots` renamed to `cohort_cap`. Errors: InvalidParameter if the two values differ."""
     remaining = dict(options)
     slots, cap = remaining.pop("slots", None), remaining.get("cohort_cap")
@@ -372,7 +372,7 @@ def _mechanism_class(mechanism: str, noise: str, written: OptionFormat) -> type[
 
 
 def _refuse_foreign_option(
-    name: str, value: Any, sampling: PlannedSampling, mechanism: PlannedMechanism, written: OptionFormat
+    name: str, value: object, sampling: PlannedSampling, mechanism: PlannedMechanism, written: OptionFormat
 ) -> None:
     """Raise InvalidParameter for an option of a class that was not chosen, unless it is None or has its default."""
     classes: dict[str, Any] = {**SAMPLING_CLASSES, "unit 'record'": RecordBatches}

@@ -434,7 +434,7 @@ def without_runs_text(name: str) -> str:
     return f" {name} has an account (`dpfed budget`) and no runs: use {swap}." if swap else ""
 
 
-def sampling_of_keys(name: str, keys: Mapping[str, Any]) -> PlannedSampling:
+def sampling_of_keys(name: str, keys: Mapping[str, object]) -> PlannedSampling:
     """Return the sampling of this name; keys that its class does not have, or that are None, are ignored."""
     chosen: Any = SAMPLING_CLASSES[name]
     given = {each.name: keys[each.name] for each in fields(chosen) if keys.get(each.name) is not None}

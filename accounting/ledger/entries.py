@@ -199,7 +199,7 @@ def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[object]
     return [[mechanism.to_dict(), count] for mechanism, count in plan]
 
 
-def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
+def plan_from(record: object) -> tuple[tuple[SingleRelease, int], ...]:
     """Return the plan of a list that `plan_to_list` wrote. Errors: InvalidParameter for any other object."""
     if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
@@ -207,7 +207,7 @@ def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
     return Composed(parts=parts).parts
 
 
-def _rounds_from(record: Any) -> tuple[tuple[int, int], ...]:
+def _rounds_from(record: object) -> tuple[tuple[int, int], ...]:
     if not isinstance(record, list) or any(not isinstance(one, list) or len(one) != 2 for one in record):
         raise InvalidParameter("rounds: must be a list of pairs of a first round and a number of rounds.")
     return tuple((require.count(0, round=first), require.count(count=count)) for first, count in record)
@@ -263,7 +263,7 @@ def _least_noise_std_of(mechanism: SingleRelease, entry: Release | LocalRelease)
     return unsampled(mechanism).least_noise_std(entry.clip_norm, known)
 
 
-def header_from(record: Mapping[str, Any]) -> Header:
+def header_from(record: Mapping[str, object]) -> Header:
     """Return the header of a record that `to_dict` wrote. Errors: InvalidParameter for any other record."""
     match record:
         case {"unit": "client" | "record" as unit, "clients": clients, "randomness": str(where), "about": dict(about)}:
@@ -280,7 +280,7 @@ def header_from(record: Mapping[str, Any]) -> Header:
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
-def _solved_from(record: Mapping[str, Any]) -> dict[str, Any]:
+def _solved_from(record: Mapping[str, object]) -> dict[str, Any]:
     """Return calibrated numbers: positive numbers by name, and the columns of a matrix. Errors: InvalidParameter."""
     columns = _required_object(matrix=record.get("matrix", {}))
     for name, column in columns.items():
@@ -353,7 +353,7 @@ def _steps_from(record: Mapping[str, Any]) -> Steps:
     )
 
 
-def _single_release(record: Mapping[str, Any]) -> SingleRelease:
+def _single_release(record: Mapping[str, object]) -> SingleRelease:
     mechanism = mechanisms.from_dict(record)
     if isinstance(mechanism, Composed):
         raise InvalidParameter("a composition was given where one release is needed.")

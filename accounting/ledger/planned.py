@@ -80,7 +80,7 @@ def planned_from(record: Mapping[str, Any]) -> Planned:
     )
 
 
-def budget_of_project(about: Mapping[str, Any]) -> Planned | None:
+def budget_of_project(about: Mapping[str, object]) -> Planned | None:
     """Return the budget in the header of a project's ledger; None for the header of a run."""
     match about.get("project"):
         case {"epsilon": int() | float() as epsilon, "delta": int() | float() as delta}:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from accounting.compose.unit_currency import Currency, Price, currency, is_quieter, with_stream
 from accounting.errors import AccountingError, UnsupportedMechanism
@@ -377,7 +376,7 @@ def _priced(plan: Plan, rounds: Rounds | None) -> Plan:
         raise RefusedRelease(str(error)) from None
 
 
-def budget_covers(terms: Mapping[str, Any], entries: Iterable[Entry]) -> bool:
+def budget_covers(terms: Mapping[str, object], entries: Iterable[Entry]) -> bool:
     """Return True if the charging rule accepts every line of a project, so that its budget covers them."""
     try:
         state = UnitFilter(Terms.of(terms))

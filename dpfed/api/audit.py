@@ -319,7 +319,7 @@ def _is_training_call(function: Callable[..., object]) -> bool:
     return list(getattr(inspect.signature(function), "parameters", ()))[:2] == ["data", "out"]
 
 
-def _replayed(request: _Request, **settings: Any) -> Verdict:
+def _replayed(request: _Request, **settings: object) -> Verdict:
     from dpfed.api.replay import replay_config
 
     return replay_config(

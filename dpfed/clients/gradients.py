@@ -60,12 +60,12 @@ class _Convolution(torch.autograd.Function):
         return conv2d(images, weights, stride=stride, dilation=dilation)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
         """Save nothing: the derivative is that of `_OfClients`."""
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Sequence[int], images: Tensor, weights: Tensor, stride: Sides, dilation: Sides
+        info: object, in_dims: Sequence[int], images: Tensor, weights: Tensor, stride: Sides, dilation: Sides
     ) -> tuple[Tensor, int]:
         images, weights = images.movedim(in_dims[0], 0), weights.movedim(in_dims[1], 0)
         return _OfClients.apply(images, weights, stride, dilation), 0  # type: ignore[no-untyped-call]

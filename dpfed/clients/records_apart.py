@@ -192,7 +192,7 @@ class _Trial:
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
 
     def _rows_hook(self, name: str) -> Any:
-        def record_call(part: nn.Module, given: Any, made: Any) -> None:
+        def record_call(part: nn.Module, given: object, made: object) -> None:
             self._calls.append((name, given, made))
 
         return record_call
@@ -311,7 +311,7 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
     return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
 
 
-def _rows_of(values: Any, batch: int) -> Tensor | None:
+def _rows_of(values: object, batch: int) -> Tensor | None:
     """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()

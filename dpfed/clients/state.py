@@ -143,7 +143,7 @@ def _content_kinds(thing: object, *, numbers: bool) -> Iterator[_ContentKind]:
         yield _ATTRIBUTES
 
 
-def _references(name: str, thing: Any) -> Iterator[tuple[str, object]]:
+def _references(name: str, thing: object) -> Iterator[tuple[str, object]]:
     """Yield (name, object) for the objects that an object refers to."""
     if isinstance(thing, dict):
         yield from ((_entry_path(name, key), value) for key, value in thing.items())
@@ -227,12 +227,12 @@ def _is_escaped_tensor(value: object) -> bool:
     return any(map(_is_escaped_tensor, values))
 
 
-def _same_items(saved: Iterable[Any], current: Iterable[Any]) -> bool:
+def _same_items(saved: Iterable[object], current: Iterable[object]) -> bool:
     before, now = list(saved), list(current)
     return len(before) == len(now) and all(map(lambda a, b: a is b, before, now))
 
 
-def _same_entries(saved: Mapping[Any, Any], current: Mapping[Any, Any]) -> bool:
+def _same_entries(saved: Mapping[Any, object], current: Mapping[Any, object]) -> bool:
     return saved.keys() == current.keys() and all(current[key] is value for key, value in saved.items())
 
 
@@ -274,7 +274,7 @@ def _attributes(thing: object) -> dict[str, Any]:
     return inside | getattr(thing, "__dict__", {})
 
 
-def _set_attributes(thing: Any, saved: dict[str, Any]) -> None:
+def _set_attributes(thing: object, saved: dict[str, Any]) -> None:
     slots = _slot_names(type(thing))
     for name in slots:
         if name in saved:

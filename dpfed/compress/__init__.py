@@ -64,7 +64,7 @@ def names() -> tuple[str, ...]:
     return tuple(_known_schemes())
 
 
-def get(name: str, **options: Any) -> Scheme:
+def get(name: str, **options: object) -> Scheme:
     """Return the scheme `name` with these options. Raise ConfigError for an unknown name or option, or an invalid
     value."""
     if name not in _known_schemes():
@@ -91,7 +91,7 @@ def _known_schemes() -> Mapping[str, Any]:
     return {**_SCHEMES, **own_code.objects_of_kind("scheme")}
 
 
-def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
+def _make_scheme(name: str, options: Mapping[str, object]) -> Scheme:
     known = _known_schemes()
     if name not in known:
         raise ConfigError(f"compressor {name!r}: known are {', '.join(known)}.{did_you_mean(name, known)}")

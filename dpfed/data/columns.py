@@ -177,7 +177,7 @@ def is_table(given: object) -> bool:
     return isinstance(given, pa.Table) or any(hasattr(given, name) for name in kinds)
 
 
-def _arrow_of(given: Any) -> pa.Table:
+def _arrow_of(given: object) -> pa.Table:
     if isinstance(given, pa.Table):
         return given
     if hasattr(given, "with_format") and hasattr(given, "features"):  # a table of the library `datasets`

@@ -33,7 +33,7 @@ def register(
     bits: float | None = None,
     sparse: Literal["no", "yes"] = "no",
     privacy: Literal["never", "required", "optional"] = "optional",
-    preset: Mapping[str, Any] | None = None,
+    preset: Mapping[str, object] | None = None,
     masks: bool = False,
     course: Callable[[TrainingParts], Course] | None = None,
     server: Callable[[ServerParts], ServerRule] | None = None,

@@ -86,7 +86,7 @@ def build(
     fixed_seed: int = 0,
     parts: Sequence[Part] = (),
     labels: tuple[int, ...] | None = None,
-    **options: Any,
+    **options: object,
 ) -> FlatModel:
     """Build the model `name` for samples of `input_shape` in `classes` classes.
 

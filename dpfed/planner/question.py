@@ -138,7 +138,7 @@ class Question(_Options):  # type: ignore[misc]
             options.setdefault("adjacency", before.adjacency)
         return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_option_text)
 
-    def with_options(self, **options: Any) -> Question:
+    def with_options(self, **options: object) -> Question:
         """Return the question with these options changed."""
         return replace(self, **options)
 

@@ -94,7 +94,7 @@ def configuration_hash(tables: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def configuration_fingerprint(tables: Mapping[str, Any]) -> str:
+def configuration_fingerprint(tables: Mapping[str, object]) -> str:
     """Return the SHA-256 of a configuration's tables; it does not depend on the order of their keys."""
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -114,7 +114,7 @@ class ReplayRecord:
     pairs_tested: Count = 0
 
     @classmethod
-    def read(cls, folder: Path, tables: Mapping[str, Any]) -> Self | None:
+    def read(cls, folder: Path, tables: Mapping[str, object]) -> Self | None:
         """Return the record in a run's folder; None if it is missing, or is about other tables than `tables`.
 
         The operator could have written the file: it proves nothing to others.
@@ -140,7 +140,7 @@ class ReplayRecord:
         return f"replay audit of this configuration: {self.verdict}. {self.words}"
 
 
-def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
+def replay_text(folder: Path, tables: Mapping[str, object]) -> str:
     """Return the verdict of the replay audit in a run's folder as text; if there is none, name the command for it."""
     try:
         found = ReplayRecord.read(folder, tables)

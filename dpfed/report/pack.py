@@ -125,7 +125,7 @@ def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]
     return (value, text.count("\n", 0, found.start()) + 1) if found else (None, None)
 
 
-def _value_text(key: str, value: Any) -> str:
+def _value_text(key: str, value: object) -> str:
     if isinstance(value, float):
         return (
             upwards(value)

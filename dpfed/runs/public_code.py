@@ -63,7 +63,7 @@ class PublicCode(Protocol):
     def scores(self, weights: Sequence[Tensor]) -> tuple[Scores, float | None]:
         """Return the scores of `Evaluation.scores`, and the accuracy of the most frequent label."""
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def show(self, line: Mapping[str, object]) -> None:
         """Pass a line of metrics.jsonl to the viewers."""
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class _CodeHere:
     def scores(self, weights: Sequence[Tensor]) -> tuple[Scores, float | None]:
         return self._evaluation.scores(weights), self._evaluation.majority_accuracy()
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def show(self, line: Mapping[str, object]) -> None:
         self._view(line)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class _CodeApart:
         scores, majority = self._answer("scores", len(arrays), arrays)
         return scores, majority
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def show(self, line: Mapping[str, object]) -> None:
         self._answer("show", line)
 
     def close(self) -> None:

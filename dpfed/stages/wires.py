@@ -42,7 +42,7 @@ def counting_processes() -> Executor:
     return workers
 
 
-def count_beside(count: Callable[..., Traffic], packed: NDArray[Any], *given: Any) -> list[Future[Traffic]]:
+def count_beside(count: Callable[..., Traffic], packed: NDArray[Any], *given: object) -> list[Future[Traffic]]:
     """Return the results of count(rows, *given) for a part of the packed rows [c, ...] in each process."""
     workers = counting_processes()
     parts = np.array_split(packed, min(len(packed), _PROCESSES))

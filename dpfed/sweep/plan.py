@@ -184,7 +184,7 @@ def _row_choices(experiment: ExperimentFile, row: str, settings: RowSettings, tu
     return found
 
 
-def _without_seed(axes: Mapping[str, Any]) -> dict[str, Any]:
+def _without_seed(axes: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in axes.items() if name != SEED}
 
 

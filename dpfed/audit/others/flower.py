@@ -60,7 +60,7 @@ class StrategyRound:
         told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shown_attributes]
         return [*_arrays_of_record(arrays), *told]
 
-    def _reply(self, message: Any, row: Floats, client: int) -> Any:
+    def _reply(self, message: object, row: Floats, client: int) -> Any:
         from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
         def train(received: object, _: object) -> object:

@@ -113,7 +113,7 @@ def key_of_finding(world: ReplayRun, name: str) -> Key:
     return world.round, name, None, 0
 
 
-def check_added_noise(world: ReplayRun, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_added_noise(world: ReplayRun, name: str, before: Sequence[object], after: Sequence[object]) -> None:
     """Record a finding for each array that a mechanism leaves unchanged."""
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
         entered, left = as_array(one).reshape(-1), as_array(two).reshape(-1)

@@ -60,7 +60,7 @@ class Neighbour:
 
     pair: Pair | None
 
-    def __call__(self, clients: Any) -> Any:
+    def __call__(self, clients: object) -> Any:
         """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run, with those of the pair changed."""
         world = replayed.current_replay()
         if isinstance(world, ReplayRun) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
@@ -331,12 +331,12 @@ def _new_run(runs: _AuditRuns, pair: Pair | None, recording: Recording, draws: D
     return world
 
 
-def _watch_torch(world: ReplayRun, torch: Any) -> None:
+def _watch_torch(world: ReplayRun, torch: object) -> None:
     assert world.draws is not None
     world.draws.watch_torch(torch)
 
 
-def _compare_result(world: ReplayRun, name: str, value: Any) -> None:
+def _compare_result(world: ReplayRun, name: str, value: object) -> None:
     """Compare the result of the call if it is a number, text, array, model, or a collection of these."""
     if hasattr(value, "state_dict"):
         value = value.state_dict()

@@ -96,7 +96,7 @@ class Draws:
 
         np.random.choice, np.random.randint = choosing, drawing
 
-    def watch_torch(self, torch: Any) -> None:
+    def watch_torch(self, torch: object) -> None:
         """Observe torch's permutations, and the generators that are passed to its functions."""
         for name in ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal"):
             setattr(torch, name, self._with_generator(getattr(torch, name), counts=name == "randperm"))
@@ -127,7 +127,7 @@ class Draws:
     def _follow(self, generator: str, *bounds: object) -> None:
         self.trails[generator] = _longer(self.trails.get(generator, 0), *bounds)
 
-    def _name(self, made: Any) -> None:
+    def _name(self, made: object) -> None:
         """Name a generator by its first state: generators of equal clients have equal names in both runs."""
         if len(self._named) >= 2 * _MOST or any(one is made for one in self._named.values()):
             return
@@ -174,7 +174,7 @@ class _Watched(np.random.Generator):
     draws: Draws
     trail = 0
 
-    def _permutes(self, x: Any) -> None:
+    def _permutes(self, x: object) -> None:
         self.draws.permuted[_length(x)] += 1
         self.trail = _longer(self.trail, _length(x))
 
@@ -230,7 +230,7 @@ def _global_states() -> Iterator[tuple[str, Any]]:
         yield "torch", sys.modules["torch"].get_rng_state().numpy().copy()
 
 
-def _set_global_torch(state: Any) -> None:
+def _set_global_torch(state: object) -> None:
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         torch.set_rng_state(torch.from_numpy(state))
@@ -265,11 +265,11 @@ def _set_state(one: Any, state: Any) -> None:
         setattr(one, "trail", state["trail"])  # noqa: B010
 
 
-def _digest(state: Any) -> str:
+def _digest(state: object) -> str:
     """Return a digest of a state, equal for equal states of any type."""
     found = hashlib.sha256()
 
-    def add(part: Any) -> None:
+    def add(part: object) -> None:
         if isinstance(part, dict):
             for key in sorted(part):
                 found.update(key.encode())

@@ -134,7 +134,7 @@ def _flat_values(value: object, name: str, but: Sequence[str]) -> Iterator[tuple
 Floats = NDArray[np.float64]
 
 
-def as_array(value: Any) -> NDArray[Any]:
+def as_array(value: object) -> NDArray[Any]:
     """Return a number, an array or a tensor as an array; a sequence of these is concatenated."""
     if isinstance(value, list | tuple):
         parts = [as_array(one).reshape(-1) for one in value]

@@ -20,7 +20,7 @@ from dpfed.audit.replays.findings import Floats
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
 
 
-def _watch_strategies(world: ReplayRun, module: Any) -> None:
+def _watch_strategies(world: ReplayRun, module: object) -> None:
     for name, strategy in vars(module).items():
         if name.startswith("DifferentialPrivacy") and "aggregate_train" in vars(strategy):
             _watch_strategy(world, strategy)
@@ -38,7 +38,7 @@ def _watch_strategy(world: ReplayRun, strategy: Any) -> None:
         return configure(self, server_round, arrays, config, grid)
 
     @wraps(aggregate)
-    def aggregate_train(self: Any, server_round: int, replies: Any) -> Any:
+    def aggregate_train(self: object, server_round: int, replies: object) -> Any:
         with _FlowerRound(world, self).watching():
             return aggregate(self, server_round, replies)
 
@@ -188,7 +188,9 @@ class FlowerNodes:
     count: number of nodes
     """
 
-    def __init__(self, app: Callable[[Any, Any], Any], count: int, run_config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, app: Callable[[Any, Any], Any], count: int, run_config: Mapping[str, object] | None = None
+    ) -> None:
         from flwr.app import Context, RecordDict
         from flwr.supercore.task_identity import TaskIdentity
 

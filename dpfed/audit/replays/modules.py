@@ -60,7 +60,7 @@ class ModuleValues:
             self._now.at = None
         return found
 
-    def _before_module(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+    def _before_module(self, module: nn.Module, given: tuple[object, ...]) -> None:
         if getattr(self._now, "at", None) is None:
             return
         if id(module) not in self._now.names:
@@ -72,7 +72,7 @@ class ModuleValues:
         for tensor in _tensors_in(given):
             self._compare(f"between {self._now.last} and the input of {label}", tensor)
 
-    def _after_module(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _after_module(self, module: nn.Module, given: tuple[object, ...], output: object) -> None:
         if getattr(self._now, "at", None) is None:
             return
         label = self._module_label(module)
@@ -130,7 +130,7 @@ def place_in_network(value: str) -> str:
     return value.partition(_STEP)[0] if _STEP in value else ""
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
+def _tensors_in(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str):

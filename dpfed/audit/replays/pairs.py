@@ -154,7 +154,7 @@ class Pair:
         return tuple(changed) if isinstance(data, tuple) else changed
 
 
-def stacking_function(data: Any) -> Callable[[list[Any]], Any]:
+def stacking_function(data: object) -> Callable[[list[Any]], Any]:
     """Return the function that stacks entries to an object of the type of `data`, an array or a tensor."""
     if isinstance(data, np.ndarray):
         return np.stack
@@ -185,7 +185,7 @@ def _columns(client: Any) -> list[Any]:
     return found if len(found) == len(parts) and all(one.ndim for one in found) else []
 
 
-def _is_list_of_samples(client: Any) -> bool:
+def _is_list_of_samples(client: object) -> bool:
     return isinstance(client, list) and not (
         len(client) < 4 and len({len(one) for one in client if _is_array(one)}) == 1
     )

@@ -264,8 +264,8 @@ class ReplayRun:
     def mechanism(
         self,
         name: str,
-        given: Any,
-        noisy: Any,
+        given: object,
+        noisy: object,
         *,
         sensitivity: float | None,
         norm: Norm = "l2",

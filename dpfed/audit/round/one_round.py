@@ -379,7 +379,7 @@ def _with_exact_count(clip: Clip) -> Clip:
     return replace(clip, adaptive=replace(clip.adaptive, randomness=ZeroNoise()))
 
 
-def _with_source(part: Any, randomness: Randomness) -> Any:
+def _with_source(part: object, randomness: Randomness) -> Any:
     """Return a stage, or a part of a stage, that draws from this source, as do all its parts."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if hasattr(part, "randomness") and "randomness" not in names:
