@@ -23,6 +23,8 @@ from accounting.bernoulli.majorant import certified_supremum, supremum_above_cho
 
 # Number of elements of one block of sums, which should fit into the processor cache.
 _BLOCK = 200_000
+_MIXERS: Ints = np.array([0x1F3D5B79A7C5E30D, 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85, 0x27BB2EE687B0B0FD])
+"""Odd factors by which the numbers of a row are mixed into one that tells rows apart."""
 
 
 class SumDivergences:
@@ -37,7 +39,9 @@ class SumDivergences:
 
     def __init__(self, cohort: int, c: float, alpha: Floats) -> None:
         self.cohort, self.c, self.alpha = cohort, c, alpha
-        self._distributions = DistributionCache(cohort, c)
+        largest = min(float(np.max(alpha)) * math.log((1 - c) / c), LARGEST_EXPONENT)
+        self._distributions = DistributionCache(cohort, c, smallest_mass=_RELATIVE_MASS * math.exp(-largest))
+        self._known: tuple[Ints, Floats] = np.zeros((4, 0), dtype=np.int64), np.zeros((2, 0))
 
     def attained(self, t: Floats) -> Floats:
         """Return attained values: the largest divergence over both directions with all other samples at one end.
@@ -105,14 +109,33 @@ class SumDivergences:
         nonempty = np.flatnonzero(j0 <= j1)
         problem, j0, j1, direction = problem[nonempty], j0[nonempty], j1[nonempty], low[nonempty, 1].astype(int)
         t0, t1, s, alpha = low[nonempty, 2], high[nonempty, 2], slope[problem], self.alpha[problem]
-        end, weight = self._moments(problem, j0, j1, direction, t1)
-        start, _ = self._moments(problem, j0, j1, direction, t0)
+        # Halved boxes share ends with each other and with the box that was halved.
+        both = (np.concatenate([one, one]) for one in (problem, j0, j1, direction))
+        totals, weights = self._moments_once(*both, np.concatenate([t1, t0]))
+        (end, start), weight = np.split(totals, 2), weights[: len(t1)]
         far = np.log1p(end) / (alpha - 1)
         second = majorant.second_order_bound(alpha, s, weight, t0, t1)
         chord = supremum_above_chord(alpha, s, t0, t1, start, end)
         upper[nonempty] = np.minimum(np.minimum(far - s * t0 * t0, second), chord)
         attained[nonempty] = np.where(j0 == j1, far - s * t1 * t1, -np.inf)
         return upper, attained
+
+    def _moments_once(self, problem: Ints, j0: Ints, j1: Ints, direction: Ints, t: Floats) -> tuple[Floats, Floats]:
+        """Return `_moments`, of which equal rows, and rows of the call before, are computed once."""
+        before, values = self._known
+        rows = np.stack([problem, j0 * self.cohort + j1, direction, np.asarray(t + 0.0).view(np.int64)])
+        every = np.concatenate([before, rows], axis=1)
+        mixed = (every * _MIXERS[:, None]).sum(axis=0)
+        _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
+        if not np.array_equal(every[:, first[place]], every):  # different rows with one sum
+            return self._moments(problem, j0, j1, direction, t)
+        found, new = np.empty((2, len(first))), first >= before.shape[1]
+        found[:, ~new] = values[:, first[~new]]
+        which = first[new] - before.shape[1]
+        found[:, new] = self._moments(problem[which], j0[which], j1[which], direction[which], t[which])
+        total, weight = found[:, place[before.shape[1] :]]
+        self._known = rows, np.stack([total, weight])
+        return total, weight
 
     def _moments(self, problem: Ints, j0: Ints, j1: Ints, direction: Ints, t: Floats) -> tuple[Floats, Floats]:
         """Return for each row F = sum P^a Q^(1-a) - 1 at a move t, and w with F <= a (a-1) w tau^2 for all moves tau
@@ -151,27 +174,27 @@ def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: in
     beta = (alpha - 1)[:, None]
     e = alpha[:, None] if direction == 1 else -beta
     z = t[:, None] * tilt
-    sign = 1.0 if direction == 1 else -1.0
+    curved = mass * tilt * tilt
     with np.errstate(over="ignore", under="ignore"):
-        rise = np.expm1(sign * beta * np.log1p(z))
+        slope = (beta if direction == 1 else -beta) * z
+        rise = np.expm1((beta if direction == 1 else -beta) * np.log1p(z))
         grown = 1 + z
-        terms = (grown * rise if direction == 1 else rise) - sign * beta * z
-        small = np.abs(z) * np.maximum(1.0, np.abs(e)) < 1e-3
-        if small.any():
-            series = 1 + (e - 2) / 3 * z * (1 + (e - 3) / 4 * z * (1 + (e - 4) / 5 * z))
-            terms = np.where(small, e * (e - 1) / 2 * z * z * series, terms)
-        curved = mass * tilt * tilt
-        curvature = (1 + rise) / grown if direction == 1 else (1 + rise) / (grown * grown)
-        if direction == 1:
-            curvature = np.where((e > 2) & (e < 3), 1 + (e - 2) * z, curvature)
-        at_zero, at_t = curved.sum(axis=1), (curved * curvature).sum(axis=1)
-        total = np.sum(mass * np.maximum(terms, 0.0), axis=1)
+        terms = (grown * rise if direction == 1 else rise) - slope
+        row, column = np.nonzero(np.abs(z) * np.maximum(1.0, np.abs(e)) < 1e-3)
+        x, k = z[row, column], e[row, 0]
+        series = 1 + (k - 2) / 3 * x * (1 + (k - 3) / 4 * x * (1 + (k - 4) / 5 * x))
+        terms[row, column] = k * (k - 1) / 2 * x * x * series
+        curvature = (1 + rise) / (grown if direction == 1 else grown * grown)
+        if direction == 1 and np.any(between := (e > 2) & (e < 3)):
+            curvature = np.where(between, 1 + (e - 2) * z, curvature)
+        at_zero, at_t = curved.sum(axis=1), np.einsum("ij,ij->i", curved, curvature)
+        total = np.einsum("ij,ij->i", mass, np.maximum(terms, 0.0, out=terms))
     return total, (at_zero / 3 + np.maximum(at_zero, at_t) / 6) * (1 + 1e-12)
 
 
-# Smaller masses are dropped. If alpha log((1-c)/c) is below LARGEST_EXPONENT, their effect is below rounding, with
-# relative size 1e-290 exp(600) K alpha^2 / c^2.
-_SMALLEST_MASS = 1e-290
+# Masses below 1e-30 exp(-x) are dropped, where no term is multiplied by more than exp(x), x = alpha log((1-c)/c), at
+# most LARGEST_EXPONENT. Their effect is below rounding, with relative size 1e-30 K alpha^2 / c^2.
+_RELATIVE_MASS = 1e-30
 LARGEST_EXPONENT = 600.0
 _CUT = 1e-300
 
@@ -180,12 +203,12 @@ class DistributionCache:
     """Cache of distributions of sums of j0 samples at 1-c, K-1-j1 samples at c and the moving sample at c, with their
     tilts by its move.
 
-    Each distribution is computed when needed. It stores the columns with mass, about 37 standard deviations to either
-    side, so memory grows with sqrt K.
+    Each distribution is computed when needed. It stores the columns with more than `smallest_mass`, at most 37 standard
+    deviations to either side, so memory grows with sqrt K.
     """
 
-    def __init__(self, cohort: int, c: float) -> None:
-        self.cohort, self.c = cohort, c
+    def __init__(self, cohort: int, c: float, smallest_mass: float = 1e-290) -> None:
+        self.cohort, self.c, self.smallest_mass = cohort, c, smallest_mass
         self.mass, self.tilt, self.width = np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0, dtype=int)
         self._keys, self._rows = np.zeros(0, dtype=int), np.zeros(0, dtype=int)
 
@@ -218,7 +241,7 @@ class DistributionCache:
         others = np.convolve(_binomial(self.cohort - 1 - j1, self.c), _binomial(j0, self.c)[::-1])
         heads, tails = np.append(0.0, others), np.append(others, 0.0)
         mass = self.c * heads + (1 - self.c) * tails
-        above_threshold = np.flatnonzero(mass > _SMALLEST_MASS)
+        above_threshold = np.flatnonzero(mass > self.smallest_mass)
         inside = slice(int(above_threshold[0]), int(above_threshold[-1]) + 1)
         return mass[inside], (heads - tails)[inside] / mass[inside]
 
