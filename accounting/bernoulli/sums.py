@@ -110,8 +110,8 @@ class SumDivergences:
         problem, j0, j1, direction = problem[nonempty], j0[nonempty], j1[nonempty], low[nonempty, 1].astype(int)
         t0, t1, s, alpha = low[nonempty, 2], high[nonempty, 2], slope[problem], self.alpha[problem]
         # Halved boxes share ends with each other and with the box that was halved.
-        both = (np.concatenate([one, one]) for one in (problem, j0, j1, direction))
-        totals, weights = self._moments_once(*both, np.concatenate([t1, t0]))
+        problems, firsts, lasts, directions = (np.tile(one, 2) for one in (problem, j0, j1, direction))
+        totals, weights = self._moments_once(problems, firsts, lasts, directions, np.concatenate([t1, t0]))
         (end, start), weight = np.split(totals, 2), weights[: len(t1)]
         far = np.log1p(end) / (alpha - 1)
         second = majorant.second_order_bound(alpha, s, weight, t0, t1)
