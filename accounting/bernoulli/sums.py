@@ -24,7 +24,7 @@ from accounting.bernoulli.majorant import certified_supremum, supremum_above_cho
 # Number of elements of one block of sums, which should fit into the processor cache.
 _BLOCK = 200_000
 _MIXERS: Ints = np.array([0x1F3D5B79A7C5E30D, 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85, 0x27BB2EE687B0B0FD])
-"""Odd factors by which the numbers of a row are mixed into one that tells rows apart."""
+"""Odd factors by which the numbers of a row are mixed into one in which rows differ."""
 
 
 class SumDivergences:
