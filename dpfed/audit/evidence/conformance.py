@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from accounting import require
 from accounting.budget.certificates import Certificate
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
@@ -15,7 +14,12 @@ from accounting.mechanisms import Schedule, with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.summary_evidence import protection_problem, values_from_configuration, values_from_ledger
+from dpfed.audit.evidence.summary_evidence import (
+    are_equal_values,
+    protection_problem,
+    values_from_configuration,
+    values_from_ledger,
+)
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import choices
@@ -26,7 +30,6 @@ from dpfed.runs.summary import certificate_claim
 
 _SAME = 1e-6
 """Relative difference allowed between two computations of an epsilon, by different versions of numpy and scipy."""
-_ROUNDING = 1e-9
 _MOST_SAMPLES = 100_000_000
 """Largest number of samples of a certificate that an audit draws again."""
 _STREAMED = 1e-3
@@ -290,25 +293,6 @@ def first_difference(expected: Mapping[str, object], found: Mapping[str, object]
 
 def _round_record(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
-
-
-def are_equal_values(expected: object, found: object) -> bool:
-    """Return True if two values of a JSON document are equal; numbers may differ by rounding."""
-    match expected, found:
-        case Mapping(), Mapping():
-            return expected.keys() == found.keys() and all(
-                are_equal_values(value, found[key]) for key, value in expected.items()
-            )
-        case list(), list():
-            return len(expected) == len(found) and all(map(are_equal_values, expected, found))
-        case (float(), _) | (_, float()):
-            if not (require.is_number(expected) and require.is_number(found)):
-                return False
-            try:
-                return math.isclose(expected, found, rel_tol=_ROUNDING)
-            except OverflowError:  # an integer beyond all floats
-                return False
-    return bool(expected == found)
 
 
 def _promised_delta(files: RunFiles) -> float | None:

@@ -37,6 +37,7 @@ from dpfed.runs.summary import (
 )
 from dpfed.server.rules import ServerState
 
+_ROUNDING = 1e-9
 _EXACT = 1e-6
 
 _OF_SCORES = 1e-3
@@ -60,7 +61,7 @@ def summary_values_follow(files: RunFiles) -> Finding:
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not _is_near(stated.get(key), value, rooms.get(key, (_EXACT, 0.0)))
+        if not are_equal_values(value, stated.get(key), *rooms.get(key, (_EXACT, 0.0)))
     ]
     if wrong:
         return False, f"summary.json: {'; '.join(wrong)}."
@@ -85,13 +86,13 @@ def metrics_agree(files: RunFiles) -> Finding:
     problems += [
         f"the last line states {key} {found[key]!r}, other files {stated[key]!r}"
         for key in found
-        if not _is_near(found[key], stated[key], (_EXACT, 0.0))
+        if not are_equal_values(found[key], stated[key], _EXACT)
     ]
     sent = 0
     for number, (line, seen) in enumerate(zip(lines, files.rounds, strict=True), 1):
         sent += seen.uplink_bytes or 0
         even = total * number / len(lines)
-        if not any(_is_near(line.uplink_megabytes, due, (_EXACT, 0.0)) for due in (even, sent / 1e6)):
+        if not any(are_equal_values(line.uplink_megabytes, due, _EXACT) for due in (even, sent / 1e6)):
             problems.append(f"round {number} states uplink_megabytes {line.uplink_megabytes!r}, {even:g} were sent")
     epsilons = [line.epsilon for line in lines if line.epsilon is not None]
     if any(after < before * (1 - _EXACT) for before, after in itertools.pairwise(epsilons)):
@@ -102,7 +103,7 @@ def metrics_agree(files: RunFiles) -> Finding:
         problems.append("the clip norm changes, although it is fixed")
     accuracies = [*(line.test_accuracy for line in lines), summary.test_accuracy]
     best = max((one for one in accuracies if one is not None), default=None)
-    if not _is_near(best, summary.best_test_accuracy, (_EXACT, 0.0)) and summary.best_test_accuracy is not None:
+    if not are_equal_values(best, summary.best_test_accuracy, _EXACT) and summary.best_test_accuracy is not None:
         problems.append(f"the best accuracy is {best!r}, summary.json states {summary.best_test_accuracy!r}")
     if problems:
         return False, f"metrics.jsonl: {'; '.join(problems[:3])}."
@@ -123,16 +124,28 @@ def unchecked_keys(files: RunFiles) -> tuple[str, ...]:
         return ()
 
 
-def _is_near(stated: object, value: object, room: tuple[float, float]) -> bool:
-    if isinstance(stated, Mapping) and isinstance(value, Mapping):
-        return stated.keys() == value.keys() and all(_is_near(stated[key], value[key], room) for key in value)
-    numbers = [one for one in (stated, value) if require.is_number(one)]
-    if len(numbers) < 2:
-        return bool(stated == value) and len(numbers) == 0
-    try:
-        return math.isclose(*numbers, rel_tol=room[0], abs_tol=room[1])
-    except OverflowError:
-        return False
+def are_equal_values(expected: object, found: object, rel: float = _ROUNDING, room: float = 0.0) -> bool:
+    """Return True if two values of a JSON document are equal; fractions may differ by rounding.
+
+    rel, room: largest relative and absolute difference of two numbers that are not both whole
+    """
+    match expected, found:
+        case Mapping(), Mapping():
+            return expected.keys() == found.keys() and all(
+                are_equal_values(value, found[key], rel, room) for key, value in expected.items()
+            )
+        case list(), list():
+            return len(expected) == len(found) and all(
+                are_equal_values(*both, rel, room) for both in zip(expected, found, strict=True)
+            )
+        case (float(), _) | (_, float()):
+            if not (require.is_number(expected) and require.is_number(found)):
+                return False
+            try:
+                return math.isclose(expected, found, rel_tol=rel, abs_tol=room)
+            except OverflowError:  # an integer beyond all floats
+                return False
+    return bool(expected == found)
 
 
 def _ledger_values(files: RunFiles) -> dict[str, object]:
@@ -194,7 +207,7 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
 def _calibrates_equal_noise(files: RunFiles, experiment: Experiment) -> bool:
     """Return True if this version calibrates the run's noise, on which the length of dithered uploads depends."""
     now = getattr(experiment.privacy_target, "noise_multiplier", None)
-    return now is None or _is_near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
+    return now is None or are_equal_values(files.summary.noise_multiplier, now, _EXACT)
 
 
 def _require_same_data(files: RunFiles, experiment: Experiment) -> None:
