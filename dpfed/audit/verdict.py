@@ -106,9 +106,11 @@ class Verdict:
         def __getattr__(self, name: str) -> object:
             """Return a value of the details or the evidence, as an attribute of the results of 0.3, until 0.5."""
             found = vars(self)
-            if name in found.get("details", ()) and not hasattr(found["evidence"], name):
-                return found["details"][name]
-            return getattr(found.get("evidence"), name)
+            if hasattr(found.get("evidence"), name):
+                return getattr(found["evidence"], name)
+            if name not in found.get("details", ()):
+                raise AttributeError(f"Verdict has no attribute {name!r}.")
+            return found["details"][name]
 
     def require_pass(self) -> None:
         """Raise AssertionError with the reasons, unless the verdict is "pass"."""
