@@ -238,7 +238,7 @@ def description_of(claim: Claim, *, epsilon: float, tilts: Pair, samples: int, t
         "generator": f"numpy {np.__version__}, Philox",
         "rounds": claim.run.rounds,
     }
-    read: dict[str, Any] = json.loads(json.dumps(found))
+    read: dict[str, object] = json.loads(json.dumps(found))
     return read
 
 

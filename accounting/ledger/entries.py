@@ -280,7 +280,7 @@ def header_from(record: Mapping[str, object]) -> Header:
     raise InvalidParameter("not a header: it needs unit (client or record), clients, randomness and about.")
 
 
-def _solved_from(record: Mapping[str, object]) -> dict[str, Any]:
+def _solved_from(record: Mapping[str, object]) -> dict[str, object]:
     """Return calibrated numbers: positive numbers by name, and the columns of a matrix. Errors: InvalidParameter."""
     columns = _required_object(matrix=record.get("matrix", {}))
     for name, column in columns.items():

@@ -3,7 +3,7 @@
 import reprlib
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from accounting.errors import InvalidParameter
 
@@ -69,5 +69,5 @@ class Unsampled(Protocol):
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of a ledger line."""
-        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # a dataclass
+        fields: dict[str, object] = asdict(self)  # type: ignore[call-overload]  # a dataclass
         return {"kind": self.kind, **fields, "adjacency": str(fields["adjacency"])}

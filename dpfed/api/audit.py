@@ -55,7 +55,7 @@ class _Request:
     def bare(self) -> dict[str, Any]:
         """Settings without a table, by name."""
         given = [one for one in self.settings if "." not in one.partition("=")[0]]
-        found: dict[str, Any] = override({}, [f"bare.{one}" for one in given]).get("bare", {})
+        found: dict[str, object] = override({}, [f"bare.{one}" for one in given]).get("bare", {})
         return found
 
     @property

@@ -67,7 +67,7 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> Verdict:
 
 def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
     """Return the settings of `@claim` on a function, or on the `__call__` of an object."""
-    found: dict[str, Any] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
+    found: dict[str, object] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
     return found
 
 

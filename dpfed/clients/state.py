@@ -269,7 +269,7 @@ def _slot_names(cls: type) -> tuple[str, ...]:
     return tuple(name for name in slots if name not in ("__dict__", "__weakref__"))
 
 
-def _attributes(thing: object) -> dict[str, Any]:
+def _attributes(thing: object) -> dict[str, object]:
     inside = {name: getattr(thing, name) for name in _slot_names(type(thing)) if hasattr(thing, name)}
     return inside | getattr(thing, "__dict__", {})
 
@@ -291,7 +291,7 @@ def _set_flags(tensor: Tensor, saved: tuple[Tensor | None, bool]) -> None:
         tensor.requires_grad_(saved[1])
 
 
-def _memory_layout(tensor: Tensor) -> tuple[Any, ...]:
+def _memory_layout(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 

@@ -255,7 +255,7 @@ def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
     """Return the JSON schema of a table, with every reference replaced by the definition it refers to; one object for
     all callers, which leave it as it is."""
     schema = model.model_json_schema()
-    resolved: dict[str, Any] = _resolve_references(schema, schema.get("$defs", {}))
+    resolved: dict[str, object] = _resolve_references(schema, schema.get("$defs", {}))
     return resolved
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +65,7 @@ def check_scheme(config: Config, specification: MethodSpecification) -> None:
 
 
 def _make_scheme(config: Config, specification: MethodSpecification, kept: int) -> compress.Scheme:
-    options: dict[str, Any] = dict(config.method.options)
+    options: dict[str, object] = dict(config.method.options)
     if specification.sends_models:
         sparsity_schedule(config)(0)
         options.pop("initial", None)

@@ -108,7 +108,7 @@ def _answer(question: dict[str, Any], run: FinishedRun, texts: dict[str, str], a
     )
 
 
-def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]) -> tuple[Any, int | None]:
+def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]) -> tuple[object, int | None]:
     """Return the value of a key and the number of its line; (None, None) if the file does not have it."""
     text = texts[file]
     if file == "ledger.jsonl":

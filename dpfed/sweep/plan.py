@@ -319,7 +319,7 @@ def folder_state(folder: Path, cell: GridCell) -> State:
     return "finished" if (folder / "summary.json").exists() else "interrupted"
 
 
-def _keys_of_run(cell: GridCell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any]:
+def _keys_of_run(cell: GridCell, folder: Path, there: Mapping[str, Any]) -> dict[str, object]:
     """Return the keys that a run of the cell writes into its folder.
 
     The default delta of records depends on their number, which is unknown without data; it is taken from the folder if

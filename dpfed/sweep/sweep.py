@@ -88,7 +88,7 @@ class FinishedSweep:
                 "state": one.outcome,
                 "folder": one.cell.folder,
             }
-            summary: dict[str, Any] = {} if one.summary is None else one.summary.to_dict()
+            summary: dict[str, object] = {} if one.summary is None else one.summary.to_dict()
             plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
             lines.append(plain | place)
         return import_pandas().DataFrame(lines)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,7 +290,7 @@ class RunFiles:
         return promise_of(self.config, int(length))
 
     @cached_property
-    def _solved(self) -> Mapping[str, Any] | None:
+    def _solved(self) -> Mapping[str, object] | None:
         """Calibrated values of the ledger's header, which the run has read; None if they are less noise than needed."""
         with suppress(Unavailable):
             header, records = self.trusted_ledger.header, self.config.local.record is not None

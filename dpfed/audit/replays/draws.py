@@ -28,12 +28,12 @@ _SECURE, _TRAILS = "draws from the operating system", "ranges of draws"
 _KINDS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
-def existing_generators() -> list[Any]:
+def existing_generators() -> list[object]:
     """Return the generators of numpy and Python that exist in this process; later forks find them at equal places."""
     return _generators_among(gc.get_objects())
 
 
-def _generators_among(objects: list[Any]) -> list[Any]:
+def _generators_among(objects: list[Any]) -> list[object]:
     with_state = {
         kind
         for kind in set(map(type, objects))
@@ -223,7 +223,7 @@ def _length(x: Any) -> int:
     return int(x) if np.ndim(x) == 0 and not hasattr(x, "__len__") else len(x)
 
 
-def _global_states() -> Iterator[tuple[str, Any]]:
+def _global_states() -> Iterator[tuple[str, object]]:
     yield "random", _state(random._inst)
     yield "numpy.random", np.random.get_state(legacy=False)  # noqa: NPY002
     if "torch" in sys.modules:

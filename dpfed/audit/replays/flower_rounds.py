@@ -213,7 +213,7 @@ class FlowerNodes:
         """Return the ids of all nodes."""
         return list(self._contexts)
 
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Any]:
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[object]:
         """Return the reply of the node that each message is addressed to."""
         return [self._app(one, self._contexts[one.metadata.dst_node_id]) for one in messages]
 
@@ -235,7 +235,7 @@ class FlowerNodes:
             pushed.append(name)
         return pushed
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
+    def pull_messages(self, message_ids: Iterable[str]) -> list[object]:
         """Return the stored replies to these messages, and delete them."""
         return [self._kept.pop(name) for name in message_ids if name in self._kept]
 
