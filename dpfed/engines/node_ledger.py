@@ -33,7 +33,7 @@ from accounting.ledger import Purchase, backups, regular_file
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
-from accounting.mechanisms import SingleRelease, gaussian_of, unsampled
+from accounting.mechanisms import SingleRelease, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
 from dpfed.errors import WireError
@@ -48,7 +48,8 @@ ON_WORD = "on the server's word"
 class ServerPlan:
     """Declaration of a run by its server to the nodes. Declared sizes and numbers only, nothing that depends on data.
 
-    run: identity of the server's ledger. release: the mechanism of a round without its sampling, as JSON.
+    run: identity of the server's ledger, a different one for each run; empty if the server can repeat its noise.
+    release: the mechanism of a round without its sampling, as JSON; empty if rounds have no charge of their own
     whole_plan: True if a node that refuses a later round would make updates depend on earlier rounds without an
     account: fixed size, replace-one, a cap, or noise in shares.
     head: hash of the node's ledger that the server has seen last; empty before the first round
@@ -65,6 +66,8 @@ class ServerPlan:
         """Return the declaration of a run with this mechanism in each round."""
         plain: Any = unsampled(mechanism)
         sampling = mechanisms.sampling_of(mechanism).name
+        if sampling == "correlated":
+            return cls(run=run, rounds=rounds, release="", whole_plan=True)
         replaces = sampling in ("fixed", "capped-poisson")
         if replaces:  # another client takes the place of one that is left out, so the sum moves by 2 C
             plain = replace(plain, adjacency=Adjacency.REPLACE_ONE)
@@ -89,16 +92,29 @@ class ServerPlan:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def require_run(self) -> None:
+        """Raise WireError for a run whose uploads could not be told from those of another run, or of no length."""
+        if not self.run:
+            raise WireError(
+                "the server's noise is simulated: it can be repeated, so a node with a ledger answers no round. Use "
+                "randomness='secure', or run.release=true."
+            )
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise WireError(f"rounds={self.rounds} of run {self.run[:20]!r}: must be from 1 to {MOST_ROUNDS:,}.")
+
     def mechanism(self) -> SingleRelease:
         """Return the unsampled mechanism of a round. Raises WireError for a declaration that cannot be read."""
+        if not self.release:
+            raise WireError(
+                "the noise is correlated over rounds, or there is none: a node cannot charge single rounds. Start the "
+                "node without a ledger, or use independent noise."
+            )
         try:
             found = mechanisms.from_dict(json.loads(self.release))
         except (AccountingError, ValueError, TypeError) as error:
             raise WireError(f"release {self.release[:100]!r}: cannot be read ({error}).") from None
         if isinstance(found, Composed) or unsampled(found) is not found:
             raise WireError("release: must be the mechanism of one round, without sampling.")
-        if not 1 <= self.rounds <= MOST_ROUNDS or not self.run:
-            raise WireError(f"rounds={self.rounds} of run {self.run[:20]!r}: must be from 1 to {MOST_ROUNDS:,}.")
         return found
 
 
@@ -149,7 +165,7 @@ class NodeLedger:
         app = ClientApp(mods=[node_mod(ledger)])  # Flower; NVFlare: KeepTerms(ledger), CompressUpdate(ledger)
 
     epsilon, delta: budget of the node as a client, on the server's word: each round that it answers is charged without
-        amplification
+        amplification; None for a ledger of records alone
     records: noise of the node's own training, for the budget of one record against everyone outside the node; every
         upload is charged as if the node were always drawn, used or not
 
@@ -166,32 +182,47 @@ class NodeLedger:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, epsilon: float, delta: float, records: RecordNoise | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        records: RecordNoise | None = None,
     ) -> None:
         self.path, self.records = Path(path), records
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{self.path}.node.lock")
         with self._lock:
-            if not self.path.exists():
-                ProjectLedger.create(self.path, clients=1, epsilon=epsilon, delta=delta)
-            self._project = ProjectLedger.open(self.path)
-            terms = self._project.terms
-            if (terms.epsilon, terms.delta) != (epsilon, delta):
+            promised = {"a client": self.path.exists(), "a record": self._records_path.exists()}
+            if (promised["a client"] and epsilon is None) or (promised["a record"] and records is None):
+                unit = "a client" if epsilon is None else "a record"
                 raise LedgerError(
-                    f"{path}: has epsilon {terms.epsilon} at delta {terms.delta}, not {epsilon} at {delta}. A budget "
-                    "that was promised is not changed: use its numbers, or new data and a new ledger."
+                    f"{path}: promises a budget of {unit}, and this app has no noise for that. Nothing was answered."
                 )
-            self._most_uploads = 0 if records is None else records.most_uploads()
+            self._project = None if epsilon is None or delta is None else self._opened_project(epsilon, delta)
+            self._most_uploads = 0
             if records is not None:
-                self._opened_records(records)
+                self._most_uploads = int(str(self._opened_records(records).header.about["most_uploads"]))
+
+    def _opened_project(self, epsilon: float, delta: float) -> ProjectLedger:
+        if not self.path.exists():
+            ProjectLedger.create(self.path, clients=1, epsilon=epsilon, delta=delta)
+        project = ProjectLedger.open(self.path)
+        if (project.terms.epsilon, project.terms.delta) != (epsilon, delta):
+            raise LedgerError(
+                f"{self.path}: has epsilon {project.terms.epsilon} at delta {project.terms.delta}, not {epsilon} at "
+                f"{delta}. A budget that was promised is not changed: use its numbers, or new data and a new ledger."
+            )
+        return project
 
     def admit(self, plan: ServerPlan, number: int, *, clip_norm: float) -> bytes | None:
         """Charge the answer to round `number` before the node trains; return the upload that is stored for it, if any.
 
         Errors: BudgetSpent if the round is not covered: the node must not answer. LedgerError for a copied node.
         """
-        release = plan.mechanism()
-        if not 0 <= number < plan.rounds:
+        plan.require_run()
+        release = None if self._project is None else plan.mechanism()
+        if number < 0 or (plan.whole_plan and number >= plan.rounds):
             raise BudgetSpent(f"{self.path}: round {number} of a plan of {plan.rounds} rounds. It was not answered.")
         with self._lock:
             self._require_newest(plan)
@@ -199,9 +230,10 @@ class NodeLedger:
             if stored is not None:
                 return stored
             records = self._records_ledger(plan.run, number)
-            self._pay(plan, release)
-            for one in range(plan.rounds) if plan.whole_plan else (number,):
-                self._project.charge(_line(release, one, clip_norm), run=plan.run, repeatable=True)
+            if self._project is not None and release is not None:
+                self._pay(self._project, plan, release)
+                for one in range(plan.rounds) if plan.whole_plan else (number,):
+                    self._project.charge(_line(release, one, clip_norm), run=plan.run, repeatable=True)
             if records is not None:
                 self._charge_records(records, plan.run, number)
         return None
@@ -214,18 +246,26 @@ class NodeLedger:
     @property
     def head(self) -> str:
         """Hashes of the last lines, which the server gives back in the next round's terms."""
-        self._project.refresh()
-        heads = [self._project.ledger.head]
-        if self.records is not None:
-            heads.append(Ledger.so_far(self._records_path).head)
-        return " ".join(heads)
+        return " ".join(ledger.head for ledger in self._ledgers)
+
+    @property
+    def _ledgers(self) -> list[Ledger]:
+        """Ledgers of client and of records, as they are on disk."""
+        found = [] if self.records is None else [Ledger.so_far(self._records_path)]
+        if self._project is not None:
+            self._project.refresh()
+            found.insert(0, self._project.ledger)
+        return found
 
     def report(self) -> dict[str, Any]:
         """Return what is charged and what is left, for the node's operator: two figures, never to be added."""
-        found, keys = self._project.to_dict(), ("epsilon", "delta", "spent_epsilon", "left_epsilon", "units_left")
-        client = {key: found[key] for key in keys}
-        client |= {"adjacency": found["adjacency"], "against": "observers of released models", "holds": ON_WORD}
-        report: dict[str, Any] = {"client": client, "runs": found["runs"], "head": self.head}
+        report: dict[str, Any] = {"head": self.head}
+        if self._project is not None:
+            found = self._project.to_dict()
+            keys = ("epsilon", "delta", "spent_epsilon", "left_epsilon", "units_left", "adjacency")
+            report["client"] = {key: found[key] for key in keys}
+            report["client"] |= {"against": "observers of released models", "holds": ON_WORD}
+            report["runs"] = found["runs"]
         if self.records is not None:
             uploads = len(Ledger.so_far(self._records_path).releases)
             report["records"] = {
@@ -239,47 +279,43 @@ class NodeLedger:
         return report
 
     def __str__(self) -> str:
-        found = self.report()
-        client, records = found["client"], found.get("records")
-        words = f"client: epsilon {upwards(client['spent_epsilon'])} of {downwards(client['epsilon'])}, {ON_WORD}"
-        if records is not None:
-            words += f"; one record: epsilon {upwards(records['spent_epsilon'])} of {downwards(records['epsilon'])}, "
-            words += f"{records['uploads_left']} uploads left"
-        return words
+        found, words = self.report(), []
+        for unit, one in (("client", "client"), ("records", "one record")):
+            if unit in found:
+                spent, budget = found[unit]["spent_epsilon"], found[unit]["epsilon"]
+                words.append(f"{one}: epsilon {upwards(spent)} of {downwards(budget)}")
+                left = found[unit].get("uploads_left")
+                words[-1] += f", {ON_WORD}" if left is None else f", {left} uploads left"
+        return "; ".join(words)
 
     def _require_newest(self, plan: ServerPlan) -> None:
         """Raise LedgerError if the server has seen a line that this ledger lacks: a copied or restored node."""
-        self._project.refresh()
-        ledgers = [self._project.ledger, *([Ledger.so_far(self._records_path)] if self.records is not None else [])]
-        for ledger, head in zip(ledgers, plan.head.split(), strict=False):
+        for ledger, head in zip(self._ledgers, plan.head.split(), strict=False):
             if ledger.entries_after(head) is None:
                 raise LedgerError(
                     f"{ledger.path}: lacks the line {head[:12]}... that the server got from this node. The node was "
                     "copied, or restored from an older copy. Restore the newest copy (`dpfed ledger restore`)."
                 )
 
-    def _pay(self, plan: ServerPlan, release: SingleRelease) -> None:
+    def _pay(self, project: ProjectLedger, plan: ServerPlan, release: SingleRelease) -> None:
         """Buy a run before its first round if its rounds differ from the unit, and require a whole plan's units."""
-        lines = (line for line in self._project.ledger.entries if isinstance(line, Release | Purchase))
+        lines = (line for line in project.ledger.entries if isinstance(line, Release | Purchase))
         if any(line.detail.get("run") == plan.run for line in lines):
             return
-        left = self._units_left(release)
-        if self._project.refusal(release, run=plan.run, number=0) is not None:
-            self._project.pay = max(left, 1)
-            self._project.begin([release] * plan.rounds, run=plan.run)
+        units = project.units
+        try:
+            first = replace(project.terms, unit=((release, 1),))
+            left = units[1] if units is not None else UnitFilter(first).remaining_units
+        except RefusedRelease:
+            left = 0
+        if project.refusal(release, run=plan.run, number=0) is not None:
+            project.pay = max(left, 1)
+            project.begin([release] * plan.rounds, run=plan.run)
         elif plan.whole_plan and plan.rounds > left:
             raise BudgetSpent(
                 f"{self.path}: all {plan.rounds} rounds of run {plan.run[:12]} are charged before round 1, because its "
                 f"sampling allows no later refusal, and {left} fit. Round 1 was not answered."
             )
-
-    def _units_left(self, release: SingleRelease) -> int:
-        units = self._project.units
-        try:
-            first = replace(self._project.terms, unit=((release, 1),))
-            return units[1] if units is not None else UnitFilter(first).remaining_units
-        except RefusedRelease:
-            return 0
 
     def _records_ledger(self, run: str, number: int) -> Ledger | None:
         """Return the ledger of records if one more upload is within its budget; None without `records`."""
@@ -302,8 +338,7 @@ class NodeLedger:
         if any(line.round == number and line.detail.get("run") == run for line in ledger.releases):
             return
         steps = Steps(mechanism=self.records.mechanism, count=self.records.steps, clients=(0,))
-        noise = gaussian_of(self.records.mechanism)
-        std = 1.0 if noise is None else noise.noise_multiplier
+        std = unsampled(self.records.mechanism).least_noise_std(1.0, 0.0)
         ledger.record(LocalRelease(round=number, steps=(steps,), clip_norm=1.0, noise_std=std, detail={"run": run}))
         backups.write_head(ledger.path, ledger.head)
 
@@ -312,12 +347,13 @@ class NodeLedger:
         about |= {"mechanism": records.mechanism.to_dict(), "head_kept": True}
         path = self._records_path
         if not path.exists():
-            header = Header(unit="record", clients=1, randomness="as the node's training says", about=about)
+            more = {**about, "most_uploads": records.most_uploads()}
+            header = Header(unit="record", clients=1, randomness="as the node's training says", about=more)
             backups.write_head(path, chained_line(header.to_dict(), "")[1])
             return Ledger.create(path, header)
         head, ledger = backups.read_head(path), Ledger.resume(path)
         backups.check_head(ledger, head, needed=True)
-        if dict(ledger.header.about) != about:
+        if {key: one for key, one in ledger.header.about.items() if key != "most_uploads"} != about:
             raise LedgerError(
                 f"{path}: was begun with other noise, steps or budget of records. Use those, or new data and a new "
                 "ledger."

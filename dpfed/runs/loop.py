@@ -229,6 +229,15 @@ class Run:
         self._folder.unlock()
         self._public_code.close()
 
+    def identity_for_nodes(self) -> tuple[str, int]:
+        """Return (identity of the ledger, number of charges of interrupted rounds), for nodes that keep a ledger.
+
+        The identity differs between runs and stays equal on resume; it is empty for noise that can be repeated.
+        """
+        if self._book is None or self._book.ledger.header.randomness == "simulated":
+            return "", 0
+        return self._book.ledger.identity, self._book.interrupted_charges(self.state.round)
+
     @property
     def finished(self) -> bool:
         """True if all rounds are done, or another round would exceed a budget."""

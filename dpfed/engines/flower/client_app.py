@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,23 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore import log
 from torch import Tensor
 
 from accounting import require
 from dpfed import replayed
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.sums import SecureSums
+from dpfed.clients.records import step_release
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config, parse, read_toml
+from dpfed.engines.flower.client_mod import budget_of_node
 from dpfed.engines.flower.conversation import (
     Instruction,
     UploadMessage,
     has_adaptive_clip,
     padding_bytes,
+    read_charge,
     read_instruction,
     read_question,
     read_solved,
@@ -35,6 +40,7 @@ from dpfed.engines.flower.conversation import (
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
 from dpfed.engines.flower.secure_client import publish_keys, send_masked_row, send_shares, send_unmasking_shares
 from dpfed.engines.flower.settings import agreement_text, check_engine
+from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.errors import ConfigError, TrainingFailed, WireError
 from dpfed.methods.choices import counts_errors
 from dpfed.runs.experiment import Experiment, build
@@ -71,9 +77,13 @@ def client_app(
 
 
 def introduce_node(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Report this node's client to the server. A node with unusable local samples fails before round 1."""
+    """Report this node's client to the server.
+
+    A node with unusable local samples, or with a ledger that does not fit the app, fails before round 1.
+    """
     experiment = _experiment_of(config)
     client = client_of_node(context, experiment.config)
+    _own_ledger(experiment, client, "", context)
     if load_data is not None:
         with_own_samples(experiment, client, load_data(context))
     values: dict[str, object] = {"client": client, "fingerprint": agreement_text(experiment.config)}
@@ -91,12 +101,77 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
         fingerprint=agreement_text(experiment.config),
     )
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
-    now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
+    own = _own_ledger(experiment, client, instruction.charge, context) if instruction.train else None
+    stored = None if own is None else own.admit(instruction.clip_norm)
+    if stored is not None:
+        upload = _stored_upload(experiment, client, instruction, stored)
+    else:
+        now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
+        _store_client_memory(now, client, context)
+    if own is not None:
+        upload = replace(upload, head=own.keep(bytes(_FLAGS.index(one) for one in upload.flags) + upload.payload))
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = send_masked_row(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
-    _store_client_memory(now, client, context)
     return Message(upload.to_content(), reply_to=message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnLedger:
+    """The node's own ledger, and the charge of a round that the server has declared."""
+
+    ledger: NodeLedger
+    plan: ServerPlan
+    number: int
+
+    def admit(self, clip_norm: float) -> bytes | None:
+        """Charge the round before anything leaves the node; return the stored upload of an earlier answer, if any."""
+        return self.ledger.admit(self.plan, self.number, clip_norm=clip_norm)
+
+    def keep(self, upload: bytes) -> str:
+        """Store the upload before it is sent; return the heads of the ledger, for the server."""
+        self.ledger.keep(self.plan, self.number, upload)
+        log(INFO, "dpfed: %s", self.ledger)
+        return self.ledger.head
+
+
+def _own_ledger(experiment: Experiment, client: int, declared: str, context: Context) -> _OwnLedger | None:
+    """Return the ledger that the node's operator names, and the declared charge; None without a ledger.
+
+    The mechanism is that of the node's own configuration: the server declares only run, number and head. Raises
+    ConfigError for an app without noise that rounds can be charged for.
+    """
+    if "ledger" not in context.node_config:
+        return None
+    path, epsilon, delta = budget_of_node(context)
+    target, config = experiment.privacy_target, experiment.config
+    if target is None or config.run.randomness == "simulated" or target.schedule is not None:
+        raise ConfigError(
+            f"{path}: a node with a ledger needs an app whose rounds have equal noise that cannot be repeated: "
+            "[privacy] or [local.record], run.randomness='secure', no schedule of noise. Nothing was answered."
+        )
+    run, number, head = read_charge(declared) if declared else ("", 0, "")
+    rounds = config.charged_rounds
+    if target.unit == "record":
+        batches, size = target.local.poisson_batches, max(int(target.local.partition.sizes[client]), 1)
+        step = step_release(target.noise, batches, size)
+        noise = RecordNoise(mechanism=step, steps=batches.count(size), epsilon=epsilon, delta=delta)
+        ledger, plan = NodeLedger(path, records=noise), ServerPlan(run=run, rounds=rounds, release="", whole_plan=False)
+    else:
+        ledger = NodeLedger(path, epsilon=epsilon, delta=delta)
+        plan = ServerPlan.of(run, rounds, target.mechanism)
+        plan.mechanism()
+    return _OwnLedger(ledger=ledger, plan=replace(plan, head=head), number=number)
+
+
+_FLAGS = (None, False, True)
+
+
+def _stored_upload(experiment: Experiment, client: int, instruction: Instruction, stored: bytes) -> UploadMessage:
+    """Return the upload that an earlier answer to the same charge has stored."""
+    flags: dict[str, Any] = dict(zip(("inside", "outside", "finite"), (_FLAGS[one] for one in stored[:3]), strict=True))
+    padding = padding_bytes(experiment.method.stages.fixed_bits, stored[3:])
+    return UploadMessage(client=client, round=instruction.round, payload=stored[3:], padding=padding, **flags)
 
 
 def _upload_or_zeros(
@@ -127,7 +202,10 @@ def answer_step(config: str, step: Callable[..., bytes], message: Message, conte
     """Return this client's message for a step of the secure sum."""
     experiment = _experiment_with_noise(config, message)
     client = client_of_node(context, experiment.config)
-    said = step(experiment, client, *read_question(message, agreement_text(experiment.config)), context)
+    number, terms, charge = read_question(message, agreement_text(experiment.config))
+    if step is publish_keys and (own := _own_ledger(experiment, client, charge, context)) is not None:
+        own.admit(experiment.start.clip_norm)  # a refusal comes before masks are exchanged
+    said = step(experiment, client, number, terms, context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 

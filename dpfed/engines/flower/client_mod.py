@@ -45,19 +45,23 @@ def node_mod(ledger: NodeLedger | None = None) -> Callable[[Message, Context, An
     """
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
-        return _answer(message, context, call_next, ledger or _ledger_of_node(context))
+        if ledger is not None:
+            return _answer(message, context, call_next, ledger)
+        path, epsilon, delta = budget_of_node(context)
+        return _answer(message, context, call_next, NodeLedger(path, epsilon=epsilon, delta=delta))
 
     return mod
 
 
-def _ledger_of_node(context: Context) -> NodeLedger:
+def budget_of_node(context: Context) -> tuple[str, float, float]:
+    """Return path, epsilon and delta of the ledger that the node's operator names; raises ConfigError without them."""
     path, epsilon, delta = (context.node_config.get(key) for key in ("ledger", "epsilon", "delta"))
     if not (isinstance(path, str) and isinstance(epsilon, int | float) and isinstance(delta, int | float)):
         raise ConfigError(
-            "node_mod() needs the node's own ledger: start the node with flower-supernode --node-config "
+            "the node's own ledger: start the node with flower-supernode --node-config "
             "'ledger=\"/data/node.jsonl\" epsilon=8.0 delta=1e-5' beside its other keys."
         )
-    return NodeLedger(path, epsilon=float(epsilon), delta=float(delta))
+    return path, float(epsilon), float(delta)
 
 
 def _answer(message: Message, context: Context, call_next: Any, ledger: NodeLedger | None) -> Message:

@@ -35,6 +35,7 @@ class Instruction:
     train:       False for a client that only fills the sum up
     fingerprint: hash of the configuration, equal at server and client
     solved:      the server's calibrated noise (`solved_text`)
+    charge:      declaration for a node's own ledger (`charge_text`)
     forwarded:   message of the secure sum for the step before the upload"""
 
     round: int
@@ -43,6 +44,7 @@ class Instruction:
     train: bool
     fingerprint: str
     solved: str
+    charge: str = ""
     forwarded: bytes = b""
 
     def to_content(self) -> RecordDict:
@@ -52,6 +54,7 @@ class Instruction:
             "train": self.train,
             "fingerprint": self.fingerprint,
             "solved": self.solved,
+            "charge": self.charge,
             "forwarded": self.forwarded,
             "broadcast": self.broadcast.detach().cpu().numpy().astype("<f4").tobytes(),
         }
@@ -68,6 +71,7 @@ class UploadMessage:
     """Upload of a client.
 
     padding: zero bytes that make the size of the upload independent of data
+    head: hashes of the last lines of the node's own ledger; empty without one
     inside, outside, finite: whether clipping changed the row, and whether it is finite, as counts
         (`dpfed.stages.stage.Tally`); None if the server clips, or must not learn them
     """
@@ -76,9 +80,14 @@ class UploadMessage:
     round: int
     payload: bytes
     padding: bytes = b""
+    head: str = ""
     inside: bool | None = None
     outside: bool | None = None
     finite: bool | None = None
+
+    @property
+    def flags(self) -> tuple[bool | None, ...]:
+        return self.inside, self.outside, self.finite
 
     def to_content(self) -> RecordDict:
         values: dict[str, object] = {
@@ -86,6 +95,7 @@ class UploadMessage:
             "round": self.round,
             "payload": self.payload,
             "padding": self.padding,
+            "head": self.head,
         }
         flags = {"inside": self.inside, "outside": self.outside, "finite": self.finite}
         values |= {name: flag for name, flag in flags.items() if flag is not None}
@@ -105,6 +115,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         "train": bool,
         "fingerprint": str,
         "solved": str,
+        "charge": str,
         "forwarded": bytes,
         "broadcast": bytes,
     }
@@ -128,15 +139,37 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         train=values["train"],
         fingerprint=fingerprint,
         solved=values["solved"],
+        charge=values["charge"],
         forwarded=values["forwarded"],
     )
 
 
-def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
-    """Return round and message of a step of the secure sum; raises WireError for any other content."""
-    values = _entries_of_record(message, "config", {"round": int, "fingerprint": str, "solved": str, "message": bytes})
+def read_question(message: Message, fingerprint: str) -> tuple[int, bytes, str]:
+    """Return round, message and declared charge of a step of the secure sum; raises WireError for other content."""
+    kinds = {"round": int, "fingerprint": str, "solved": str, "charge": str, "message": bytes}
+    values = _entries_of_record(message, "config", kinds)
     require_fingerprint(values["fingerprint"], fingerprint)
-    return values["round"], values["message"]
+    return values["round"], values["message"], values["charge"]
+
+
+def charge_text(run: str, number: int, head: str) -> str:
+    """Return the declaration by which a node with a ledger of its own charges a round.
+
+    run: identity of the server's ledger; empty for simulated noise. number: charges of the run before this one. head:
+    hashes of the last lines of the node's ledger that the server has seen
+    """
+    return json.dumps([run, number, head])
+
+
+def read_charge(text: str) -> tuple[str, int, str]:
+    """Return run, number and head of a declaration; raises WireError for any other text."""
+    try:
+        run, number, head = json.loads(text[:1000])
+    except (ValueError, TypeError, RecursionError):
+        run, number, head = None, None, None
+    if not isinstance(run, str) or not require.is_whole(number) or not isinstance(head, str):
+        raise WireError(f"a charge of {text[:100]!r}: must name run, number and head. Use one version of dpfed.")
+    return run, number, head
 
 
 def solved_text(target: AnyTarget | None) -> str:
@@ -178,7 +211,7 @@ def require_fingerprint(given: object, own: str) -> None:
 
 def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
     """Return the upload in a reply to round `number`; raises WireError for an error reply, or any other content."""
-    kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
+    kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes, "head": str}
     values = _entries_of_record(
         reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {})
     )

@@ -42,13 +42,14 @@ def single_replies(replies: Iterable[Message], asked: Mapping[int, int]) -> list
 class RoundInbox:
     """Uploads of one round, which are parsed, validated, decoded by the chain's stages, and added to the sum.
 
-    Its counts are those of the cohort's clients, without clients that only fill the sum up.
+    Its counts are those of the cohort's clients, without clients that only fill the sum up. `heads` are the last lines
+    of ledgers that nodes keep, by client.
     """
 
     def __init__(self, opened: OpenRound[NodesTotal]) -> None:
         stages, watch = opened.method.stages, opened.watch
         self._opened, self._told = opened, reports_clipping(opened.method)
-        self._trained = set(opened.now.task.cohort.tolist())
+        self._trained, self.heads = set(opened.now.task.cohort.tolist()), dict[int, str]()
         watch.clipping_known = self._told or stages.decodes_before_the_clip
         watch.noise_known = not stages.noise_in_rows
         if not (stages.decodes_before_the_clip or _arrives_as_bounded(stages) or stages.private is None):
@@ -79,6 +80,7 @@ class RoundInbox:
         now, trained = replace(opened.now, tally=Tally()), client in self._trained
         try:
             upload = read_upload(reply, client=client, number=now.number, flags=self._told and trained)
+            self.heads |= {client: upload.head[:200]} if upload.head else {}
             if isinstance(opened.total, NodeSum):
                 opened.total.take(client, upload.payload)
                 return True

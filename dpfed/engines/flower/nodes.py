@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from dpfed.aggregation.sums import PlainSums, SecureSums, Sums
-from dpfed.engines.flower.conversation import Instruction, log_dropout, read_answer
+from dpfed.engines.flower.conversation import Instruction, charge_text, log_dropout, read_answer
 from dpfed.engines.flower.directory import NodeDirectory
 from dpfed.engines.flower.inbox import NodesTotal, RoundInbox, server_sees_rows, single_replies
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
@@ -32,11 +32,25 @@ class NodeSource:
     """Source of a round's rows: clients on Flower's nodes.
 
     Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
+
+    run: identity of the run's ledger, for nodes with a ledger of their own; empty for simulated noise. repeated: number
+    of charges of interrupted rounds, by which the numbers of a node's charges are ahead of the rounds
     """
 
-    def __init__(self, directory: NodeDirectory, grid: Grid, fingerprint: str, *, solved: str, timeout: float) -> None:
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        grid: Grid,
+        fingerprint: str,
+        *,
+        solved: str,
+        timeout: float,
+        run: str = "",
+        repeated: int = 0,
+    ) -> None:
         self._directory, self._grid, self._timeout = directory, grid, timeout
         self._common = {"fingerprint": fingerprint, "solved": solved}
+        self._run, self._repeated, self._heads = run, repeated, dict[int, str]()
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
         """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
@@ -55,6 +69,7 @@ class NodeSource:
         inbox.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
         inbox.take_replies(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
+        self._heads |= inbox.heads
         if isinstance(total, NodeSum):
             total.finish(ask)
 
@@ -68,9 +83,13 @@ class NodeSource:
                 broadcast=now.broadcast,
                 train=client in cohort,
                 **self._common,
+                charge=self._charge(client, now.number),
                 forwarded=total.forwarded[client] if isinstance(total, NodeSum) else b"",
             )
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
+
+    def _charge(self, client: int, number: int) -> str:
+        return charge_text(self._run, number + self._repeated, self._heads.get(client, ""))
 
     def _ask_step(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
@@ -80,7 +99,13 @@ class NodeSource:
         clients = {node: client for client, node in nodes.items() if node is not None}
         asked = [
             Message(
-                RecordDict({"config": ConfigRecord({**common, "message": messages[client]})}),
+                RecordDict(
+                    {
+                        "config": ConfigRecord(
+                            {**common, "charge": self._charge(client, number), "message": messages[client]}
+                        )
+                    }
+                ),
                 dst_node_id=node,
                 message_type=f"{MessageType.QUERY}.{question}",
             )

@@ -148,8 +148,8 @@ def serve_run(
     )
     try:
         grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
-        return run.run_all_rounds(
-            NodeSource(directory, grid, print_, solved=solved_text(experiment.privacy_target), timeout=timeout), stop
-        )
+        solved, (name, repeated) = solved_text(experiment.privacy_target), run.identity_for_nodes()
+        source = NodeSource(directory, grid, print_, solved=solved, timeout=timeout, run=name, repeated=repeated)
+        return run.run_all_rounds(source, stop)
     finally:
         run.unlock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -214,8 +215,9 @@ class ClientLevel:
 
     @property
     def run(self) -> str:
-        """Identity of the loop's ledger, which stays equal while it grows."""
-        return self._book.ledger.identity
+        """Identity of the loop's ledger, which stays equal while it grows; empty for noise that can be repeated."""
+        ledger = self._book.ledger
+        return "" if ledger.header.randomness == "simulated" else ledger.identity
 
     @property
     def ledger(self) -> Path:
@@ -390,6 +392,7 @@ class ClientLevel:
                 "delta": self.delta,
                 "plan": plan,
                 "stages": "whole update" if self._stages_of is None else "own",
+                **({} if simulated else {"loop": secrets.token_hex(16)}),
             },
             population=None if self._names is None else fingerprint_of_names(path, self._names, new=key),
             plan=self._planned_releases(),

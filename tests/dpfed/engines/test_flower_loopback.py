@@ -314,3 +314,87 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     same_run(tmp_path / "here", out)
     arrived = [json.loads(line)["arrived"] for line in (out / "diagnostics.jsonl").read_text().splitlines()]
     assert arrived == [2, 1, 2]
+
+
+HANGS_AT_ITS_LEDGER = '''"""As deployed, but that a node may hang before or after an upload is stored."""
+
+import time
+from hashlib import sha256
+from pathlib import Path
+
+from dpfed.engines.flower.client_app import client_app
+from dpfed.engines.node_ledger import NodeLedger
+
+PLANS = Path({plans!r})
+real = NodeLedger.keep
+
+
+def keep(self, plan, number, upload):
+    node = self.path.parent.name
+    _hang(f"{{node}}-before-{{number}}")
+    real(self, plan, number, upload)
+    with (PLANS / f"kept-{{node}}").open("a") as file:
+        file.write(f"{{number}} {{sha256(upload).hexdigest()}}\\n")
+    _hang(f"{{node}}-after-{{number}}")
+
+
+def _hang(place):
+    if (PLANS / f"hang-{{place}}").exists():
+        (PLANS / f"at-{{place}}").touch()
+        time.sleep(3600)
+
+
+NodeLedger.keep = keep
+app = client_app(Path(__file__).with_name("config.toml"))
+'''
+
+
+def test_nodes_of_a_deployed_app_keep_their_ledgers_through_kills(tmp_path, loopback, tables):
+    """Budgets for three rounds of noise 4. In round 2 all is killed after node 1 stored its upload and before it was
+    sent; in round 3 of the resumed run node 0 is killed between its line and its upload.
+
+    Each node has one line a round, a round that is asked again gets the stored bytes, and a second run gets nothing.
+    """
+    noise = {"clip_norm": 0.5, "noise_multiplier": 4.0, "noise": "discrete-gaussian"}
+    rounds = ("federation.rounds=3", "run.randomness=secure")
+    app, plans = deployed(tables("dp-fedavg", *TWO, *rounds, privacy=noise), tmp_path), tmp_path / "plans"
+    (app / "dpfed_app" / "client_app.py").write_text(HANGS_AT_ITS_LEDGER.format(plans=str(plans)))
+    plans.mkdir()
+    (plans / "hang-1-after-1").touch()
+    (plans / "hang-0-before-2").touch()
+    budget = smallest_epsilon(0.99e-5, mu=3**0.5 / 4) * 1.02
+    own = [f'partition-id={one} ledger="{tmp_path}/{one}/node.jsonl" epsilon={budget} delta=1e-5' for one in range(2)]
+
+    def lines(number):
+        return [one.round for one in Ledger.read(tmp_path / f"{number}/node.jsonl").releases]
+
+    loopback.start(own)
+    loopback.begin(app)
+    _until((plans / "at-1-after-1").exists, "node 1 has not stored its upload of round 2")
+    _until(lambda: len((plans / "kept-0").read_text().splitlines()) == 2, "node 0 has not answered round 2")
+    loopback.end()
+    assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0]
+    assert [lines(0), lines(1)] == [[0, 1], [0, 1]]
+    (plans / "hang-1-after-1").unlink()
+    loopback.start(own)
+    loopback.begin(app, "resume=true", "timeout=60.0")
+    _until((plans / "at-0-before-2").exists, "node 0 has not come to round 3")
+    loopback.kill("node0")
+    assert loopback.end_of_run() == "finished:completed"
+    assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0, 1, 2]
+    assert [lines(0), lines(1)] == [[0, 1, 2], [0, 1, 2]], "one line a round, that of the upload that was lost too"
+    for number, rounds_kept in ((0, [0, 1, 1]), (1, [0, 1, 1, 2])):
+        kept = [line.split() for line in (plans / f"kept-{number}").read_text().splitlines()]
+        assert [int(one) for one, _ in kept] == rounds_kept
+        assert kept[1] == kept[2], "the second request for round 2 gets the stored upload"
+    diagnostics = (tmp_path / "app-run" / "diagnostics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["arrived"] for line in diagnostics] == [2, 2, 1]
+    (plans / "hang-0-before-2").unlink()
+    loopback.end()
+    loopback.start(own)
+    loopback.begin(app, f'out="{tmp_path}/second"')
+    assert loopback.end_of_run() == "finished:completed"
+    diagnostics = (tmp_path / "second" / "diagnostics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["arrived"] for line in diagnostics] == [0, 0, 0]
+    assert [lines(0), lines(1)] == [[0, 1, 2], [0, 1, 2]]
+    assert "BudgetSpent" in (tmp_path / "node1.log").read_text(errors="replace")

@@ -16,7 +16,7 @@ from accounting import DiscreteGaussian, Gaussian, Ledger, PoissonSampling, guar
 from accounting.errors import BudgetSpent, LedgerError
 from accounting.gaussian import smallest_epsilon
 from accounting.ledger import regular_file
-from accounting.mechanisms import CappedPoissonSampling, Composed, FixedSizeSampling
+from accounting.mechanisms import CappedPoissonSampling, Composed, CorrelatedRounds, FixedSizeSampling
 from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.engines.round_terms import checked_terms
 from dpfed.errors import WireError
@@ -122,7 +122,24 @@ def test_records_are_charged_for_every_upload_and_never_added(tmp_path):
     with pytest.raises(LedgerError, match="other noise"):
         ledger(tmp_path, epsilon=50.0, records=replace(records, steps=6))
     with pytest.raises(LedgerError, match="promised"):
-        ledger(tmp_path, epsilon=60.0)
+        ledger(tmp_path, epsilon=60.0, records=records)
+    with pytest.raises(LedgerError, match="budget of a record"):
+        ledger(tmp_path, epsilon=50.0)
+    with pytest.raises(LedgerError, match="budget of a client"):
+        NodeLedger(tmp_path / "node.jsonl", records=records)
+
+
+def test_a_ledger_of_records_alone(tmp_path):
+    """Charges and refuses uploads as beside a client's budget; an app that protects clients is refused."""
+    node = NodeLedger(tmp_path / "node.jsonl", records=RecordNoise.poisson(**RECORDS, epsilon=1.5))
+    plan = ServerPlan(run="run a", rounds=100, release="", whole_plan=False)
+    both = ledger(tmp_path / "both", epsilon=50.0, records=node.records)
+    assert answered(node, plan, 100) == answered(both, PLAN, 100)
+    assert node.report()["records"] == both.report()["records"]
+    assert "client" not in node.report()
+    assert "0 uploads left" in str(node)
+    with pytest.raises(LedgerError, match="budget of a record"):
+        ledger(tmp_path)
 
 
 def test_a_round_that_is_asked_again_gets_the_stored_upload(tmp_path):
@@ -229,7 +246,12 @@ def test_declarations(tmp_path):
     with pytest.raises(WireError, match="without sampling"):
         ledger(tmp_path).admit(replace(PLAN, release=json.dumps(DRAWN.to_dict())), 0, clip_norm=1.0)
     with pytest.raises(BudgetSpent, match="of a plan"):
-        ledger(tmp_path).admit(PLAN, 100, clip_norm=1.0)
+        ledger(tmp_path).admit(replace(PLAN, whole_plan=True), 100, clip_norm=1.0)
+    with pytest.raises(WireError, match="simulated"):
+        ledger(tmp_path).admit(replace(PLAN, run=""), 0, clip_norm=1.0)
+    correlated = subsample(NOISE, CorrelatedRounds(coefficients=(1.0, 0.5), separation=1, participations=3))
+    with pytest.raises(WireError, match="correlated"):
+        ledger(tmp_path).admit(ServerPlan.of("c", 3, correlated), 0, clip_norm=1.0)
     discrete = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
     fixed = ServerPlan.of("d", 3, subsample(discrete, FixedSizeSampling(cohort=2, clients=9)))
     assert fixed.mechanism().adjacency == "replace-one"
@@ -242,5 +264,11 @@ def test_a_loop_declares_what_it_charges(tmp_path):
     plan = ServerPlan.of(private.run, private.rounds_planned, private.mechanism)
     assert plan.run == Ledger.read(private.ledger).identity
     answer(ledger(tmp_path), plan, 0)
+    loops = [
+        dpfed.ClientLevel(clients=10, cohort=3, clip_norm=1.0, rounds=2, noise_multiplier=4.0, randomness=drawn)
+        for drawn in ("secure", "secure", "simulated")
+    ]
+    assert len({one.run for one in loops}) == 3, "equal plans are different runs"
+    assert loops[2].run == "", "of simulated noise no node can tell"
     terms = {"round": 0, "client": 0, "clip_norm": 1.0, "dimension": 5, "kept": 5, "seed": 0, "scheme": "dense"}
     assert checked_terms({**terms, "options": "{}", "arrays": "", "plan": plan.to_json()}).plan == plan.to_json()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from accounting import Ledger
+from accounting.gaussian import smallest_epsilon
 from dpfed import ClientLevel
 from dpfed.audit.run import audit_run
 from dpfed.engines.nvflare.client_level_controller import ClientLevelFedAvg
@@ -267,16 +269,31 @@ def alive(workspace):
     return [int(line.split()[0]) for line in listed.splitlines() if str(workspace) in line]
 
 
+def port_is_taken():
+    with socket.socket() as there:
+        return there.connect_ex(("127.0.0.1", 8002)) == 0
+
+
 @pytest.mark.slow
 def test_the_lines_of_the_page_run_the_example_in_processes(tmp_path):
     """A server and two clients of NVFlare's proof of concept, started, given the job and stopped as the page says."""
-    with socket.socket() as there:
-        if there.connect_ex(("127.0.0.1", 8002)) == 0:
-            pytest.skip("port 8002, which NVFlare's proof of concept takes, is in use")
+    if port_is_taken():
+        pytest.skip("port 8002, which NVFlare's proof of concept takes, is in use")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    said, workspace = run_the_page(tmp_path)
+    ledger = Ledger.read(tmp_path / "poc-run" / "ledger.jsonl")
+    assert (ledger.header.clients, len(ledger.releases)) == (2, 3)
+    assert f"from the ledger alone {str(ledger.guarantee(1e-3)).split()[1]}" in said
+    logged = "".join(path.read_text() for path in workspace.rglob("server/poc_console.log"))
+    assert "dpfed: round 2" in logged
+    assert "by noise alone" not in logged
+
+
+def run_the_page(tmp_path):
+    """Run the lines of the page in a folder with its example; return their output and NVFlare's workspace."""
     (lines,) = re.findall(r"^```sh\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert lines.startswith("source .venv-nvflare/bin/activate\n")
     workspace = tmp_path / "workspace"
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     here = os.environ | {
         "HOME": str(tmp_path),
         "NVFLARE_POC_WORKSPACE": str(workspace),
@@ -294,9 +311,23 @@ def test_the_lines_of_the_page_run_the_example_in_processes(tmp_path):
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert not alive(workspace), "poc stop ends every process"
     assert "COMPLETED" in done.stdout + done.stderr
-    ledger = Ledger.read(tmp_path / "poc-run" / "ledger.jsonl")
-    assert (ledger.header.clients, len(ledger.releases)) == (2, 3)
-    assert f"from the ledger alone {str(ledger.guarantee(1e-3)).split()[1]}" in done.stdout
-    logged = "".join(path.read_text() for path in workspace.rglob("server/poc_console.log"))
-    assert "dpfed: round 2" in logged
-    assert "by noise alone" not in logged
+    return done.stdout, workspace
+
+
+@pytest.mark.slow
+def test_two_sites_in_processes_keep_ledgers_and_one_refuses(tmp_path):
+    """Budgets for three rounds of noise 4, and for one: site-2 answers the first round alone."""
+    if port_is_taken():
+        pytest.skip("port 8002, which NVFlare's proof of concept takes, is in use")
+    shutil.copytree(ROOT / "examples" / "nvflare_job", tmp_path / "examples" / "nvflare_job")
+    budgets = {f"site-{2 - (n == 3)}": smallest_epsilon(0.99e-5, mu=n**0.5 / 4) * 1.05 for n in (3, 1)}
+    terms = f'KeepTerms(ledger=f"{tmp_path}/{{site}}/node.jsonl", epsilon={budgets}[site], delta=1e-5)'
+    job = tmp_path / "examples" / "nvflare_job" / "job.py"
+    text = job.read_text().replace("cohort=2 if clients > 2 else 1", 'cohort=clients, sampling="all"')
+    job.write_text(text.replace("KeepTerms(), site", f"{terms}, site").replace("=0.8", "=4.0"))
+    run_the_page(tmp_path)
+    assert len(Ledger.read(tmp_path / "poc-run" / "ledger.jsonl").releases) == 3
+    answered = [[one.round for one in Ledger.read(tmp_path / site / "node.jsonl").releases] for site in budgets]
+    assert answered == [[0, 1, 2], [0]]
+    stored = {path.name for site in budgets for path in (tmp_path / site).glob("*.upload")}
+    assert len(stored) == 1, "one run, named by the server's ledger"
