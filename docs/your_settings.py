@@ -30,9 +30,11 @@ KINDS = {
     "Flower: fixed clipping, at server or clients": FLOWER + "num_clients = 100\nnum_server_rounds = 100",
     "Flower: with `accountant=`, which refuses unequal weights": FLOWER + "accountant = true\nnum_server_rounds = 100",
     "Flower: adaptive clipping": (
-        "noise_multiplier = 1.0\nnum_sampled_clients = 20\ninitial_clipping_norm = 0.1\ntarget_clipped_quantile = 0.5"
+        "noise_multiplier = 1.0\nnum_sampled_clients = 20\ninitial_clipping_norm = 0.1\ntarget_clipped_quantile = 0.5\n"
+        "num_server_rounds = 100"
     ),
     "Flower: a wrapper around FedMedian, Krum or a trimmed mean": FLOWER + 'strategy = "FedMedian"',
+    "Flower: a wrapper around FedAdam, FedYogi, FedAdagrad or FedAvgM": FLOWER + 'strategy = "FedAdam"',
     "Flower: `LocalDpMod`": (
         "clipping_norm = 1.0\nsensitivity = 1.0\nepsilon = 1.0\ndelta = 1e-5\nnum_server_rounds = 50"
     ),
@@ -51,11 +53,11 @@ KINDS = {
         "num_rounds = 20\npoisson_sampling = true"
     ),
     "TFF: `dp_aggregator`": TFF + "num_clients = 3400\nnum_rounds = 1500",
-    "TFF: DP-FTRL, tree aggregation": TFF + 'aggregator = "dp_ftrl"',
+    "TFF: DP-FTRL, tree aggregation": TFF + 'num_rounds = 64\naggregator = "tree_aggregation"',
     "pfl: users in turn": PFL,
     "pfl: noise of a larger cohort": PFL + "noise_cohort_size = 1000",
     "jax_privacy: DP-SGD": JAX + 'num_training_updates = 2340\nbatch_selection_strategy = "poisson"',
-    "jax_privacy: BandMF, cyclic Poisson": JAX + 'num_bands = 4\nstrategy = "BandMF"',
+    "jax_privacy: BandMF, cyclic Poisson": JAX + "num_bands = 4\niterations = 2340",
 }
 """Settings in TOML, by kind."""
 

@@ -18,6 +18,8 @@ Sampling = Literal["poisson", "fixed", "shuffled", "all"]
 Unit = Literal["client", "record"]
 
 ASSUMED_DELTA = 1e-5
+TAIL = 0.01
+"""Fraction of delta that is left for noise on a count that is larger than assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,8 @@ class Reading:
     rounds: releases
     left_out_moves_twice: True if a unit that is left out moves the result by 2 C, as one that is replaced: in a
         weighted mean the weight of the others grows
+    count_std: standard deviation of the noise on a count that is released in each round, too, and which one unit moves
+        by 1; None without one. A hundredth of delta is then left for its tail (`TAIL`)
     """
 
     unit: Unit
@@ -39,6 +43,7 @@ class Reading:
     adjacency: Adjacency
     delta: float
     left_out_moves_twice: bool = False
+    count_std: float | None = None
 
     @property
     def without_sampling(self) -> Reading:
@@ -75,17 +80,21 @@ def _solved(reading: Reading, with_lower_bound: bool) -> budget.Budget | None:
     if not reading.noise_multiplier > 0:
         return None
     twice = reading.left_out_moves_twice and reading.adjacency is not Adjacency.REPLACE_ONE
+    noise, delta = reading.noise_multiplier, reading.delta
+    if reading.count_std is not None:  # sum and count are one Gaussian, whose shifts add in quadrature
+        moves = 2 if twice or reading.adjacency is Adjacency.REPLACE_ONE else 1
+        noise, delta = moves / math.hypot(moves / noise, 1 / reading.count_std), delta * (1 - TAIL)
     try:
         plan = Plan(
             clients=reading.population,
             sampling=sampling_of_keys(reading.sampling, {"cohort": reading.cohort}),
             mechanism=GaussianNoise(),
             adjacency=Adjacency.REPLACE_ONE if twice else reading.adjacency,
-            delta=reading.delta,
+            delta=delta,
         )
         return budget.solve(
             plan,
-            noise_multiplier=reading.noise_multiplier,
+            noise_multiplier=noise,
             rounds=reading.rounds,
             with_lower_bound=with_lower_bound,
         )

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+from scipy.special import ndtri
+
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.explain.account import ASSUMED_DELTA, Explanation, Opening
+from dpfed.explain.account import ASSUMED_DELTA, TAIL, Explanation, Opening
 from dpfed.explain.reading import (
     BATCH,
     CLIP,
     COHORT,
     DELTA,
     EPOCHS,
+    NEIGHBOURS,
     NOISE,
     POPULATION,
     RECORD_CLIP,
@@ -61,12 +66,21 @@ def _flower(settings: Settings) -> Explanation:
     if cohort is None:
         read.missing.append("num_sampled_clients")
         read.unbounded.append("the noise of the mean is divided by num_sampled_clients, which is not stated")
-    if "clipped_count_stddev" in settings or "target_clipped_quantile" in settings:
-        read.contradictions.append("adaptive clipping scales the noise to another clip norm than that of the rows")
+    rounds = largest_count(settings, *ROUNDS)
+    if read.adaptive and cohort:
+        _flower_adaptive(read, cohort, replies or cohort, rounds or 1)
     weighted = settings.get("accountant") is not True  # with Flower's accountant, unequal weights are an error
     fewer = drawn is not None and cohort is not None and drawn < cohort
-    read.mean(cohort, replies, weighted=weighted, certain=fewer)
-    if cohort is not None and population is not None and cohort < population:
+    rule, remembers = _rule_of_strategy(settings, rounds or 1), False
+    if rule is None:
+        read.mean(cohort, replies, weighted=weighted, certain=fewer)
+    elif cohort:
+        name, largest, remembers = rule
+        read.only_above = True
+        words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
+        moved: dict[str, object] = {"noise_multiplier": 1 / (cohort * largest), "left_out_moves_twice": True}
+        read.openings.append(Opening(name=f"{name}: noise for a mean, on another result", changes=((words, moved),)))
+    if cohort is not None and population is not None and cohort < population and not remembers:
         read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
     line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
     if cohort:
@@ -78,14 +92,87 @@ def _flower(settings: Settings) -> Explanation:
         sampling="all",
         population=population,
         cohort=cohort,
-        rounds=largest_count(settings, *ROUNDS),
+        rounds=rounds,
         dpfed=f"{line} --set privacy.noise_multiplier={upwards(read.noise or 1)} --set privacy.epsilon=",
     )
 
 
+def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> None:
+    """Add the opening of Flower's adaptive clipping, whose noise is over the clip norm of the next round.
+
+    Claim: the clip norm shrinks by exp(lr (f - q)), f the fraction of clipped updates with its noise. With probability
+    at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
+    Source: flwr.serverapp.strategy.dp_adaptive_clipping, compute_adaptive_noise_params.
+    """
+    deviation = stated_number(read.settings, "clipped_count_stddev")
+    deviation, noise, read.adaptive = cohort / 20 if deviation is None else deviation, read.noise or 0.0, False
+    if not deviation or not noise:
+        read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
+        return
+    if noise >= 2 * deviation:
+        read.contradictions.append(f"noise_multiplier={noise:g} is not below twice clipped_count_stddev={deviation:g}")
+    alone = 1 if noise >= 2 * deviation else (1 - (noise / (2 * deviation)) ** 2) ** -0.5
+    read.only_above = True
+    largest = 1 - float(ndtri(TAIL * (read.delta or ASSUMED_DELTA) / rounds)) * deviation / replies
+    rate, quantile = (
+        stated_number(read.settings, "clip_norm_lr"),
+        stated_number(read.settings, "target_clipped_quantile"),
+    )
+    shrinks = math.exp((0.2 if rate is None else rate) * max(largest - (0.5 if quantile is None else quantile), 0.0))
+    worst: dict[str, object] = {"noise_multiplier": alone / shrinks, "count_std": deviation}
+    read.openings.append(
+        Opening(
+            name="adaptive clip norm: the noise is over that of the next round",
+            changes=(
+                (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
+                ("it stays, and the noise multiplier is that of sum and count together", {}),
+            ),
+        )
+    )
+
+
+def _rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool] | None:
+    """Return (name, largest norm of a round's result, memory) of a wrapped strategy of Flower; None for a mean.
+
+    The norm is that for updates of norm 1 before Flower adds noise. Krum: an update, or a mean of some. Median: half of
+    the clients have at least each entry, so its square is at most 2. Trimmed mean: each entry is a part of all updates,
+    over the number of the rest. FedAdam, FedYogi, FedAdagrad: eta over tau times a mean of updates so far. FedAvgM: the
+    learning rate times the momentum's sum. One participation moves every later round of strategies with memory.
+    """
+    text = " ".join(str(one) for pair in settings.items() for one in pair).lower()
+
+    def number(name: str, usual: float) -> float:
+        found = stated_number(settings, name)
+        return usual if found is None else found
+
+    if "krum" in text:
+        return "Krum", 1.0, False
+    if "median" in text:
+        return "FedMedian", math.sqrt(2), False
+    if "trimmed" in text:
+        return "FedTrimmedAvg", 1 / max(1 - 2 * number("beta", 0.2), 1e-300), False
+    if any(one in text for one in ("fedadam", "fedyogi", "fedadagrad", "fedopt")):
+        first, second = number("beta_1", 0.9), number("beta_2", 0.99)
+        mean = 1 - first**rounds
+        if "adam" in text:
+            mean *= math.sqrt(1 - second ** (rounds + 1)) / (1 - first ** (rounds + 1))
+        usual = 0.01 if "yogi" in text else 0.1
+        return "FedOpt", mean * number("eta", usual) / max(number("tau", 1e-3), 1e-300), True
+    if "fedavgm" in text or "server_momentum" in text or "server_learning_rate" in text:
+        kept = number("server_momentum", 0.0)
+        summed = rounds if kept >= 1 else (1 - kept**rounds) / (1 - kept)
+        return "FedAvgM", number("server_learning_rate", 1.0) * summed, True
+    return None
+
+
 def _is_filter(settings: Settings) -> bool:
     sized = "sensitivity" in settings and "epsilon" in settings
-    return sized or "percentile" in settings or ("fraction" in settings and not any(one in settings for one in NOISE))
+    return (
+        sized
+        or "percentile" in settings
+        or "exclude_vars" in settings
+        or ("fraction" in settings and not any(one in settings for one in NOISE))
+    )
 
 
 def _filter(settings: Settings) -> Explanation:
@@ -141,6 +228,7 @@ _MANY = 10**6
 def _opacus(settings: Settings) -> Explanation:
     """Read Opacus' (or TensorFlow Privacy's) arguments: noise and clip of records; the loader decides the rest."""
     read = Read(settings, "record")
+    microbatches = count(settings, "num_microbatches", "microbatches")
     records, batch = read.population(*RECORDS), largest_count(settings, *BATCH)
     rate, known = stated_number(settings, "sample_rate", "sampling_probability"), records
     if rate is not None and not 0 < rate <= 1:
@@ -211,6 +299,15 @@ def _opacus(settings: Settings) -> Explanation:
                 changes=loader,
             )
         )
+    if microbatches and (batch is None or microbatches < batch):
+        moved: dict[str, object] = {"adjacency": Adjacency.ADD_REMOVE, "noise_multiplier": 0.5 / microbatches}
+        if sampling != "poisson":  # the records of all later batches move, too
+            moved |= {"sampling": "all", "rounds": steps or 1}
+        words = f"add-remove: one record more moves records between all {microbatches} microbatches"
+        (words_of_one, one), (words_of_zero, zero) = NEIGHBOURS.changes
+        zero = {**zero, "left_out_moves_twice": True}  # the others of its microbatch are clipped less
+        fixed = ((words_of_one, one), (words_of_zero, zero)) if poisson is False else ()  # else a draw moves all, too
+        read.neighbours = replace(NEIGHBOURS, changes=((words, moved), *fixed))
     line = f"dpfed run fedavg-digits --set local.record.clip_norm={read.clip or 1:g}"
     line += f" --set local.record.noise_multiplier={upwards(read.noise or 1)}"
     if known and batch and passes and sampling != "poisson":
@@ -240,6 +337,8 @@ def _dp_fedavg(settings: Settings) -> Explanation:
     read = Read(settings, "record" if records else "client")
     population = read.population(*POPULATION, *RECORDS)
     cohort = count(settings, *COHORT) or largest_count(settings, *BATCH)
+    if cohort and "clients_per_round" in settings:
+        read.usual_count = cohort / 20  # of TFF
     meant = count(settings, "noise_cohort_size")
     if meant and cohort is None:
         read.missing.append("cohort_size (1 is used for the noise of noise_cohort_size)")

@@ -34,28 +34,48 @@ BATCH = (
     "batch_size", "expected_batch_size", "train_batch_size", "per_device_train_batch_size", "lot_size",
     "logical_batch_size",
 )  # fmt: skip
-COHORT = ("num_sampled_clients", "clients_per_round", "cohort_size", "cohort")
+COHORT = ("num_sampled_clients", "clients_per_round", "expected_clients_per_round", "cohort_size", "cohort")
 RECORD_CLIP = ("max_grad_norm", "l2_norm_clip", "per_sample_max_grad_norm", "per_example_max_grad_norm")
-CLIP = ("clipping_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", *RECORD_CLIP)
+CLIP = (
+    "clipping_norm", "clip", "clip_norm", "clipping_bound", "l2_clip_norm", "initial_clipping_norm",
+    "initial_l2_norm_clip", "initial_clipping_bound", *RECORD_CLIP,
+)  # fmt: skip
+COUNT_NOISE = ("clipped_count_stddev", "unclipped_num_std", "clipping_indicator_noise_stddev")
 DEVIATION = ("sigma", "noise_std", "noise_stddev", "stddev")
 """Names that may be a standard deviation in units of the updates, not over the clip norm."""
-NOISE = ("noise_multiplier", "sigma", "noise_scale", "central_noise_scale", "noise_parameter")
+NOISE = (
+    "noise_multiplier", "sigma", "noise_scale", "central_noise_scale", "noise_parameter", "relative_noise_stddev",
+)  # fmt: skip
+BANDS = ("num_bands", "bands", "min_separation", "bandwidth")
 RECORDS = ("num_samples", "dataset_size", "num_examples", "sample_size", "n")
 DELTA = ("delta", "target_delta", "central_delta")
-_CORRELATED = "noise is correlated over rounds, and this reader has no account of it"
-_MOVING = "the clip norm moves by the updates of clients, and this reader has no account of that"
+_MATRIX, _TREE = (
+    ("num_bands", "blt", "bandmf", "banded", "toeplitz", "matrix_factorization"),
+    ("ftrl", "tree_", "dp_tree"),
+)
+_ADAPTIVE = ("adaptive", "adaclip", "clipped_quantile", "clipping_norm_quantile", *COUNT_NOISE)
 _NO_MEAN = "updates are not averaged, and this reader has no bound for the rule that combines them"
 OTHER_MECHANISMS = {
     "laplac": "Laplace noise on L2-clipped updates has no bound",
-    **dict.fromkeys(("ftrl", "blt", "bandmf", "banded", "toeplitz", "tree_", "dp_tree"), _CORRELATED),
     "linf": "each coordinate is clipped, so the norm of an update grows with their number",
-    "per_layer": "each layer is clipped alone, so the norm of an update grows with their number",
-    "per_param": "each parameter is clipped alone, so the norm of an update grows with their number",
-    **dict.fromkeys(("adaptive", "adaclip", "clipped_quantile"), _MOVING),
-    "weighted_random": "a record may be drawn many times into one batch",
-    **dict.fromkeys(("median", "krum", "bulyan", "trimmed", "qfedavg", "fedxgb"), _NO_MEAN),
     **dict.fromkeys(
-        ("noise_schedul", "noise_decay", "noise_gamma", "sigma_decay", "noise_anneal"),
+        ("per_layer", "layer_wise", "layerwise"),
+        "each layer is clipped alone, so the norm of an update grows with their number",
+    ),
+    "per_param": "each parameter is clipped alone, so the norm of an update grows with their number",
+    "weighted_random": "a record may be drawn many times into one batch",
+    **dict.fromkeys(("bulyan", "qfedavg", "fedxgb"), _NO_MEAN),
+    **dict.fromkeys(
+        (
+            "noise_schedul",
+            "exponentialnoise",
+            "stepnoise",
+            "lambdanoise",
+            "noise_decay",
+            "noise_gamma",
+            "sigma_decay",
+            "noise_anneal",
+        ),
         "the noise changes over rounds, and its smallest size is not stated",
     ),
     "quantiz": "updates are rounded after the clip, which lengthens them by an unknown amount",
@@ -181,6 +201,15 @@ class Read:
                 continue  # its norms are read
             if any(word in text for text in texts):
                 self.unbounded.append(why)
+        self.adaptive, self.banded, self.tree = (
+            any(word in text for text in texts for word in words) for words in (_ADAPTIVE, _MATRIX, _TREE)
+        )
+        self.only_tree = any("tree" in text for text in texts)
+        self.usual_count: float | None = None
+        self.only_above = self.adaptive or self.banded or self.tree  # no reading is a lower bound of what ran
+        self.neighbours = NEIGHBOURS
+        if self.adaptive and any(name in self.settings for name in DEVIATION):
+            self.unbounded.append("noise of a fixed size on updates whose clip norm moves")
         for name in ("per_sample", "per_sample_clip", "per_example", "per_sample_gradients"):
             if self.settings.get(name) is False:
                 self.unbounded.append("gradients of whole batches are clipped, not those of records")
@@ -223,6 +252,59 @@ class Read:
             names = ["weights by numbers of examples"] * weighted + ["number of replies"] * (replies is not None)
             self.openings.append(Opening(name=" and ".join(names), changes=tuple(changes)))
 
+    def adaptive_clip(self, usual: float | None, shift: float) -> None:
+        """Add the opening of a clip norm that moves by a noisy count of clipped updates.
+
+        usual: standard deviation of the count's noise if it is not stated; None if nothing says it. shift: factor by
+        which noise that is correlated over rounds hides less
+        """
+        deviation = stated_number(self.settings, *COUNT_NOISE)
+        deviation = usual if deviation is None else deviation
+        if not deviation:
+            self.unbounded.append("the noise on the count of clipped updates, by which the clip norm moves, is unknown")
+            return
+        if "clipping_indicator_noise_stddev" in self.settings:  # of pfl, whose indicators are -1 and 1
+            deviation /= 2
+        beside: dict[str, object] = {"count_std": deviation / shift}
+        self.openings.append(
+            Opening(
+                name="adaptive clip norm: noise on the count of clipped updates",
+                changes=(
+                    (f"noise of {deviation:g} on the count, beside the noise on the sum", beside),
+                    ("the noise multiplier is that of sum and count together", {}),
+                ),
+            )
+        )
+
+    def correlated(self, rounds: int) -> float:
+        """Add the opening of noise that is correlated over rounds; return the largest factor by which it hides less.
+
+        Claim: the factor is the largest shift of all rounds over that of one. A unit in all rounds moves the sums of a
+        tree's nodes by the nodes' sizes. It moves C X, C lower triangular with b bands, by at most min(r, b) in row r
+        if coefficients are at most 1, and by sqrt(b T) in all if columns have norm 1.
+        Source: Denisov et al. 2022, Theorem 2.1: updates may depend on earlier releases.
+        """
+        bands = min(largest_count(self.settings, *BANDS) or rounds, rounds)
+        found: list[tuple[str, float]] = []
+        if self.tree:
+            nodes = sum(rounds // 2**level * 4**level for level in range(rounds.bit_length()))
+            found += [
+                ("sums over the nodes of a binary tree, a unit in every round", math.sqrt(nodes)),
+                ("sums over the nodes of a binary tree, a unit in one round", math.sqrt(rounds.bit_length())),
+            ]
+        if self.banded or not self.only_tree:
+            rows = math.sqrt(sum(min(row, bands) ** 2 for row in range(1, rounds + 1)))
+            found += [
+                (f"{bands} bands of coefficients up to 1, a unit in every round", rows),
+                (f"{bands} bands, columns of norm 1, a unit in every round", math.sqrt(bands * rounds)),
+                (f"{bands} bands, columns of norm 1, a unit in every {bands}th round", math.sqrt(-(-rounds // bands))),
+            ]
+        found.sort(key=lambda pair: -pair[1])
+        changes: Readings = tuple((words, {"noise_multiplier": 1 / shift}) for words, shift in found)
+        self.openings = [one for one in self.openings if not one.name.startswith("sampler")]
+        self.openings.append(Opening(name="noise: correlated over rounds, by an unstated matrix", changes=changes))
+        return found[0][1]
+
     def population(self, *names: str) -> int | None:
         """Return the smallest number of units with one of these names, None if it is missing."""
         return min((one for name in names if (one := count(self.settings, name)) is not None), default=None)
@@ -249,6 +331,12 @@ class Read:
     ) -> Explanation:
         if rounds is None:
             self.missing.append("rounds (epsilon is that of one round)")
+        shift = 1.0
+        if self.banded or self.tree:
+            shift = self.correlated(rounds or 1)
+            sampling, rounds = "all", 1
+        if self.adaptive:
+            self.adaptive_clip(self.usual_count, shift)
         units = population or max(cohort or 2, 2)
         reading = Reading(
             unit=self.unit,
@@ -263,11 +351,11 @@ class Read:
         return explained(
             library,
             reading,
-            (*self.openings, NEIGHBOURS),
+            (*self.openings, self.neighbours),
             stated=dict(self.settings),
             missing=tuple(self.missing),
             contradictions=tuple(self.contradictions),
             unbounded=tuple(dict.fromkeys(self.unbounded)),
-            population_known=population is not None and cohort is not None,
+            population_known=None not in (population, cohort) and not self.only_above,
             dpfed=dpfed,
         )

@@ -339,7 +339,7 @@ def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tab
     nodes = grid(chosen)
     serve_run(nodes, chosen, tmp_path / "run")
     for _, replies in nodes.rounds:
-        assert all(set(one.content["upload"]) == {"client", "round", "payload", "padding"} for one in replies)
+        assert all(set(one.content["upload"]) == {"client", "round", "payload", "padding", "head"} for one in replies)
     for one in lines(tmp_path / "run", "diagnostics.jsonl"):
         assert [one[key] for key in ("clipped", "largest_norm", "noise", "noise_known")] == [None, None, None, False]
 

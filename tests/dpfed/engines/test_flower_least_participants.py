@@ -61,7 +61,7 @@ class Hostile:
     def ask(self, question, client, message):
         from flwr.app import ConfigRecord, Message, RecordDict
 
-        values = {"round": 0, "fingerprint": self.print, "solved": self.solved, "message": message}
+        values = {"round": 0, "fingerprint": self.print, "solved": self.solved, "charge": "", "message": message}
         content = RecordDict({"config": ConfigRecord(values)})
         reply = self.say(Message(content, dst_node_id=1000 - client, message_type=f"query.{question}"))
         return self.noted(question, reply["answer"]["message"])

@@ -103,7 +103,7 @@ def readers(experiment):
         client=2, round=3, payload=b"payload", inside=True, outside=False, finite=True
     ).to_content()
     question = RecordDict(
-        {"config": ConfigRecord({"round": 3, "fingerprint": "print", "solved": "{}", "message": b"abc"})}
+        {"config": ConfigRecord({"round": 3, "fingerprint": "print", "solved": "{}", "charge": "", "message": b"abc"})}
     )
     answer = RecordDict({"answer": ConfigRecord({"message": b"abc"})})
     introduction = RecordDict({"introduction": ConfigRecord({"client": 2, "fingerprint": "print"})})
@@ -179,7 +179,11 @@ def test_a_node_that_is_asked_nonsense_sends_nothing(grid, tables, kind):
         ).to_content()
     else:
         content = RecordDict(
-            {"config": ConfigRecord({"round": 0, "fingerprint": print_, "solved": solved, "message": bytes(32)})}
+            {
+                "config": ConfigRecord(
+                    {"round": 0, "fingerprint": print_, "solved": solved, "charge": "", "message": bytes(32)}
+                )
+            }
         )
     chance = random.Random(7)
     for _ in range(60):

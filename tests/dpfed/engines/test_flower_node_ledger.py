@@ -121,7 +121,6 @@ def test_records_are_charged_for_every_upload(tmp_path, tables, nodes):
     [
         (("run.randomness=simulated",), NOISE, "cannot be repeated"),
         ((), None, "cannot be repeated"),
-        (("privacy.noise_schedule=[1.2,1.0]",), NOISE | {"noise": "gaussian"}, "no schedule of noise"),
     ],
 )
 def test_an_app_without_charges_of_rounds_is_refused_at_the_introduction(tmp_path, tables, nodes, more, privacy, word):

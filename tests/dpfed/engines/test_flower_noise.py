@@ -67,7 +67,7 @@ def test_less_noise_than_the_target_needs_gets_nothing_from_a_node(grid, tables,
         instruction = Instruction(
             round=0, clip_norm=start.clip_norm, broadcast=start.broadcast, train=True, fingerprint=print_, solved=text
         )
-        step = ConfigRecord({"round": 0, "fingerprint": print_, "solved": text, "message": bytes(32)})
+        step = ConfigRecord({"round": 0, "fingerprint": print_, "solved": text, "charge": "", "message": bytes(32)})
         for content, kind in ((instruction.to_content(), "train"), (RecordDict({"config": step}), "query.advertise")):
             with pytest.raises(WireError, match="must be at least what this node calibrates"):
                 nodes.app(Message(content, dst_node_id=1000, message_type=kind), nodes.contexts[1000])

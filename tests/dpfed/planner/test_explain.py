@@ -74,8 +74,6 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
     "flower, too few nodes available": (F | {"min_available_nodes": 5, "noise_multiplier": 90.0}, 40 / 90),
     "flower, dropouts": (F | {"dropout": 0.3, "noise_multiplier": 90.0}, 40 / 90),
     "flower, sampled number not stated": ({"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_clients": 9}, INF),
-    "flower, adaptive": (F | {"target_clipped_quantile": 0.5, "clipped_count_stddev": 1.0}, INF),
-    "flower, wrapper of a class named adaptive": (F | {"class": "ServerSideAdaptiveClipping"}, INF),
     "flower, one node": ({"noise_multiplier": 2.0, "clipping_norm": 3.0, "num_sampled_clients": 1, "rounds": 9}, 3.0),
     "flower, local mod": (
         {"clipping_norm": 2.0, "sensitivity": 2.0, "epsilon": 1.0, "delta": 1e-5},
@@ -125,7 +123,7 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
     "tff, sampler named, not its secrecy": (T | {"sampling": "poisson"}, 2 / 4),
     "tff, weights": (T | {"weighting": "num_examples", "noise_multiplier": 90.0}, 100 / 90),
     "tff, weights in an unknown cohort": ({"noise_multiplier": 1.0, "clip": 1.0, "weighted": True}, INF),
-    "tff, tree noise": (T | {"aggregator": "dp_ftrl"}, INF),
+    "tff, tree noise, one round": (T | {"aggregator": "dp_ftrl"}, 2 / 4),
     "tff, dropouts": (T | {"dropout_rate": 0.1, "noise_multiplier": 90.0}, 100 / 90),
     "tff, report goal": (T | {"report_goal": 10}, 2 / 4 * 5),
     "tff, noise in shares": (T | {"noise": "distributed", "noise_multiplier": 9.0}, 2 * 50**0.5 / 9),
@@ -143,7 +141,7 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
         {"noise_scale": 100.0, "clipping_bound": 1.0, "noise_cohort_size": 200, "central_num_iterations": 4},
         4 / 100 * 200),
     "jax_privacy, banded": (
-        {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_bands": 4, "strategy": "BandMF"}, INF),
+        {"noise_multiplier": 1.0, "l2_clip_norm": 1.0, "batch_size": 10, "num_bands": 4, "strategy": "BandMF"}, 2.0),
     "jax_privacy, epochs": (
         {"noise_multiplier": 9.0, "l2_clip_norm": 1.0, "batch_size": 30, "num_examples": 100, "num_epochs": 4},
         2 * 4 / 9),
@@ -222,7 +220,9 @@ def test_poisson_batches_by_dp_accounting(tmp_path: Path) -> None:
         ({"noise_multiplier": 1.0, "num_sampled_clients": 20}, "not clipped"),
         ({"noise_multiplier": 1.0, "max_grad_norm": math.inf}, "infinite"),
         ({"percentile": 10, "gamma": 0.01}, "percentiles"),
-        ({**FLOWER, "num_sampled_clients": 1, "rounds": 1, "target_clipped_quantile": 0.5}, "clip norm moves"),
+        ({**FLOWER, "rounds": 1, "target_clipped_quantile": 0.5, "clipped_count_stddev": 0}, "has no noise"),
+        ({**TFF, "sigma": 1.0, "noise_multiplier": None, "clipping": "adaptive"}, "of a fixed size"),
+        ({**OPACUS, "clipping": "adaptive"}, "by which the clip norm moves, is unknown"),
     ],
 )
 def test_settings_that_nothing_bounds(settings: dict[str, object], word: str, tmp_path: Path) -> None:

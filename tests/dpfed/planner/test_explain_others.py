@@ -66,21 +66,15 @@ A = {"noise_scale": 8.0, "clipping_bound": 1.0, "cohort_size": 50, "population":
 NO = {"noise_multiplier": None}
 
 OTHERS = {
-    "flower, client-side clipping, FedAdam inside": (
-        F | {"class": "ClientSideFixedClipping", "strategy_class": "FedAdam", "eta": 0.1, "tau": 1e-3},
-        gaussian(M),
-    ),
     "flower, min_fit_clients above the fraction": (F | {"fraction_fit": 0.05, "min_fit_clients": 10}, gaussian(M)),
     "flower, fraction 0": (F | {"fraction_fit": 0.0, "min_fit_clients": 10}, gaussian(M)),
     "flower, few available": (F | {"min_available_clients": 2, "fraction_fit": 0.1}, gaussian(M)),
     "flower, more drawn than the noise is for": (F | {"fraction_train": 0.5}, gaussian(M)),
-    "flower, median": (F | {"strategy_class": "FedMedian"}, INF),
-    "flower, krum": (F | {"strategy_class": "MultiKrum"}, INF),
-    "flower, trimmed mean": (F | {"strategy": "FedTrimmedAvg"}, INF),
+    "flower, median": (F | {"strategy_class": "FedMedian"}, gaussian(M * 2**0.5)),
+    "flower, krum": (F | {"strategy_class": "MultiKrum"}, gaussian(M)),
+    "flower, trimmed mean": (F | {"strategy": "FedTrimmedAvg"}, gaussian(M * 10 / 6)),
     "flower, secure sums that round": (F | {"quantization_range": 2**22, "clipping_range": 8.0}, INF),
     "flower, secure sums": (F | {"secagg": True}, gaussian(M)),
-    "flower, adaptive by its first norm": (
-        {"noise_multiplier": 1.0, "initial_clipping_norm": 0.1, "num_sampled_clients": 20}, INF),
     "flower, noise of an unknown number": (
         {"noise_multiplier": 1.0, "clipping_norm": 1.0, "fraction_train": 0.1, "num_clients": 100}, INF),
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
@@ -110,12 +104,12 @@ OTHERS = {
     ),
     "tf privacy, microbatches": (
         {"l2_norm_clip": 1.0, "noise_multiplier": 8.0, "num_microbatches": 5, "batch_size": 25, "n": 100, "epochs": 4},
-        gaussian(2 * 4 / 8),
+        gaussian(2 * 5 * 4 / 8),
     ),
     "tff, two numbers of rounds": (T | {"total_rounds": 16}, gaussian(2 * 4 / 4)),
     "tff, zeroing": (T | {"zeroing": True}, INF),
-    "tff, tree": (T | {"aggregator": "tree_adaptive"}, INF),
-    "tff, adaptive by a quantile": (T | {"target_unclipped_quantile": 0.5}, INF),
+    "tff, tree": (T | {"aggregator": "tree_adaptive"}, gaussian(28**0.5 * math.hypot(2 / 4, 20 / 50))),
+    "tff, adaptive by a quantile": (T | {"target_unclipped_quantile": 0.5}, gaussian(2 * math.hypot(2 / 4, 20 / 50))),
     "tff, batches of clients": (T | {"batch_size": 20, "local_epochs": 3, "sampling": "poisson"}, gaussian(2 * 2 / 4)),
     "tff, options that are off": (T | {"adaptive_clipping": False, "zeroing": False}, gaussian(2 * 2 / 4)),
     "tff, two deltas": (T | {"delta": 1e-3, "target_delta": 1e-6}, gaussian(2 * 2 / 4, 1e-6)),
