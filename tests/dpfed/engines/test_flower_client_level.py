@@ -398,8 +398,8 @@ def test_a_node_clips_by_itself_and_keeps_its_metrics():
 
 
 def test_a_node_with_a_ledger_refuses_and_the_divisor_stays(tmp_path):
-    """Two nodes that move by the clip norm; the second pays for two rounds of noise 1e-3, of 1e6/2 each."""
-    ledger = NodeLedger(tmp_path / "node.jsonl", epsilon=1.25e6, delta=1e-5)
+    """Two nodes move by the clip norm; one pays for two rounds of noise 0.05 (epsilon 521), not three (747)."""
+    ledger = NodeLedger(tmp_path / "node.jsonl", epsilon=630.0, delta=1e-5)
     guarded, refusals = node_mod(ledger), []
 
     def mod(message, context, call_next):
@@ -411,12 +411,12 @@ def test_a_node_with_a_ledger_refuses_and_the_divisor_stays(tmp_path):
             refusals.append(str(error))
             raise ConfigError("refused") from None
 
-    secure = {"noise_multiplier": 1e-3, "randomness": "secure"}
+    secure = {"noise_multiplier": 0.05, "randomness": "secure"}
     strategy, moves = wrapped(clients=2, cohort=2, sampling="all", rounds=3, **secure), []
     for number in (1, 2, 3):
         arrays, _ = one_round(strategy, Nodes(2, by(1.0), mods=[mod]), number=number)
         moves.append(np.linalg.norm(vector(arrays) - vector(model())))
-    np.testing.assert_allclose(moves, [1.0, 1.0, 0.5], atol=0.01)
+    np.testing.assert_allclose(moves, [1.0, 1.0, 0.5], atol=0.2)
     assert len(refusals) == 1
     assert "It was not released" in refusals[0]
     assert strategy._heads == {1: ledger.head} or strategy._heads == {0: ledger.head}
