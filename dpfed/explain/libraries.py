@@ -29,6 +29,7 @@ from dpfed.explain.reading import (
     Settings,
     count,
     largest_count,
+    noise_of_sum_alone,
     product_of_counts,
     stated_number,
 )
@@ -67,8 +68,7 @@ def _flower(settings: Settings) -> Explanation:
         read.missing.append("num_sampled_clients")
         read.unbounded.append("the noise of the mean is divided by num_sampled_clients, which is not stated")
     rounds = largest_count(settings, *ROUNDS)
-    if read.adaptive and cohort:
-        _flower_adaptive(read, cohort, replies or cohort, rounds or 1)
+    shrinks = _flower_adaptive(read, cohort, replies or cohort, rounds or 1) if read.adaptive and cohort else 1.0
     weighted = settings.get("accountant") is not True  # with Flower's accountant, unequal weights are an error
     fewer = drawn is not None and cohort is not None and drawn < cohort
     rule, remembers = _rule_of_strategy(settings, rounds or 1), False
@@ -78,6 +78,8 @@ def _flower(settings: Settings) -> Explanation:
         name, largest, remembers = rule
         read.only_above = True
         words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
+        if remembers:  # updates of rounds with larger clip norms
+            largest *= math.exp(min(math.log(shrinks) * ((rounds or 1) - 1), 600))
         moved: dict[str, object] = {"noise_multiplier": 1 / (cohort * largest), "left_out_moves_twice": True}
         read.openings.append(Opening(name=f"{name}: noise for a mean, on another result", changes=((words, moved),)))
     if cohort is not None and population is not None and cohort < population and not remembers:
@@ -97,8 +99,10 @@ def _flower(settings: Settings) -> Explanation:
     )
 
 
-def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> None:
+def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> float:
     """Add the opening of Flower's adaptive clipping, whose noise is over the clip norm of the next round.
+
+    Returns the largest factor by which the clip norm shrinks in a round.
 
     Claim: the clip norm shrinks by exp(lr (f - q)), f the fraction of clipped updates with its noise. With probability
     at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
@@ -108,27 +112,28 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> None
     deviation, noise, read.adaptive = cohort / 20 if deviation is None else deviation, read.noise or 0.0, False
     if not deviation or not noise:
         read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
-        return
+        return 1.0
     if noise >= 2 * deviation:
         read.contradictions.append(f"noise_multiplier={noise:g} is not below twice clipped_count_stddev={deviation:g}")
-    alone = 1 if noise >= 2 * deviation else (1 - (noise / (2 * deviation)) ** 2) ** -0.5
+    alone = noise_of_sum_alone(noise, deviation)
     read.only_above = True
     largest = 1 - float(ndtri(TAIL * (read.delta or ASSUMED_DELTA) / rounds)) * deviation / replies
-    rate, quantile = (
-        stated_number(read.settings, "clip_norm_lr"),
-        stated_number(read.settings, "target_clipped_quantile"),
-    )
-    shrinks = math.exp((0.2 if rate is None else rate) * max(largest - (0.5 if quantile is None else quantile), 0.0))
+    rate = stated_number(read.settings, "clip_norm_lr")
+    quantile = stated_number(read.settings, "target_clipped_quantile")
+    fraction = max(largest - (0.5 if quantile is None else quantile), 0.0)
+    shrinks = math.exp(min((0.2 if rate is None else rate) * fraction, 600))
     worst: dict[str, object] = {"noise_multiplier": alone / shrinks, "count_std": deviation}
+    stays: dict[str, object] = {"noise_multiplier": alone, "count_std": deviation}
     read.openings.append(
         Opening(
             name="adaptive clip norm: the noise is over that of the next round",
             changes=(
                 (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
-                ("it stays, and the noise multiplier is that of sum and count together", {}),
+                ("it stays, and the noise multiplier is that of sum and count together", stays),
             ),
         )
     )
+    return shrinks
 
 
 def _rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool] | None:
@@ -154,7 +159,7 @@ def _rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool
     if any(one in text for one in ("fedadam", "fedyogi", "fedadagrad", "fedopt")):
         first, second = number("beta_1", 0.9), number("beta_2", 0.99)
         mean = 1 - first**rounds
-        if "adam" in text:
+        if "fedadam" in text and "yogi" not in text and "adagrad" not in text:
             mean *= math.sqrt(1 - second ** (rounds + 1)) / (1 - first ** (rounds + 1))
         usual = 0.01 if "yogi" in text else 0.1
         return "FedOpt", mean * number("eta", usual) / max(number("tau", 1e-3), 1e-300), True

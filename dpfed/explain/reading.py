@@ -124,6 +124,11 @@ def product_of_counts(*counts: int | None) -> int | None:
     return math.prod(known) if known else None
 
 
+def noise_of_sum_alone(noise: float, count_std: float) -> float:
+    """Return the factor on a multiplier of sum and count together that gives that of the sum (Andrew et al. 2021)."""
+    return 1.0 if noise >= 2 * count_std else (1 - (noise / (2 * count_std)) ** 2) ** -0.5
+
+
 class Read:
     """Values that all readers need, with the openings and missing names that follow from them."""
 
@@ -266,12 +271,13 @@ class Read:
         if "clipping_indicator_noise_stddev" in self.settings:  # of pfl, whose indicators are -1 and 1
             deviation /= 2
         beside: dict[str, object] = {"count_std": deviation / shift}
+        together = {**beside, "noise_multiplier": noise_of_sum_alone(self.noise or 0.0, deviation)}
         self.openings.append(
             Opening(
                 name="adaptive clip norm: noise on the count of clipped updates",
                 changes=(
                     (f"noise of {deviation:g} on the count, beside the noise on the sum", beside),
-                    ("the noise multiplier is that of sum and count together", {}),
+                    ("the noise multiplier is that of sum and count together", together),
                 ),
             )
         )
@@ -301,7 +307,7 @@ class Read:
             ]
         found.sort(key=lambda pair: -pair[1])
         changes: Readings = tuple((words, {"noise_multiplier": 1 / shift}) for words, shift in found)
-        self.openings = [one for one in self.openings if not one.name.startswith("sampler")]
+        self.openings = [one for one in self.openings if not one.name.startswith(("sampler", "loader"))]
         self.openings.append(Opening(name="noise: correlated over rounds, by an unstated matrix", changes=changes))
         return found[0][1]
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpfed.explain.settings import explain
@@ -38,11 +39,7 @@ def one_adaptive_round(*, clients, noise, count_std, rate, quantile, weight=1.0,
     def excess(epsilon):
         return np.trapezoid(density * profile(epsilon - loss, mu), draws) - delta
 
-    low, high = 0.0, 1e9
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return low
+    return brentq(excess, 0, 1e6)
 
 
 def one_more_record(rate, noise, delta=1e-5):
@@ -50,9 +47,11 @@ def one_more_record(rate, noise, delta=1e-5):
     x = np.linspace(-40 * noise, 40 * noise, 400_001)
     without = norm.pdf(x, 0, noise)
     there = (1 - rate) * without + rate * norm.pdf(x, 1, noise)
-    grid = np.linspace(0, 20, 2001)
-    over = [np.trapezoid(np.maximum(there - math.exp(one) * without, 0), x) for one in grid]
-    return grid[np.searchsorted(-np.array(over), -delta) - 1]
+
+    def excess(epsilon):
+        return np.trapezoid(np.maximum(there - math.exp(epsilon) * without, 0), x) - delta
+
+    return brentq(excess, 0, 50, xtol=1e-9)
 
 
 def shift(encoder, rounds):
