@@ -12,6 +12,7 @@ from dpfed.config.tables import parse
 from dpfed.engines.node_ledger import NodeLedger
 from dpfed.errors import DpfedError
 from dpfed.runs.experiment import build
+from dpfed.runs.loop import Run
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 
@@ -153,6 +154,24 @@ def test_a_resumed_round_sends_the_stored_upload_and_is_charged_once(tmp_path, t
     assert [charged(tmp_path, client) for client in range(4)] == [[0, 1, 2]] * 4
     lines = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
     assert [one["arrived"] for one in lines] == [4, 4, 4]
+
+
+def test_a_round_that_the_server_charges_again_is_charged_again(tmp_path, tables, nodes, monkeypatch):
+    """The server ends between the charge of round 2 and its checkpoint: its ledger has that round twice."""
+    chosen = tables("dp-fedavg", *SECURE, "federation.sampling=all", "federation.cohort=4", privacy=NOISE)
+    save = Run._save_round
+
+    def ended(self, done, seconds):
+        if done.state.round == 2:
+            raise Ended
+        save(self, done, seconds)
+
+    with monkeypatch.context() as patched, pytest.raises(Ended):
+        patched.setattr(Run, "_save_round", ended)
+        serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
+    serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run", resume=True)
+    assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 1, 2]
+    assert charged(tmp_path, 0) == [0, 1, 2, 3]
 
 
 def test_a_node_restored_from_an_older_copy_sends_nothing(tmp_path, tables, nodes):
