@@ -166,9 +166,10 @@ def test_a_round_that_the_server_charges_again_is_charged_again(tmp_path, tables
             raise Ended
         save(self, done, seconds)
 
-    with monkeypatch.context() as patched, pytest.raises(Ended):
-        patched.setattr(Run, "_save_round", ended)
+    monkeypatch.setattr(Run, "_save_round", ended)
+    with pytest.raises(Ended):
         serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
+    monkeypatch.undo()
     serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run", resume=True)
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 1, 2]
     assert charged(tmp_path, 0) == [0, 1, 2, 3]
