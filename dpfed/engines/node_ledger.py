@@ -93,7 +93,7 @@ class ServerPlan:
         return json.dumps(asdict(self))
 
     def require_run(self) -> None:
-        """Raise WireError for a run whose uploads could not be told from those of another run, or of no length."""
+        """Raise WireError for a run without an identity of its own, or without a length."""
         if not self.run:
             raise WireError(
                 "the server's noise is simulated: it can be repeated, so a node with a ledger answers no round. Use "

@@ -204,7 +204,7 @@ def answer_step(config: str, step: Callable[..., bytes], message: Message, conte
     client = client_of_node(context, experiment.config)
     number, terms, charge = read_question(message, agreement_text(experiment.config))
     if step is publish_keys and (own := _own_ledger(experiment, client, charge, context)) is not None:
-        own.admit(experiment.start.clip_norm)  # a refusal comes before masks are exchanged
+        own.admit(experiment.start.clip_norm)  # refused before masks are exchanged, if at all
     said = step(experiment, client, number, terms, context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
