@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from accountant_adapters import BUILT_IN, PACKAGES, AccountantFunction
 from accountant_settings import SETTINGS, ProvenBounds, Setting, stored_bounds
 
+from accounting.arrays import Floats
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import FunctionProcess
 from dpfed.audit.trials import Progress
@@ -209,17 +211,31 @@ def _keyword_accountant(name: str, found: object) -> KeywordAccountant:
     return KeywordAccountant(function=found)
 
 
+class _AskedProcess(FunctionProcess):
+    """Process of an accountant, whose time limit is that of one question."""
+
+    def restart_time_limit(self) -> None:
+        self._until = time.monotonic() + self._limit
+
+    def numbers_of(self, given: object) -> Floats:
+        """Return the numbers in the answer for `given`. ConfigError if the accountant raises."""
+        (found,) = self.outputs((given,), [0], [0])
+        if found.raised:
+            raise ConfigError(f"the function under audit fails: {found.raised}")
+        return found.numbers
+
+
 def _cases_of_accountant(
     label: str, ask: AccountantFunction, settings: Sequence[Setting], seconds: float, say: Progress
 ) -> list[Case]:
     found: list[Case] = []
     while len(found) < len(settings):
-        with FunctionProcess(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
+        with _AskedProcess(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
             for k in range(len(found), len(settings)):
                 say(f"{label}: {k} of {len(settings)}")
                 process.restart_time_limit()
                 try:
-                    answer = process.numbers_of_outputs(settings[k].to_dict(), [0])[0]
+                    answer = process.numbers_of(settings[k].to_dict())
                 except (ConfigError, RunError) as error:
                     found.append(_case_of_setting(label, settings[k], None, f"{error}"))
                     if isinstance(error, RunError):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from accounting.arrays import Floats
 from dpfed.audit.functions.outputs import Output
 from dpfed.config.own_code import is_importable
 from dpfed.errors import ConfigError, RunError
@@ -58,20 +57,6 @@ class FunctionProcess:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-    def restart_time_limit(self) -> None:
-        """Restart the time limit: the process has the whole limit from now on."""
-        self._until = time.monotonic() + self._limit
-
-    def numbers_of_outputs(self, given: object, seeds: list[int]) -> list[Floats]:
-        """Return the numbers in the function's output for `given`, for each seed. ConfigError if the
-        function raises.
-        """
-        found = self.outputs((given,), [0] * len(seeds), seeds)
-        for one in found:
-            if one.raised:
-                raise ConfigError(f"the function under audit fails: {one.raised}")
-        return [one.numbers for one in found]
 
     def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs for inputs[which[i]] and seeds[i], in the order of i; the function does not
