@@ -65,6 +65,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return "" if found is None else f" Did you mean {found!r}?"
 
 
+CUSTOM = " A custom one must be in a file that --load names."
+
+
+def require_name(problem: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    """Raise ConfigError, with the problem, the known names and the nearest of them, unless `name` is known."""
+    names = list(known)
+    if name not in names:
+        raise ConfigError(f"{problem} {', '.join(names) or 'none'}.{did_you_mean(name, names)}{hint}")
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name closest to the given one, or None.
 

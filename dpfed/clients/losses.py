@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from dpfed.clients.state import State
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import ConfigError, require_name
 
 OfSamples = Callable[[Tensor, Tensor], Tensor]
 """Loss per sample: f(outputs [n, ...], targets [n, ...]) -> [n]."""
@@ -128,8 +128,7 @@ def loss_named(name: str) -> Loss:
             "local.loss='own': the loss of this run was given in Python, and is not in its folder. Give it again: "
             "loss=f in Python; or register it with dpfed.clients.losses.register in a file that --load names."
         )
-    if name not in known:
-        raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}.{did_you_mean(name, known)}")
+    require_name(f"local.loss={name!r}: known are", name, sorted(known))
     return known[name]
 
 

@@ -32,7 +32,7 @@ from dpfed.compress.rotation import FedScalar
 from dpfed.compress.sparse import FedSparsify, RandK, SharedRandK, SharedTopK, TopK
 from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code, load_own_code
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import ConfigError, require_name
 
 __all__ = [
     "Batch",
@@ -93,8 +93,7 @@ def _known_schemes() -> Mapping[str, Any]:
 
 def _make_scheme(name: str, options: Mapping[str, object]) -> Scheme:
     known = _known_schemes()
-    if name not in known:
-        raise ConfigError(f"compressor {name!r}: known are {', '.join(known)}.{did_you_mean(name, known)}")
+    require_name(f"compressor {name!r}: known are", name, known)
     scheme, kinds = known[name], _option_types(known[name])
     for option, value in options.items():
         if option not in kinds:

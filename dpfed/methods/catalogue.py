@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from dpfed.config import own_code
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import ConfigError, did_you_mean, require_name
 from dpfed.methods import fed_avg, fedmrn, fedpm, fedsparsify, quantisers
 from dpfed.methods.specification import MethodSpecification
 
@@ -38,11 +38,8 @@ def all_methods() -> dict[str, MethodSpecification]:
 def method_specification(name: str) -> MethodSpecification:
     """Return the method of this name; raises ConfigError, which suggests a similar name, if it is unknown."""
     known = METHODS if name in METHODS else all_methods()
-    if name not in known:
-        raise ConfigError(
-            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} Load "
-            "the file of a method of your own by --load FILE.py."
-        )
+    hint = " Load the file of a method of your own by --load FILE.py."
+    require_name(f"method.name={name!r}: known are", name, known, hint)
     return known[name]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.dataset import Part
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import CUSTOM, ConfigError, require_name
 from dpfed.models import networks
 from dpfed.models.flat import Block, FlatModel
 from dpfed.models.networks import char_lstm
@@ -69,12 +69,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if there is no such network."""
-    known = _known_models()
-    if name not in known:
-        raise ConfigError(
-            f"model={name!r}: known models are {', '.join(sorted(known))}."
-            f"{did_you_mean(name, known)} A custom one must be in a file that --load names."
-        )
+    require_name(f"model={name!r}: known models are", name, sorted(_known_models()), CUSTOM)
 
 
 def build(

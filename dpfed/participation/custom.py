@@ -21,7 +21,7 @@ from accounting.arrays import Floats, Ints
 from accounting.cohorts import Draws
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
 from dpfed.config import own_code
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import CUSTOM, ConfigError, require_name
 from dpfed.randomness import Randomness
 
 Distribution = Literal["poisson", "fixed"]
@@ -84,11 +84,7 @@ def register_sampler(name: str, *, distribution: Distribution | None) -> Callabl
 def custom_sampler(name: str) -> CustomSampler:
     """Return the registered sampler of this name. Raises ConfigError if there is none."""
     known = own_code.objects_of_kind("sampler")
-    if name not in known:
-        raise ConfigError(
-            f"federation.sampler={name!r}: known samplers are {', '.join(sorted(known)) or 'none'}."
-            f"{did_you_mean(name, known)} A custom one must be in a file that --load names."
-        )
+    require_name(f"federation.sampler={name!r}: known samplers are", name, sorted(known), CUSTOM)
     found: CustomSampler = known[name]
     return found
 

@@ -28,7 +28,7 @@ from markupsafe import Markup
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.rounding import upwards
 from dpfed.config.tables import BYTE_ORDER_MARK
-from dpfed.errors import ConfigError, RunError, did_you_mean
+from dpfed.errors import ConfigError, RunError, require_name
 from dpfed.records.summary import Summary
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.ledger_text import ledger_text
@@ -119,8 +119,7 @@ def _prompted_answer(key: str, read: Callable[[str], str], say: Callable[[str], 
 
 
 def _checked_answer(where: str, key: str, value: object) -> object:
-    if key not in QUESTIONS:
-        raise ConfigError(f"{where}: is none of {', '.join(QUESTIONS)}.{did_you_mean(key, QUESTIONS)}")
+    require_name(f"{where}: is none of", key, QUESTIONS)
     if key in _LISTS:
         if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
             raise ConfigError(f"{where}: must be a list of names, as in {key} = ['A hospital'].")

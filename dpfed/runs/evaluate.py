@@ -34,7 +34,7 @@ from dpfed.compress.rotation import tf32
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
-from dpfed.errors import ConfigError, TrainingFailed, did_you_mean
+from dpfed.errors import ConfigError, TrainingFailed, require_name
 from dpfed.models.flat import FlatModel
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -89,8 +89,7 @@ _TAKEN = ("loss", "accuracy")
 
 def metric_named(name: str) -> Metric:
     """Return the metric of this name; raises ConfigError, which suggests a similar name, if it is unknown."""
-    if name not in METRICS:
-        raise ConfigError(f"run.metrics={name!r}: known are {', '.join(METRICS)}.{did_you_mean(name, METRICS)}")
+    require_name(f"run.metrics={name!r}: known are", name, METRICS)
     return METRICS[name]
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from accounting.rounding import downwards, upwards
-from dpfed.errors import ConfigError, RunError, did_you_mean
+from dpfed.errors import RunError, require_name
 from dpfed.runs.durable_files import put
 
 SAFELY: Mapping[str, Callable[[float], str]] = {
@@ -115,9 +115,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 def quantity_of_key(key: str, *, where: str) -> Quantity:
     """Return the quantity with this key. Raises ConfigError for an unknown key; its message begins with `where`."""
-    if key not in QUANTITIES:
-        hint = did_you_mean(key, QUANTITIES)
-        raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}.{hint}")
+    require_name(f"{where}: quantity {key!r} is none of", key, QUANTITIES)
     return QUANTITIES[key]
 
 

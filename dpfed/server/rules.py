@@ -17,7 +17,7 @@ from torch import Tensor
 from dpfed.compress.sparse import Sparsity, purge
 from dpfed.config import own_code
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import CUSTOM, ConfigError, require_name
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, Recipe, mask_file
 
@@ -208,11 +208,7 @@ def register(name: str) -> Callable[[Given], Given]:
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if no rule has this name."""
     known = (*RULES, *own_code.objects_of_kind("server rule"))
-    if name not in known:
-        raise ConfigError(
-            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
-            "A custom one must be in a file that --load names."
-        )
+    require_name(f"server.rule={name!r}: known are", name, known, CUSTOM)
 
 
 def custom_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.tables import flat_tables, override, read_toml, set_key, value_text
-from dpfed.errors import ConfigError, did_you_mean
+from dpfed.errors import ConfigError, did_you_mean, require_name
 from dpfed.runs.sweep_folder import PublishedNumber, quantity_of_key
 
 Axes = Mapping[str, Sequence[object]]
@@ -233,10 +233,7 @@ def all_axes(experiment: ExperimentFile) -> list[dict[str, list[object]]]:
 
 def require_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
     """Raise ConfigError unless the experiment has a row of this name."""
-    names = [row.name for row in experiment.row]
-    if name not in names:
-        hint = did_you_mean(name, names)
-        raise ConfigError(f"{where}: there is no row {name!r}; rows are {', '.join(names)}.{hint}")
+    require_name(f"{where}: there is no row {name!r}; rows are", name, [row.name for row in experiment.row])
 
 
 _TABLES: dict[tuple[str, ...], type[BaseModel]] = {(): ExperimentFile, ("row",): Row, ("tune",): Tune}
