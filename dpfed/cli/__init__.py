@@ -33,6 +33,7 @@ COMMANDS = {
     "config": "Print the keys of a configuration: type, default, meaning, and the methods that take them.",
     "deploy": "Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.",
     "verify": "Recompute a published run's epsilon and check its ledger, numbers and sentence, by two implementations.",
+    "cite": "Print the BibTeX of dpfed and of the method, account and data that a run used.",
     "ledger": "Share one privacy budget among runs on the same clients, also concurrent ones; check and sign ledgers.",
     "audit": "Test privacy claims against the code that runs. Exit status 1 if an audit fails.",
 }

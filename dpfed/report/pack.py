@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -42,20 +43,26 @@ def write_pack(folder: Path, run: FinishedRun, about: StatementAnswers, out: Pat
     if run.summary.epsilon is None:
         raise RunError(f"{folder}: states no epsilon, so there is no guarantee that a pack could explain.")
     texts = {name: _readable(folder / name) for name in (*PUBLISHED[:5], "audit.json")}
+    questions = tomllib.loads((files(__package__) / "pack.toml").read_text())
     sections = [
         {
             "name": one["name"],
             "address": one["address"],
             "answers": [_answer(ask, run, texts, about) for ask in one["questions"]],
         }
-        for one in tomllib.loads((files(__package__) / "pack.toml").read_text())["section"]
+        for one in questions["section"]
     ]
     entry = registry_entry(folder, run, about)
     sections.append(
         {
             "name": "OpenDP deployments registry, tier 3",
             "address": "https://github.com/opendp/deployments-registry-data",
-            "answers": list(_flat_answers(entry, texts["summary.json"])),
+            "answers": [
+                PackAnswer(question=key, answer=text, places=_places(questions["registry"].get(key), run, texts))
+                if text
+                else PackAnswer(question=key, answer="")
+                for key, text in _flat_fields(entry)
+            ],
         }
     )
     try:
@@ -134,6 +141,8 @@ def _value_text(key: str, value: object) -> str:
             if key in ("lower_bound", "clip_norm")
             else f"{value:.6g}"
         )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -147,7 +156,7 @@ def _text(name: str, summary: Summary, texts: dict[str, str]) -> str:
         case "adversary":
             return adversary_text(summary)
         case "extraction":
-            return " ".join(readings_text(summary.readings)) if summary.readings else ""
+            return ". ".join(readings_text(summary.readings)) if summary.readings else ""
         case "metrics":
             return "Metrics are computed on the test samples from released models only"
         case "audit":
@@ -155,17 +164,20 @@ def _text(name: str, summary: Summary, texts: dict[str, str]) -> str:
     return f"{texts['ledger.jsonl'].count(chr(10)) - 1} lines of releases"
 
 
-def _flat_answers(entry: dict[str, object], summary: str, name: str = "") -> list[PackAnswer]:
-    """Return the fields of a registry entry; those that only its authors know are empty."""
-    found = []
+def _places(keys: list[str] | None, run: FinishedRun, texts: dict[str, str]) -> tuple[str, ...]:
+    """Return the places of a registry field's values; "every run" if the field does not depend on the run."""
+    if keys is None or keys == ["--about"]:
+        return tuple(keys or ("every run",))
+    found = [(file, _value_and_line(file, key, run, texts)[1]) for file, _, key in (one.partition(":") for one in keys)]
+    return tuple(f"{file}:{line}" for file, line in found if line is not None)
+
+
+def _flat_fields(entry: dict[str, object], name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of the fields of a registry entry; the text is empty if only its authors know it."""
     for key, value in entry.items():
-        path = f"{name}.{key}".removeprefix(".deployment.").lstrip(".")
         if isinstance(value, dict):
-            found += _flat_answers(value, summary, f"{name}.{key}")
+            yield from _flat_fields(value, f"{name}.{key}")
             continue
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        unknown = "TODO" in text or text == "1900-01-01"
-        found.append(
-            PackAnswer(question=path, answer="" if unknown else text, places=() if unknown else ("summary.json",))
-        )
-    return found
+        path = f"{name}.{key}".removeprefix(".deployment.").lstrip(".")
+        yield path, "" if "TODO" in text or text == "1900-01-01" else text
