@@ -10,6 +10,7 @@
 # make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; installs nothing: with .venv, or else PYTHON
 # make docs         the documentation site, in docs/_build/html; tutorials run while it is built (minutes; needs test-flower's environment)
 # make test-docs    that site in a browser: links, overflow, contrast, search; skipped where there is no site or no chromium
+# make dist         wheel and source archive, tested with the sources removed: PYTHONS="python3.11 python3.12" (tests/installed.py)
 # make check        what must be clean before a commit: format, lint, types, layers, claims of the docs (docs/claims.yaml)
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE # each process that a test starts would compile
 PROGRESS := awk '/^(Collecting|Obtaining)/ { printf "\r%d packages found", ++n; fflush() } \
 	/^Installing collected/ { printf "\rinstalling %d packages ...\n", n; fflush() }'
 
-.PHONY: demo test golden test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs check clean
+.PHONY: demo test golden test-slow test-all test-flower test-adapters test-nvflare bench-gpu docs test-docs dist check clean
 
 demo: $(READY)
 	$(BIN)/dpfed run fed-smp-randk-digits
@@ -59,6 +60,9 @@ docs: $(VENV)/.docs $(FLOWER)/.ready
 
 test-docs: $(READY)
 	$(BIN)/python -m pytest -n 0 -rs tests/docs/test_site.py
+
+dist: $(READY)
+	$(BIN)/python tests/installed.py --lowest --pythons $(or $(PYTHONS),$(PYTHON))
 
 check: $(READY)
 	$(BIN)/ruff format --check .

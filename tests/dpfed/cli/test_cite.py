@@ -64,4 +64,13 @@ def test_entries_are_well_formed():
     assert all(one.count("{") == one.count("}") for one in blocks)
     assert all(field in one for one in blocks for field in ("title = {", "author = {", "year = {", "keywords = {"))
     every = dict.fromkeys(re.findall(r"[\w.]+(?==)", " ".join(re.findall(r"keywords = \{(.*?)\}", ENTRIES))))
-    assert set(every) <= {"method", "dataset", "sampling", "adjacency", "accountant", "noise", "aggregation", "server.rule"}
+    assert set(every) <= {
+        "method",
+        "dataset",
+        "sampling",
+        "adjacency",
+        "accountant",
+        "noise",
+        "aggregation",
+        "server.rule",
+    }

@@ -61,7 +61,14 @@ FOLDERS = {
 """Commands that write a folder."""
 
 INPUTS = {
-    *("audit.project", "budget.ledger", "cite.folder", "diagnose.folder", "ledger create.population", "ledger show.path"),
+    *(
+        "audit.project",
+        "budget.ledger",
+        "cite.folder",
+        "diagnose.folder",
+        "ledger create.population",
+        "ledger show.path",
+    ),
     *("ledger verify.path", "ledger verify.key", "ledger backup.path", "ledger restore.copy", "ledger sign.path"),
     *("ledger sign.key", "report.folders", "report.about", "run.ledger", "sweep.experiment", "watch.folder"),
     *("verify.bundle", "verify.key"),

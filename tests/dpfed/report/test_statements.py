@@ -216,7 +216,9 @@ def test_a_pack_is_a_bundle_whose_answers_stand_where_it_says(pack, tmp_path, ca
             assert not line or (tmp_path / "pack" / name).read_text().splitlines()[int(line) - 1]
     registry = [one for one in found["sections"][-1]["answers"] if one["answer"]]
     assert len(registry) > 15
-    assert all(one["places"] == ["every run"] or all(re.search(r":\d+$", place) for place in one["places"]) for one in registry)
+    assert all(
+        one["places"] == ["every run"] or all(re.search(r":\d+$", place) for place in one["places"]) for one in registry
+    )
     assert all(one["places"] for one in registry)
     place = answers["privacy_loss.privacy_parameters.epsilon"]["places"][0].partition(":")[2]
     assert '"epsilon": 1.' in (tmp_path / "pack" / "summary.json").read_text().splitlines()[int(place) - 1]
