@@ -112,10 +112,12 @@ def jax_privacy(plan: str) -> float | None:
         "capped": {"truncated_batch_size": 130},
         "fixed": {"sampling_method": analysis.SamplingMethod.FIXED_BATCH_SIZE},
     }
-    if plan not in more:
+    if plan not in (*more, "order"):
         return None
-    params = analysis.DpParams(noise_multipliers=Z, num_samples=N, delta=DELTA, batch_size=R, **more[plan])
-    return float(analysis.DpsgdTrainingAccountant(accountants.PldAccountantConfig()).compute_epsilon(T, params))
+    batch, rounds = (N, 3) if plan == "order" else (R, T)
+    params = analysis.DpParams(noise_multipliers=Z, num_samples=N, delta=DELTA, batch_size=batch, **more.get(plan, {}))
+    found = analysis.DpsgdTrainingAccountant(accountants.PldAccountantConfig()).compute_epsilon(rounds, params)
+    return float(found)
 
 
 def opake(plan: str) -> float | None:

@@ -127,9 +127,9 @@ def document() -> str:
         "docs/theory-participation.md. Numbers of theorems and sections inside a text are those of its page.",
         "",
         "Notation: a clip norm C, noise of standard deviation sigma C, s = 1/sigma, gamma = e^epsilon, H_gamma the",
-        "hockey-stick divergence, h a profile (H_gamma as a function of gamma), Phi the distribution function of N(0, 1),",
-        "(E) the identity h(gamma) = 1 - gamma + gamma h'(1/gamma) of a pair and its exchange. No one outside the",
-        "project has reviewed the proofs.",
+        "hockey-stick divergence, h a profile (H_gamma as a function of gamma), Phi the normal integral,",
+        "(E) the identity h(gamma) = 1 - gamma + gamma h'(1/gamma) of a pair and its exchange.",
+        "No one outside the project has reviewed the proofs.",
     ]
     for number, (title, meaning, parts, tests) in enumerate(PARTS, start=1):
         lines += ["", f"## {number}. {title}", "", meaning]
