@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
 from numpy.typing import NDArray
 
 from dpfed.errors import ConfigError, RunError
@@ -25,9 +24,6 @@ from dpfed.runs.durable_files import put
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
-
-if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -315,6 +311,8 @@ def _hide_artists(*artists: Artist) -> Iterator[None]:
 
 
 def _svg_markup(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
+    from matplotlib import rc_context
+
     content = io.BytesIO()
     with rc_context(_PLAIN):
         drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)
