@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from dpfed.audit.evidence.canary_test import CanaryResult
 from dpfed.audit.evidence.loop import LoopFiles, ledger_of_loop
 from dpfed.audit.evidence.rounds_evidence import require_own_code
 from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
-from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
 from dpfed.audit.verdict import Check, Verdict, check, names_of_failed_checks, verdict
 from dpfed.config.own_code import load_own_code
@@ -55,9 +55,9 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
         raise ConfigError(f"--project {project}: a dpfed.ClientLevel is not charged to a project. Leave --project out.")
     if loop is not None:
         at = LoopFiles(loop)
-        table, planned = at.config.privacy, _value_or_none(lambda: at.guarantee.epsilon)
+        table, planned = at.config.privacy, value_or(None, lambda: at.guarantee.epsilon)
         planned = planned if table is None or table.epsilon is None else table.epsilon
-        checks, notes = checks_of_loop(at, alpha), (*_guarantee_caveats(at), *_limitations_of_loop(at))
+        checks, notes = checks_of_loop(at, alpha), _limitations_of_loop(at)
         return _run_verdict(RunEvidence(files=at, confidence=confidence), planned, checks, notes, (), compare)
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
     require_own_code(files)
@@ -69,7 +69,7 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
         checks.append(replace(found, decides=False, would_find=power))
     return _run_verdict(
         RunEvidence(files=files, confidence=confidence, canaries=canaries),
-        _value_or_none(lambda: files.epsilon),
+        value_or(None, lambda: files.epsilon),
         checks,
         _limitations_of_run(files, project),
         unchecked_keys(files),
@@ -93,7 +93,8 @@ def _run_verdict(
     compare:     True to compare epsilon with dp-accounting's
     """
     files, canaries, table = evidence.files, evidence.canaries, evidence.files.private_table
-    recomputed, delta = _value_or_none(lambda: files.guarantee.epsilon), _value_or_none(lambda: files.delta)
+    planned = files.config.privacy
+    recomputed, delta = value_or(None, lambda: files.guarantee.epsilon), value_or(None, lambda: files.delta)
     opinion, remarks = _second_opinion(files) if compare else (None, ())
     return Verdict(
         audited=str(files.path),
@@ -102,8 +103,8 @@ def _run_verdict(
         scope="on these files",
         claimed_epsilon=claimed,
         delta=delta,
-        adjacency=_stated_adjacency(files),
-        unit=None if table is None else "client" if files.config.privacy is not None else "record",
+        adjacency=value_or(planned.adjacency if planned else None, lambda: files.summary.adjacency),
+        unit=None if table is None else "client" if planned is not None else "record",
         lower_bound=canaries.lower_bound if canaries else None,
         checks=tuple(checks),
         not_tested=(*notes, *remarks),
@@ -148,22 +149,6 @@ def _reasons(checks: Sequence[Check], *epsilons_and_delta: float | None) -> str:
     return f"{reason}Claimed epsilon {stated}, from the ledger alone {again}, at delta {delta}."
 
 
-def _stated_adjacency(files: RunFiles) -> str | None:
-    """Return the adjacency of summary.json; for a loop or an unreadable summary, that of the configuration."""
-    table = files.config.privacy
-    try:
-        return files.summary.adjacency
-    except DpfedError:
-        return None if table is None else table.adjacency
-
-
-def _is_charged_to_project(files: RunFiles) -> bool:
-    try:
-        return "run" in files.ledger.header.about
-    except (DpfedError, AccountingError):
-        return False
-
-
 def _canary_check(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
     name = "canaries agree with one round's claim"
     try:
@@ -193,18 +178,10 @@ def _states_epsilon(files: RunFiles) -> bool:
         return False
 
 
-def _value_or_none(number: Callable[[], float]) -> float | None:
-    """Return the number that the function computes from the run's files; None if the files do not give it."""
-    try:
-        return number()
-    except (DpfedError, AccountingError):
-        return None
-
-
 def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     """Return the limitations of a pass of a run."""
     notes = [
-        *_guarantee_caveats(files),
+        *value_or((), lambda: files.guarantee.notes),
         "The run wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
         "all files anew.",
     ]
@@ -215,14 +192,14 @@ def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...
             f"round to the next. `dpfed audit {files.config.method.name}{loads}` and a replay test both; "
             f"{replay_text(files.path, files.tables)}."
         )
-    if project is None and _is_charged_to_project(files):
+    if project is None and value_or(False, lambda: "run" in files.ledger.header.about):
         notes.append("The run was charged to a project, whose ledger was not compared: give it by --project LEDGER.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
         return tuple(notes)
-    if _has_bernoulli_noise(files):
+    if value_or(False, lambda: any(noise_evidence.charged_noise(one) is None for one in files.releases.values())):
         notes.append("Bernoulli samples leave no trace in these files: `dpfed audit METHOD` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
@@ -240,6 +217,7 @@ def _limitations_of_run(files: RunFiles, project: Path | None) -> tuple[str, ...
 def _limitations_of_loop(files: LoopFiles) -> tuple[str, ...]:
     """Return the limitations of a pass of a user's loop."""
     notes = [
+        *value_or((), lambda: files.guarantee.notes),
         "The loop wrote these files itself: their hashes find accidents and careless edits, not a forger who writes "
         "all files anew.",
         "Other uses of clients' data in the loop leave no trace here: epsilon covers the calls of release() only, and "
@@ -254,18 +232,3 @@ def _limitations_of_loop(files: LoopFiles) -> tuple[str, ...]:
             "The chain of stages is user-defined: these files do not show the norm bound that its rows satisfy."
         )
     return tuple(notes)
-
-
-def _guarantee_caveats(files: RunFiles) -> tuple[str, ...]:
-    """Return the caveats of a weak recomputed guarantee."""
-    try:
-        return files.guarantee.notes
-    except (DpfedError, AccountingError):
-        return ()
-
-
-def _has_bernoulli_noise(files: RunFiles) -> bool:
-    try:
-        return any(noise_evidence.charged_noise(release) is None for release in files.releases.values())
-    except DpfedError:
-        return False

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from accounting.compose.readings import tradeoff
-from accounting.errors import AccountingError
 from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_distribution import size_distribution
 from dpfed.audit.evidence.noise_evidence import limits_of_ratio, measured_noise
+from dpfed.audit.evidence.run_files import value_or
 from dpfed.audit.functions.outcome import FunctionTrials, PairTest
 from dpfed.audit.run import RunEvidence
 from dpfed.audit.statistics.rejection import upper_limit
 from dpfed.audit.verdict import Verdict, failed_checks_first, names_of_failed_checks
-from dpfed.errors import DpfedError, RunError
+from dpfed.errors import RunError
 from dpfed.records.round import REPLAY_RECORD
 from dpfed.report.figures.audit import CanaryScores, CohortSizes, NoiseRatios, ObservedErrors, plot_audit, plot_trials
 from dpfed.report.figures.figure import ChartGroup, inline_svg
@@ -94,7 +94,7 @@ def _figure(evidence: object, path: Path) -> ChartGroup | None:
     if isinstance(evidence, FunctionTrials):
         return _trials_figure(evidence, path)
     if isinstance(evidence, RunEvidence):
-        panels = _canary_scores(evidence), _noise_ratios(evidence), _cohort_sizes(evidence)
+        panels = _canary_scores(evidence), _noise_ratios(evidence), value_or(None, lambda: _cohort_sizes(evidence))
         return inline_svg(plot_audit(*panels, path), files=path.name)
     return None
 
@@ -133,10 +133,7 @@ def _canary_scores(found: RunEvidence) -> CanaryScores | None:
 
 def _noise_ratios(found: RunEvidence) -> NoiseRatios | None:
     """Return each round's noise standard deviation over the charged one, with the test's limits for one round."""
-    try:
-        rounds, _ = measured_noise(found.files)
-    except (DpfedError, AccountingError):
-        return None
+    rounds, _ = value_or(([], []), lambda: measured_noise(found.files))
     if not rounds:
         return None
     each = found.alpha / 2 / len(rounds)
@@ -149,12 +146,6 @@ def _noise_ratios(found: RunEvidence) -> NoiseRatios | None:
     )
 
 
-def _cohort_sizes(found: RunEvidence) -> CohortSizes | None:
-    try:
-        who = found.files.sampler
-        law = size_distribution(who)
-        return CohortSizes(
-            sizes=[one.cohort for one in found.files.rounds], smallest_size=law.smallest_size, mass=law.mass
-        )
-    except (DpfedError, AccountingError):
-        return None
+def _cohort_sizes(found: RunEvidence) -> CohortSizes:
+    law = size_distribution(found.files.sampler)
+    return CohortSizes(sizes=[one.cohort for one in found.files.rounds], smallest_size=law.smallest_size, mass=law.mass)

@@ -18,7 +18,7 @@ from accounting.ledger import Aborted, Ledger, Release, backups
 from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
-from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
 from dpfed.records.reading import Unavailable, read_lines
@@ -127,10 +127,7 @@ class LoopFiles(RunFiles):
     @property
     def has_skipped(self) -> bool:
         """True if the ledger can be read and has skipped rounds."""
-        try:
-            return bool(self.skipped)
-        except Unavailable:
-            return False
+        return value_or(False, lambda: bool(self.skipped))
 
     @property
     def skipped(self) -> list[int]:

@@ -35,7 +35,7 @@ from dpfed.audit.evidence.noise_evidence import (
     shortfall_found,
 )
 from dpfed.audit.evidence.rounds_evidence import files_agree_on_rounds, project_ledger_agrees
-from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.evidence.summary_evidence import metrics_agree, summary_values_follow
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.config.samples_tables import CustomFederation
@@ -176,7 +176,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         )
     elif _number_of_withdrawn_charges(files):
         rows["withdrawn charges"] = _withdrawn_charges_finding, "a withdrawn charge that the project has"
-    if requests_certificate(files.config) or _has_certificate(files):
+    if requests_certificate(files.config) or value_or(False, lambda: files.summary.certificate is not None):
         fault = "a certificate that this code does not compute"
         rows["certificate is computed again"] = conformance.certificate_is_reproduced, fault
     rows |= _OF_SUMS
@@ -233,20 +233,9 @@ def _make_checks(table: Table[Files], files: Files, alpha: float) -> list[Check]
     ]
 
 
-def _has_certificate(files: RunFiles) -> bool:
-    """Return True if summary.json has a certificate."""
-    try:
-        return files.summary.certificate is not None
-    except DpfedError:
-        return False
-
-
 def _number_of_withdrawn_charges(files: RunFiles) -> int:
     """Return the number of charges that the run's ledger withdraws, because its project was never charged for them."""
-    try:
-        return (len(files.ledger.entries) - len(files.ledger.entries_in_force)) // 2
-    except (DpfedError, AccountingError):
-        return 0
+    return value_or(0, lambda: (len(files.ledger.entries) - len(files.ledger.entries_in_force)) // 2)
 
 
 def _withdrawn_charges_finding(files: RunFiles) -> Finding:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +114,9 @@ def sorted_values_of(path: Path) -> NDArray[np.float32]:
 
 _LONGEST = 1 << 40
 
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
 
 class RunFiles:
     """Folder of a run. Every file is read when it is requested; a faulty file raises `Unavailable`.
@@ -167,10 +171,7 @@ class RunFiles:
     @property
     def can_be_built(self) -> bool:
         """True if the run's data and code are here, so that its experiment can be built again."""
-        try:
-            return self.experiment is not None
-        except Unavailable:
-            return False
+        return value_or(False, lambda: self.experiment is not None)
 
     @cached_property
     def client_ids(self) -> ClientIds | None:
@@ -369,6 +370,14 @@ class RunFiles:
         if not self.has_canaries:
             return ()
         return tuple(read_lines(self.path / "canaries.jsonl", CanaryLine))
+
+
+def value_or(default: Default, read: Callable[[], Value]) -> Value | Default:
+    """Return the value that the function reads from a run's files; the default if the files do not give it."""
+    try:
+        return read()
+    except (DpfedError, AccountingError):
+        return default
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
