@@ -110,7 +110,7 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
     """
     deviation = stated_number(read.settings, "clipped_count_stddev")
     deviation, noise, read.adaptive = cohort / 20 if deviation is None else deviation, read.noise or 0.0, False
-    if not deviation or not noise:
+    if deviation <= 0 or noise <= 0:
         read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
         return 1.0
     if noise >= 2 * deviation:

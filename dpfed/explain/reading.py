@@ -126,7 +126,7 @@ def product_of_counts(*counts: int | None) -> int | None:
 
 def noise_of_sum_alone(noise: float, count_std: float) -> float:
     """Return the factor on a multiplier of sum and count together that gives that of the sum (Andrew et al. 2021)."""
-    return 1.0 if noise >= 2 * count_std else (1 - (noise / (2 * count_std)) ** 2) ** -0.5
+    return (1 - (noise / (2 * count_std)) ** 2) ** -0.5 if 0 < noise < 2 * count_std else 1.0
 
 
 class Read:
@@ -144,7 +144,7 @@ class Read:
         if self.noise is None:
             self.missing.append("noise_multiplier")
             self.unbounded.append("the size of the noise is not stated")
-        elif not self.noise:
+        elif self.noise <= 0:
             self.unbounded.append("no noise is added")
         if self.clip is None:
             self.missing.append("clip norm")
@@ -265,7 +265,7 @@ class Read:
         """
         deviation = stated_number(self.settings, *COUNT_NOISE)
         deviation = usual if deviation is None else deviation
-        if not deviation:
+        if deviation is None or deviation <= 0:
             self.unbounded.append("the noise on the count of clipped updates, by which the clip norm moves, is unknown")
             return
         if "clipping_indicator_noise_stddev" in self.settings:  # of pfl, whose indicators are -1 and 1

@@ -6,12 +6,14 @@ adaptive round integrated numerically, worst updates found for each rule of Flow
 
 import json
 import math
+import random
 
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from dpfed.errors import ConfigError
 from dpfed.explain.settings import explain
 
 from .test_explain_others import gaussian
@@ -235,3 +237,28 @@ def test_rules_of_flower_are_within_their_largest_result():
                 found = _rule_of_strategy({"strategy": name}, 1)
                 assert found is not None
                 assert np.linalg.norm(results, axis=1).max() <= found[1]
+
+
+ANY = {
+    "noise_multiplier": (-1, 0.0, 1.0, 8.0), "clipping_norm": (0, 1.0), "max_grad_norm": (1.0, [1.0, 2.0]), "clip": (0.5,),
+    "num_sampled_clients": (1, 10), "num_clients": (5, 100), "num_rounds": (1, 7, 64), "batch_size": (1, 100),
+    "n": (50, 100), "epochs": (2,), "steps": (3,), "num_microbatches": (1, 4), "poisson_sampling": (True, False),
+    "clipped_count_stddev": (-1, 0, 0.1, 1000.0), "clip_norm_lr": (0.2, 50.0), "beta": (0.2, 0.5, 0.7), "tau": (0, 1e-3),
+    "strategy": ("FedAdam", "FedMedian", "FedTrimmedAvg", "Krum", "FedAvgM"), "server_momentum": (0.9, 1.0, 1.5),
+    "aggregator": ("dp_ftrl", "tree_adaptive", "BLT", "adaptive"), "num_bands": (1, 500), "clients_per_round": (1, 20),
+    "user_sampler": ("minimize_reuse", "random"), "unclipped_num_std": (4.0,), "sampling": ("poisson", "fixed"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_all_settings_have_an_answer_that_is_the_largest_of_its_readings(tmp_path):
+    chance = random.Random(5)
+    for _ in range(300):
+        settings = {name: chance.choice(ANY[name]) for name in chance.sample(list(ANY), chance.randint(3, 9))}
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        try:
+            found = explain(str(tmp_path / "settings.json"))
+        except ConfigError:  # names of no library
+            continue
+        assert found.unbounded or found.at_least <= found.epsilon * (1 + 1e-9), settings
+        assert all(epsilon <= found.epsilon * (1 + 1e-6) for _, epsilon in found.steps + found.alone), settings
