@@ -224,7 +224,7 @@ def test_columns_of_norm_one_are_within_the_reading_that_says_so(tmp_path):
 
 def test_rules_of_flower_are_within_their_largest_result():
     """Medians and trimmed means of random and of adversarial updates of norm 1."""
-    from dpfed.explain.libraries import _rule_of_strategy
+    from dpfed.explain.flower import rule_of_strategy
 
     rng = np.random.default_rng(0)
     for clients in (3, 4, 10):
@@ -234,16 +234,18 @@ def test_rules_of_flower_are_within_their_largest_result():
             cut = int(0.2 * clients)
             kept = np.sort(rows, axis=1)[:, cut : clients - cut]
             for name, results in (("FedMedian", np.median(rows, axis=1)), ("FedTrimmedAvg", kept.mean(axis=1))):
-                found = _rule_of_strategy({"strategy": name}, 1)
+                found = rule_of_strategy({"strategy": name}, 1)
                 assert found is not None
                 assert np.linalg.norm(results, axis=1).max() <= found[1]
 
 
 ANY = {
-    "noise_multiplier": (-1, 0.0, 1.0, 8.0), "clipping_norm": (0, 1.0), "max_grad_norm": (1.0, [1.0, 2.0]), "clip": (0.5,),
+    "noise_multiplier": (-1, 0.0, 1.0, 8.0), "clipping_norm": (0, 1.0), "max_grad_norm": (1.0, [1.0, 2.0]),
+    "clip": (0.5,),
     "num_sampled_clients": (1, 10), "num_clients": (5, 100), "num_rounds": (1, 7, 64), "batch_size": (1, 100),
     "n": (50, 100), "epochs": (2,), "steps": (3,), "num_microbatches": (1, 4), "poisson_sampling": (True, False),
-    "clipped_count_stddev": (-1, 0, 0.1, 1000.0), "clip_norm_lr": (0.2, 50.0), "beta": (0.2, 0.5, 0.7), "tau": (0, 1e-3),
+    "clipped_count_stddev": (-1, 0, 0.1, 1000.0), "clip_norm_lr": (0.2, 50.0), "beta": (0.2, 0.5, 0.7),
+    "tau": (0, 1e-3),
     "strategy": ("FedAdam", "FedMedian", "FedTrimmedAvg", "Krum", "FedAvgM"), "server_momentum": (0.9, 1.0, 1.5),
     "aggregator": ("dp_ftrl", "tree_adaptive", "BLT", "adaptive"), "num_bands": (1, 500), "clients_per_round": (1, 20),
     "user_sampler": ("minimize_reuse", "random"), "unclipped_num_std": (4.0,), "sampling": ("poisson", "fixed"),

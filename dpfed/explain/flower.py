@@ -1,0 +1,156 @@
+"""Reader of Flower's differentially private strategies, with the strategies that they wrap."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import ndtri
+
+from accounting.rounding import upwards
+from dpfed.explain.account import ASSUMED_DELTA, TAIL, Explanation, Opening
+from dpfed.explain.reading import (
+    BATCH,
+    POPULATION,
+    ROUNDS,
+    Read,
+    Settings,
+    count,
+    largest_count,
+    noise_of_sum_alone,
+    stated_number,
+)
+
+
+def is_flower(settings: Settings) -> bool:
+    if "num_sampled_clients" in settings or "fraction_train" in settings or "fraction_fit" in settings:
+        return True
+    return "clipping_norm" in settings and not any(name in settings for name in BATCH)
+
+
+def read_flower(settings: Settings) -> Explanation:
+    """Read a differentially private strategy of Flower.
+
+    Flower draws a fixed number of the connected nodes, averages with weights by numbers of examples, and adds noise of
+    standard deviation noise_multiplier * clipping_norm / num_sampled_clients to the mean.
+    """
+    read = Read(settings, "client")
+    population = read.population(*POPULATION)
+    cohort = count(settings, "num_sampled_clients", "clients_per_round")
+    fraction = stated_number(settings, "fraction_train", "fraction_fit")
+    replies, drawn = read.least_replies(cohort), None
+    if population and fraction is not None:
+        least = count(settings, "min_fit_clients", "min_train_nodes") or 1
+        drawn = min(max(least, int(population * fraction)), population)
+        if cohort is not None and drawn != cohort:
+            read.contradictions.append(
+                f"num_sampled_clients={cohort} sets the noise, and fraction {fraction:g} of {population} nodes draws "
+                f"{drawn}"
+            )
+            if drawn < cohort:
+                replies = min(drawn, replies or drawn)
+    if population is None:
+        read.missing.append("number of nodes (all of them may take part in every round)")
+    if cohort is None:
+        read.missing.append("num_sampled_clients")
+        read.unbounded.append("the noise of the mean is divided by num_sampled_clients, which is not stated")
+    rounds = largest_count(settings, *ROUNDS)
+    shrinks = _flower_adaptive(read, cohort, replies or cohort, rounds or 1) if read.adaptive and cohort else 1.0
+    weighted = settings.get("accountant") is not True  # with Flower's accountant, unequal weights are an error
+    fewer = drawn is not None and cohort is not None and drawn < cohort
+    rule, remembers = rule_of_strategy(settings, rounds or 1), False
+    if rule is None:
+        read.mean(cohort, replies, weighted=weighted, certain=fewer)
+    elif cohort:
+        name, largest, remembers = rule
+        read.only_above = True
+        words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
+        if remembers:  # updates of rounds with larger clip norms
+            largest *= math.exp(min(math.log(shrinks) * ((rounds or 1) - 1), 600))
+        moved: dict[str, object] = {"noise_multiplier": 1 / (cohort * largest), "left_out_moves_twice": True}
+        read.openings.append(Opening(name=f"{name}: noise for a mean, on another result", changes=((words, moved),)))
+    if cohort is not None and population is not None and cohort < population and not remembers:
+        read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
+    line = "dpfed run dp-fedavg-digits --engine flower --set federation.sampling=fixed"
+    if cohort:
+        line += f" --set federation.cohort={cohort}"
+    if population:
+        line += f" --set federation.clients={population}"
+    return read.explanation(
+        "Flower",
+        sampling="all",
+        population=population,
+        cohort=cohort,
+        rounds=rounds,
+        dpfed=f"{line} --set privacy.noise_multiplier={upwards(read.noise or 1)} --set privacy.epsilon=",
+    )
+
+
+def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> float:
+    """Add the opening of Flower's adaptive clipping, whose noise is over the clip norm of the next round.
+
+    Returns the largest factor by which the clip norm shrinks in a round.
+
+    Claim: the clip norm shrinks by exp(lr (f - q)), f the fraction of clipped updates with its noise. With probability
+    at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
+    Source: flwr.serverapp.strategy.dp_adaptive_clipping, compute_adaptive_noise_params.
+    """
+    deviation = stated_number(read.settings, "clipped_count_stddev")
+    deviation, noise, read.adaptive = cohort / 20 if deviation is None else deviation, read.noise or 0.0, False
+    if deviation <= 0 or noise <= 0:
+        read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
+        return 1.0
+    if noise >= 2 * deviation:
+        read.contradictions.append(f"noise_multiplier={noise:g} is not below twice clipped_count_stddev={deviation:g}")
+    alone = noise_of_sum_alone(noise, deviation)
+    read.only_above = True
+    largest = 1 - float(ndtri(TAIL * (read.delta or ASSUMED_DELTA) / rounds)) * deviation / replies
+    rate = stated_number(read.settings, "clip_norm_lr")
+    quantile = stated_number(read.settings, "target_clipped_quantile")
+    fraction = max(largest - (0.5 if quantile is None else quantile), 0.0)
+    shrinks = math.exp(min((0.2 if rate is None else rate) * fraction, 600))
+    worst: dict[str, object] = {"noise_multiplier": alone / shrinks, "count_std": deviation}
+    stays: dict[str, object] = {"noise_multiplier": alone, "count_std": deviation}
+    read.openings.append(
+        Opening(
+            name="adaptive clip norm: the noise is over that of the next round",
+            changes=(
+                (f"it shrinks by a factor of up to {upwards(shrinks)} while noise is added", worst),
+                ("it stays, and the noise multiplier is that of sum and count together", stays),
+            ),
+        )
+    )
+    return shrinks
+
+
+def rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool] | None:
+    """Return (name, largest norm of a round's result, memory) of a wrapped strategy of Flower; None for a mean.
+
+    The norm is that for updates of norm 1 before Flower adds noise. Krum: an update, or a mean of some. Median: half of
+    the clients have at least each entry, so its square is at most 2. Trimmed mean: each entry is a part of all updates,
+    over the number of the rest. FedAdam, FedYogi, FedAdagrad: eta over tau times a mean of updates so far. FedAvgM: the
+    learning rate times the momentum's sum. One participation moves every later round of strategies with memory.
+    """
+    text = " ".join(str(one) for pair in settings.items() for one in pair).lower()
+
+    def number(name: str, usual: float) -> float:
+        found = stated_number(settings, name)
+        return usual if found is None else found
+
+    if "krum" in text:
+        return "Krum", 1.0, False
+    if "median" in text:
+        return "FedMedian", math.sqrt(2), False
+    if "trimmed" in text:
+        return "FedTrimmedAvg", 1 / max(1 - 2 * number("beta", 0.2), 1e-300), False
+    if any(one in text for one in ("fedadam", "fedyogi", "fedadagrad", "fedopt")):
+        first, second = number("beta_1", 0.9), number("beta_2", 0.99)
+        mean = 1 - first**rounds
+        if "fedadam" in text and "yogi" not in text and "adagrad" not in text:
+            mean *= math.sqrt(1 - second ** (rounds + 1)) / (1 - first ** (rounds + 1))
+        usual = 0.01 if "yogi" in text else 0.1
+        return "FedOpt", mean * number("eta", usual) / max(number("tau", 1e-3), 1e-300), True
+    if "fedavgm" in text or "server_momentum" in text or "server_learning_rate" in text:
+        kept = number("server_momentum", 0.0)
+        summed = rounds if kept >= 1 else (1 - kept**rounds) / (1 - kept)
+        return "FedAvgM", number("server_learning_rate", 1.0) * summed, True
+    return None
