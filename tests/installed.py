@@ -43,21 +43,16 @@ def environment(place: Path, python: str, archive: Path, *, lowest: bool = False
     if found.exists():
         subprocess.run([*install, "--force-reinstall", "--no-deps", archive], check=True)
     else:
-        pinned = [] if lowest else ["--constraint", str(ROOT / "constraints.txt")]
         subprocess.run([python, "-m", "venv", place], check=True)
         if lowest:
             subprocess.run([*install, "uv==0.8.17"], check=True)
-            install = [
-                place / "bin" / "uv",
-                "pip",
-                "install",
-                "--quiet",
-                "--python",
-                found,
-                "--resolution=lowest-direct",
-            ]
-        subprocess.run([*install, TORCH], check=True)
-        subprocess.run([*install, *pinned, f"{archive}[train,dev]"], check=True)
+            uv = [place / "bin" / "uv", "pip", "install", "--quiet", "--python", found, "--resolution=lowest-direct"]
+            wanted = ["-r", ROOT / "pyproject.toml", "--extra", "train", "--extra", "dev"]
+            subprocess.run([*uv, TORCH, *wanted], check=True)
+            subprocess.run([*install, "--no-deps", archive], check=True)
+        else:
+            subprocess.run([*install, TORCH], check=True)
+            subprocess.run([*install, "--constraint", ROOT / "constraints.txt", f"{archive}[train,dev]"], check=True)
     return found
 
 
