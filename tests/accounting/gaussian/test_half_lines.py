@@ -28,7 +28,9 @@ def gain(t, near, middle, far, shift):
 def test_no_half_line_does_better(near, middle, far, sigma):
     shift = 1 / sigma
     value = supremum(near, middle, far, shift)
-    best_at = math.log(far / near) / (2 * shift) if middle == 0 else math.log(far / middle) / shift - shift / 2
+    best_at = (
+        math.log(far / near) / (2 * shift) if middle == 0 else (math.log(far) - math.log(middle)) / shift - shift / 2
+    )
     grid = np.concatenate([np.linspace(-40, 40, 4001), np.linspace(best_at - 10, best_at + 10, 2001)])
     assert value >= np.max(gain(grid, near, middle, far, shift)) - 1e-14 * (near + middle + far)
     assert 0 <= value <= far * (1 + 1e-15)
