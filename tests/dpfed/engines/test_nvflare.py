@@ -293,6 +293,11 @@ def run_the_page(tmp_path):
     """Run the lines of the page in a folder with its example; return their output and NVFlare's workspace."""
     (lines,) = re.findall(r"^```sh\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert lines.startswith("source .venv-nvflare/bin/activate\n")
+    return run_lines(tmp_path, lines.partition("\n")[2])
+
+
+def run_lines(tmp_path, lines):
+    """Run lines of a shell in a folder, and stop NVFlare; return their output and NVFlare's workspace."""
     workspace = tmp_path / "workspace"
     here = os.environ | {
         "HOME": str(tmp_path),
@@ -302,7 +307,7 @@ def run_the_page(tmp_path):
     }
     shell = {"cwd": tmp_path, "env": here, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(["bash", "-ec", lines.partition("\n")[2]], timeout=900, **shell)
+        done = subprocess.run(["bash", "-ec", lines], timeout=900, **shell)
     finally:
         subprocess.run(["nvflare", "poc", "stop"], timeout=120, check=False, **shell)
         end = time.monotonic() + 60
@@ -331,3 +336,37 @@ def test_two_sites_in_processes_keep_ledgers_and_one_refuses(tmp_path):
     assert answered == [[0, 1, 2], [0]]
     stored = {path.name for site in budgets for path in (tmp_path / site).glob("*.upload")}
     assert len(stored) == 1, "one run, named by the server's ledger"
+
+
+KILLED = """    mark = Path({place!r})
+    if received is not None and received.current_round == 1 and number == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if received is None:"""
+SUBMIT = "nvflare job wait $(nvflare job submit -j poc-run/private-digits | sed -n 's/^job_id: //p')"
+
+
+@pytest.mark.slow
+def test_a_site_killed_between_its_line_and_its_upload_is_charged_once(tmp_path):
+    """NVFlare ends the job of a site that dies in round 2; the job that is submitted again goes on with its ledgers."""
+    if port_is_taken():
+        pytest.skip("port 8002, which NVFlare's proof of concept takes, is in use")
+    shutil.copytree(ROOT / "examples" / "nvflare_job", tmp_path / "examples" / "nvflare_job")
+    job, client = (tmp_path / "examples" / "nvflare_job" / f"{name}.py" for name in ("job", "client"))
+    terms = f'KeepTerms(ledger=f"{tmp_path}/{{site}}/node.jsonl", epsilon=3.0, delta=1e-5)'
+    text = job.read_text().replace("cohort=2 if clients > 2 else 1", 'cohort=clients, sampling="all", patience=60')
+    job.write_text(text.replace("KeepTerms(), site", f"{terms}, site").replace("=0.8", "=4.0"))
+    dying = client.read_text().replace("    if received is None:", KILLED.format(place=str(tmp_path / "killed")))
+    client.write_text(dying.replace("import sys\n", "import os\nimport signal\nimport sys\nfrom pathlib import Path\n"))
+    lines = ["nvflare poc prepare -n 2", "nvflare poc start"]
+    lines += [f"python {job} poc-run --clients 2 --export", f"{SUBMIT} || echo ended", "nvflare poc stop"]
+    run_lines(tmp_path, "\n".join([*lines, "echo COMPLETED"]))
+
+    def rounds(path):
+        return [one.round for one in Ledger.read(tmp_path / path).releases]
+
+    sites = [f"site-{number}/node.jsonl" for number in (1, 2)]
+    assert (tmp_path / "killed").exists()
+    assert (rounds("poc-run/ledger.jsonl"), *map(rounds, sites)) == ([0], [0, 1], [0, 1])
+    run_lines(tmp_path, "\n".join(["nvflare poc start", SUBMIT, "nvflare poc stop"]))
+    assert (rounds("poc-run/ledger.jsonl"), *map(rounds, sites)) == ([0, 1, 2], [0, 1, 2], [0, 1, 2])
