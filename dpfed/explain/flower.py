@@ -100,7 +100,7 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
         read.unbounded.append("the count of clipped updates, by which the clip norm moves, has no noise")
         return 1.0
     if noise >= 2 * deviation:
-        read.contradictions.append(f"noise_multiplier={noise:g} is not below twice clipped_count_stddev={deviation:g}")
+        read.contradictions.append(f"noise_multiplier={noise!r} is not below twice clipped_count_stddev={deviation!r}")
     alone = noise_of_sum_alone(noise, deviation)
     read.only_above = True
     largest = 1 - float(ndtri(TAIL * (read.delta or ASSUMED_DELTA) / rounds)) * deviation / replies
