@@ -44,6 +44,7 @@ OF_OURS = (
     "accuracy/gains-cnn.toml",
     "accuracy/ideas.toml",
     "accuracy/one-start.toml",
+    "fedpm-masks/ideas-digits.toml",
     "accuracy/cifar-10.toml",
     "accuracy/no-trusted-server.toml",
     "fedpm/table-1-small-images.toml",

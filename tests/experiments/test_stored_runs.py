@@ -20,6 +20,8 @@ OF_A_MODEL = {
     "metrics agree with other files", "model moves by what was released",
 }  # fmt: skip
 """Checks that read the model or the checkpoint, which are not stored."""
+OF_A_START = "coordinates are chosen by public data"
+"""Reads the public start of a warm top-k run as well."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,9 @@ def test_a_line_of_results_is_the_summary_of_its_run(stored: ModuleType, folder:
 @pytest.mark.parametrize(("results", "line"), LINES, ids=lambda one: one["row"] if isinstance(one, dict) else one.stem)
 def test_a_stored_run_passes_the_audit(stored: ModuleType, folder: Path, results: Path, line: dict[str, str]) -> None:
     audit = audit_run(stored.run_folder(folder / results.stem, line))
-    assert {check.name for check in audit.checks if check.passed is None} == OF_A_MODEL
+    unclear = {check.name for check in audit.checks if check.passed is None}
+    assert unclear - {OF_A_START} == OF_A_MODEL
+    assert OF_A_START not in unclear or "top-k" in line["row"]
     assert all(check.passed in (True, None) for check in audit.checks), audit.as_text()
     assert len(audit.checks) > 20
 
