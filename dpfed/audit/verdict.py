@@ -42,10 +42,19 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class PairRow:
-    """One pair of neighbouring inputs. cells: texts for a table, by heading. fields: the JSON object of the pair."""
+    """One pair of neighbouring inputs. cells: texts for a table, by heading. fields: the JSON object of the pair.
+
+    found: the pair's own result; its attributes are those of the row, as in 0.3
+    """
 
     cells: Mapping[str, str]
     fields: Mapping[str, object]
+    found: object = field(default=None, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(vars(self).get("found"), name)
 
 
 @dataclass(frozen=True, kw_only=True)

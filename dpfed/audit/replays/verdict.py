@@ -256,7 +256,7 @@ class ReplayFindings:
             text=self.as_text(),
             scope=self.verdict_in_full.removeprefix("pass "),
             checks=(replayed,),
-            pairs=tuple(PairRow(cells=one.cells, fields=one.to_dict()) for one in self.pairs),
+            pairs=tuple(PairRow(cells=one.cells, fields=one.to_dict(), found=one) for one in self.pairs),
             differences=tuple(document["differences"]),
             skipped_files=self.skipped_files,
             not_tested=(NOT_SEEN,),
