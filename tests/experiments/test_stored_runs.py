@@ -15,6 +15,7 @@ from dpfed.audit.run import audit_run
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RESULTS = sorted(file.with_suffix("").with_suffix(".csv") for file in EXPERIMENTS.glob("*/*.tar.xz"))
 LINES = [(file, line) for file in RESULTS for line in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
+FIRST_SEEDS = [(file, line) for file, line in LINES if line["seed"] == "2"]
 OF_A_MODEL = {
     "all files have the same rounds", "all files are of one run", "model is the run's",
     "metrics agree with other files", "model moves by what was released",
@@ -53,7 +54,9 @@ def test_a_line_of_results_is_the_summary_of_its_run(stored: ModuleType, folder:
 
 
 @pytest.mark.slow_but_one_in(1000)
-@pytest.mark.parametrize(("results", "line"), LINES, ids=lambda one: one["row"] if isinstance(one, dict) else one.stem)
+@pytest.mark.parametrize(
+    ("results", "line"), FIRST_SEEDS, ids=lambda one: one["row"] if isinstance(one, dict) else one.stem
+)
 def test_a_stored_run_passes_the_audit(stored: ModuleType, folder: Path, results: Path, line: dict[str, str]) -> None:
     audit = audit_run(stored.run_folder(folder / results.stem, line))
     unclear = {check.name for check in audit.checks if check.passed is None}
