@@ -90,7 +90,7 @@ def _flower_adaptive(read: Read, cohort: int, replies: int, rounds: int) -> floa
 
     Returns the largest factor by which the clip norm shrinks in a round.
 
-    Claim: the clip norm shrinks by exp(lr (f - q)), f the fraction of clipped updates with its noise. With probability
+    Claim: the clip norm shrinks by exp(lr (f - q)), f the noisy fraction of updates within it. With probability
     at least 1 - TAIL delta no f of the run is above 1 plus the quantile of the noise, and f is released.
     Source: flwr.serverapp.strategy.dp_adaptive_clipping, compute_adaptive_noise_params.
     """
