@@ -89,7 +89,11 @@ def dp_accounting(plan: str) -> float | None:
             accountant = make(kind.get(plan, relation.ADD_OR_REMOVE_ONE))
             accountant.compose(event, 3 if plan == "order" else T)
             return float(accountant.get_epsilon(DELTA))
-        except (dp.UnsupportedEventError, NotImplementedError, ValueError):
+        except (
+            dp.UnsupportedEventError,
+            NotImplementedError,
+            ValueError,
+        ):  # a package without an event for this plan: a dash in the table
             continue
     return None
 
@@ -300,7 +304,7 @@ def page() -> str:
 
 if __name__ == "__main__":
     if "--measure" in sys.argv:
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of deprecated names in the packages that are measured
         content = json.loads(STORED.read_text())
         for given in sys.argv[sys.argv.index("--measure") + 1 :]:
             if given == "audits":

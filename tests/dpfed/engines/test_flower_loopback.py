@@ -316,7 +316,7 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     assert arrived == [2, 1, 2]
 
 
-HANGS_AT_ITS_LEDGER = '''"""As deployed, but that a node may hang before or after an upload is stored."""
+HANGS_AT_ITS_LEDGER = '''"""App as deployed, whose node may hang before or after an upload is stored."""
 
 import time
 from hashlib import sha256
