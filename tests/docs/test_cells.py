@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,16 +30,14 @@ def sh():
 
 @pytest.mark.parametrize("cell", ["false | tail -3\n", "false\ntrue\n", "false\n", "echo $NOT_THERE\n"])
 def test_a_cell_fails_with_any_of_its_commands(sh, cell, capsys):
-    with pytest.raises(RuntimeError, match="exit status 1"):
-        sh("", cell)
+    refused(RuntimeError, "exit status 1", sh, "", cell)
 
 
 def test_a_cell_that_shows_a_failure_says_so(sh, capsys):
     sh("", "echo seen\n")
     sh("1", "echo refused; exit 1\n")
     assert capsys.readouterr().out == "seen\nrefused\n"
-    with pytest.raises(RuntimeError, match="exit status 0, not 1"):
-        sh("1", "true\n")
+    refused(RuntimeError, "exit status 0, not 1", sh, "1", "true\n")
 
 
 def test_no_page_hides_a_status():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 pytest.importorskip("peft", reason="peft is not installed: make test-adapters")
@@ -118,8 +119,7 @@ def test_an_adapter_that_changes_nothing_is_found(trained):
 def test_a_model_of_another_network_is_no_adapter(trained, tmp_path):
     _, example = trained
     save_file({"somewhere.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(SystemExit, match="is no adapter of this network"):
-        example.save_adapter(tmp_path)
+    refused(SystemExit, "is no adapter of this network", example.save_adapter, tmp_path)
 
 
 @pytest.mark.slow
@@ -141,8 +141,6 @@ def test_without_pretrained_weights_or_text_the_error_says_what_to_do(trained, t
     from dpfed.errors import ConfigError, DataError
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"Run pretrain\.py"):
-        pretrained()
+    refused(ConfigError, r"Run pretrain\.py", pretrained)
     monkeypatch.delenv("DPFED_DATA_DIR")
-    with pytest.raises(DataError, match="DPFED_DATA_DIR"):
-        roles(0)
+    refused(DataError, "DPFED_DATA_DIR", roles, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed.audit
 from accounting import gaussian, guarantee
@@ -175,14 +176,10 @@ def test_of_the_list_only_what_is_known_to_be_wrong_is_refuted(name, wrong):
 
 
 def test_wrong_names_are_refused():
-    with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
-        audit_accountant("tensorflow")
-    with pytest.raises(ConfigError, match="No module named"):
-        audit_accountant("no_such_module:f")
-    with pytest.raises(ConfigError, match="is float, must be a function"):
-        audit_accountant("math:pi")
-    with pytest.raises(ConfigError, match="It is called with keyword arguments"):
-        audit_accountant(lambda noise, steps: 1.0)
+    refused(ConfigError, "MODULE:FUNCTION", audit_accountant, "tensorflow")
+    refused(ConfigError, "No module named", audit_accountant, "no_such_module:f")
+    refused(ConfigError, "is float, must be a function", audit_accountant, "math:pi")
+    refused(ConfigError, "It is called with keyword arguments", audit_accountant, lambda noise, steps: 1.0)
 
 
 def test_the_script_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys):
@@ -196,5 +193,4 @@ def test_the_script_takes_a_function_of_the_folder(tmp_path, monkeypatch, capsys
 def test_the_old_names_say_where_it_is(capsys):
     assert status(["audit", "accountant", "opacus"]) == 2
     assert "experiments/audit-field/accountants.py" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="has moved"):
-        dpfed.audit.accountant("opacus")
+    refused(ConfigError, "has moved", dpfed.audit.accountant, "opacus")

@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from reference import coin_majorant, poisson_binomial, product_law
+from refusals import refused
 from scipy.optimize import minimize
 
 from accounting.bernoulli import Bound, channel_rdp
@@ -171,14 +172,12 @@ def test_thousand_clients():
 )
 def test_refuses(wrong):
     good = {"orders": 2.0, "cohort": 3, "dimension": 3, "c": 0.1, "l2_sensitivity": 0.1} | wrong
-    with pytest.raises(InvalidParameter):
-        aggregate_bound(good.pop("orders"), **good)
+    refused(InvalidParameter, "", lambda: aggregate_bound(good.pop("orders"), **good))
 
 
 @pytest.mark.parametrize("orders", [[[2.0, 3.0]], [1.0], [0.5, 2.0], [float("nan")], [float("inf")]])
 def test_orders_are_a_row_of_finite_numbers_above_one(orders):
-    with pytest.raises(InvalidParameter, match="orders="):
-        aggregate_bound(orders, cohort=3, dimension=2, c=0.2, l2_sensitivity=0.1)
+    refused(InvalidParameter, "orders=", aggregate_bound, orders, cohort=3, dimension=2, c=0.2, l2_sensitivity=0.1)
 
 
 @pytest.mark.slow_but_one_in(3)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from reference import coin
+from refusals import refused
 
 from accounting.bernoulli import divergence, floor_of, worst_divergence
 from accounting.errors import InvalidParameter
@@ -39,11 +40,9 @@ def test_shapes():
 
 @pytest.mark.parametrize(("order", "p", "q"), [(0.5, 0.1, 0.2), (math.nan, 0.1, 0.2), (2, -0.1, 0.2), (2, 0.1, 1.1)])
 def test_refuses(order, p, q):
-    with pytest.raises(InvalidParameter):
-        divergence(order, p, q)
+    refused(InvalidParameter, "", divergence, order, p, q)
 
 
 @pytest.mark.parametrize("c", [0, 0.5, -0.1, math.nan, "0.1"])
 def test_floor_is_refused(c):
-    with pytest.raises(InvalidParameter):
-        floor_of(c)
+    refused(InvalidParameter, "", floor_of, c)

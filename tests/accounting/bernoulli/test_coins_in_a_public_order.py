@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from reference.shorthand import times
+from refusals import refused
 
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.budget import Plan
@@ -110,12 +111,10 @@ def test_descriptions_are_read_back(coins):
     [BallsAndBins(bins=3), MinSeparation(separation=2, probability=0.3), PoissonSampling(probability=0.1)],
 )
 def test_an_order_that_is_secret_hides_nothing_of_uploads_that_are_seen(sampling):
-    with pytest.raises(InvalidParameter, match="public order"):
-        Subsampled(mechanism=MANY, sampling=sampling)
+    refused(InvalidParameter, "public order", Subsampled, mechanism=MANY, sampling=sampling)
 
 
 def test_sums_of_coins_have_no_account_in_a_public_order():
     """Cohorts of an order need not be equally large, and a sum of coins rests on their number."""
     coins = BernoulliAggregate(dimension=9, floor=0.3, adjacency="zero-out", l2_clip=0.5, cohort=10)
-    with pytest.raises(UnsupportedMechanism, match="bernoulli-aggregate"):
-        Subsampled(mechanism=coins, sampling=ORDER)
+    refused(UnsupportedMechanism, "bernoulli-aggregate", Subsampled, mechanism=coins, sampling=ORDER)

@@ -4,6 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from reference import clipped_normal
+from refusals import refused
 
 from accounting.bernoulli.debias import (
     clipped_mean,
@@ -102,10 +103,8 @@ def test_variance_of_the_inverse():
     ("theta", "c", "sigma"), [(0.1, 0.2, 0.1), (0.3, 0.5, 0.1), (0.3, 0.2, -1), (np.nan, 0.2, 0.1)]
 )
 def test_refuses(theta, c, sigma):
-    with pytest.raises(InvalidParameter):
-        clipped_mean(theta, c=c, noise_std=sigma)
+    refused(InvalidParameter, "", clipped_mean, theta, c=c, noise_std=sigma)
 
 
 def test_refuses_a_missing_mean():
-    with pytest.raises(InvalidParameter, match="NaN"):
-        invert([0.3, np.nan], c=0.2, noise_std=0.1)
+    refused(InvalidParameter, "NaN", invert, [0.3, np.nan], c=0.2, noise_std=0.1)

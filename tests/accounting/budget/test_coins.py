@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
 from accounting import Composed, Gaussian, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
@@ -55,8 +56,7 @@ def test_rounds_are_counted_and_stated_by_the_account_that_was_asked_for():
 
 
 def test_not_even_one_round_fits():
-    with pytest.raises(CalibrationError, match="not even one round fits"):
-        budget.solve(MASKS, epsilon=1e-4)
+    refused(CalibrationError, "not even one round fits", budget.solve, MASKS, epsilon=1e-4)
 
 
 def test_poisson_masks_are_padded_to_a_cap_that_is_seldom_reached():
@@ -93,10 +93,8 @@ def test_coins_have_no_noise_multiplier():
     for asked in (budget.epsilon, budget.solve):
         with pytest.raises(InvalidParameter, match=r"noise_multiplier=1.0 with mechanism='bernoulli-aggregate'"):
             asked(MASKS, noise_multiplier=1.0, rounds=2)
-    with pytest.raises(InvalidParameter, match="no noise multiplier to solve for"):
-        budget.noise_multiplier(MASKS, epsilon=1.0, rounds=2)
-    with pytest.raises(InvalidParameter, match="epsilon and rounds: give all but one"):
-        budget.solve(MASKS, epsilon=1.0, rounds=2)
+    refused(InvalidParameter, "no noise multiplier to solve for", budget.noise_multiplier, MASKS, epsilon=1.0, rounds=2)
+    refused(InvalidParameter, "epsilon and rounds: give all but one", budget.solve, MASKS, epsilon=1.0, rounds=2)
     with pytest.raises(InvalidParameter, match="does not depend on the clip norm"):
         budget.clip_norm(Plan(clients=50, cohort=5), epsilon=1.0, rounds=2)
 
@@ -123,16 +121,14 @@ def test_a_clip_whose_loss_distribution_is_known_at_some_clips_only():
 
     widest = widest_clip(0.1, 450_000, "fisher")
     assert guarantee(rounds_of(1.0), delta=1e-4, with_lower_bound=False).method == "pld"
-    with pytest.raises(UnsupportedMechanism):
-        epsilon_of(rounds_of(widest), delta=1e-4, accountant="pld")
+    refused(UnsupportedMechanism, "", lambda: epsilon_of(rounds_of(widest), delta=1e-4, accountant="pld"))
     clip = budget.largest_clip(rounds_of, widest=widest, epsilon=8.0, delta=1e-4, accountant="best")
     assert epsilon_of(rounds_of(clip), delta=1e-4) <= 8.0 < epsilon_of(rounds_of(1.01 * clip), delta=1e-4)
 
 
 def test_a_budget_that_any_clip_meets():
     two = replace(MASKS, dimension=2, sampling=FixedSize(cohort=5), adjacency=None)
-    with pytest.raises(CalibrationError, match="met without any L2 clip"):
-        budget.clip_norm(two, epsilon=50.0, rounds=1)
+    refused(CalibrationError, "met without any L2 clip", budget.clip_norm, two, epsilon=50.0, rounds=1)
 
 
 @pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling=FixedSize(cohort=5), adjacency=None), SEEN])
@@ -160,8 +156,7 @@ def test_what_was_released_before_comes_on_top(plan):
     ],
 )
 def test_plans_that_have_no_account_are_refused(changes, error, words):
-    with pytest.raises(error, match=words):
-        MASKS.changed(**changes)
+    refused(error, words, MASKS.changed, **changes)
 
 
 def test_coins_of_another_cohort_than_the_samplers_are_refused():

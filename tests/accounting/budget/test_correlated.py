@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from accounting import Plan, budget
 from accounting.budget import advice
@@ -74,8 +75,7 @@ def test_a_limit_that_the_sampling_does_not_keep_is_refused(fields, due):
 
 
 def test_a_separation_that_a_public_order_does_not_have_is_refused():
-    with pytest.raises(InvalidParameter, match="Use at most 60"):
-        Plan(**GOLDEN, sampling="cyclic", bands=60, separation=61)
+    refused(InvalidParameter, "Use at most 60", Plan, **GOLDEN, sampling="cyclic", bands=60, separation=61)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,7 @@ def test_a_separation_that_a_public_order_does_not_have_is_refused():
     ],
 )
 def test_what_has_no_account_is_refused(fields, words):
-    with pytest.raises((InvalidParameter, UnsupportedMechanism), match=words):
-        Plan(**{**GOLDEN, **fields})
+    refused((InvalidParameter, UnsupportedMechanism), words, Plan, **{**GOLDEN, **fields})
 
 
 def test_buffers_are_charged_by_their_sensitivity():
@@ -152,8 +151,7 @@ def test_everybody_in_every_round_is_no_plain_gaussian():
     ],
 )
 def test_streams_that_no_proof_covers(fields, words):
-    with pytest.raises(InvalidParameter, match=words):
-        CorrelatedRounds(separation=3, **fields)
+    refused(InvalidParameter, words, CorrelatedRounds, separation=3, **fields)
 
 
 @pytest.mark.slow_but_one_in(8)
@@ -181,10 +179,8 @@ def test_lanes_of_least_error_are_searched_at_the_golden_plan(momentum, epsilon,
 def test_lanes_need_an_epsilon_or_a_number():
     open_plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins", noise="banded")
     for asked in ({"noise_multiplier": 2.0, "rounds": 180}, {"noise_multiplier": 2.0, "epsilon": 2.0}):
-        with pytest.raises(InvalidParameter, match="lanes is missing"):
-            budget.solve(open_plan, **asked)
-    with pytest.raises(InvalidParameter, match="lanes is missing"):
-        budget.epsilon(open_plan, noise_multiplier=2.0, rounds=180)
+        refused(InvalidParameter, "lanes is missing", budget.solve, open_plan, **asked)
+    refused(InvalidParameter, "lanes is missing", budget.epsilon, open_plan, noise_multiplier=2.0, rounds=180)
 
 
 @pytest.mark.parametrize(("given", "lanes", "bands"), [({"bands": 7}, 10, 7), ({"lanes": 6}, 6, 6)])
@@ -234,7 +230,6 @@ def test_advice_on_a_small_plan():
 
 def test_a_plan_has_a_matrix_for_so_many_rounds_at_most():
     plan = Plan(clients=60, cohort=20, delta=1e-3, sampling="cyclic", noise="banded", bands=2)
-    with pytest.raises(InvalidParameter, match="at most 10000"):
-        budget.epsilon(plan, noise_multiplier=5.0, rounds=20_000)
+    refused(InvalidParameter, "at most 10000", budget.epsilon, plan, noise_multiplier=5.0, rounds=20_000)
     fits = budget.rounds(plan, epsilon=2.0, noise_multiplier=5.0)
     assert budget.epsilon(plan, noise_multiplier=5.0, rounds=fits) <= 2.0

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from refusals import refused
 
 from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
 from accounting.budget.samplings import most_uploads
@@ -69,8 +70,7 @@ def test_sums_under_poisson_have_a_cap_whose_account_charges_it():
     costs = [budget.solve(one, noise_multiplier=1.4, rounds=10).epsilon for one in (default, plan)]
     assert costs[0] < costs[1] < 1.1 * costs[0]
     assert "cohort_cap" not in default.options
-    with pytest.raises(InvalidParameter, match="slots is the old name of the cap"):
-        planned(**COMMON, slots=130, cohort_cap=140)
+    refused(InvalidParameter, "slots is the old name of the cap", planned, **COMMON, slots=130, cohort_cap=140)
 
 
 @LAWS
@@ -199,8 +199,7 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
     ],
 )
 def test_a_plan_refuses_and_says_what_is_allowed(changes, error, message):
-    with pytest.raises(error, match=message):
-        planned(**{**COMMON, **changes})
+    refused(error, message, planned, **{**COMMON, **changes})
 
 
 def test_one_client_and_its_whole_range():
@@ -217,8 +216,7 @@ def test_a_target_below_one_round_is_an_error():
 def test_the_largest_scale_and_the_most_slots_are_allowed():
     """2^53, the whole numbers of a double, and as many slots as there are clients; nothing beyond either."""
     assert planned(**COMMON, scale=2.0**53).mechanism.scale == 2.0**53
-    with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
-        planned(**COMMON, scale=2.0**53 + 2)
+    refused(InvalidParameter, r"at most 2\^53", planned, **COMMON, scale=2.0**53 + 2)
     assert noise_of(planned(**COMMON, slots=1000)).shares == 1000
 
 

@@ -5,6 +5,7 @@ import math
 import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
+from refusals import refused
 
 from accounting import Plan, budget
 from accounting.budget import NoiseSchedule
@@ -112,17 +113,12 @@ def test_what_was_released_before_comes_first():
     ],
 )
 def test_what_has_no_account_is_refused(change, words):
-    with pytest.raises(InvalidParameter, match=words):
-        Plan(**{"clients": 60, "cohort": 10, "noise_schedule": FACTORS, **change})
+    refused(InvalidParameter, words, Plan, **{"clients": 60, "cohort": 10, "noise_schedule": FACTORS, **change})
 
 
 def test_what_needs_a_number_of_rounds_is_refused():
     plan = Plan(clients=60, cohort=10, noise_schedule=FACTORS)
-    with pytest.raises(InvalidParameter, match="Give rounds"):
-        budget.rounds(plan, epsilon=1.0, noise_multiplier=3.0)
-    with pytest.raises(InvalidParameter, match="each part must have a round"):
-        budget.epsilon(plan, noise_multiplier=3.0, rounds=2)
-    with pytest.raises(InvalidParameter, match="rounds=0"):
-        budget.epsilon(plan, noise_multiplier=3.0, rounds=0)
-    with pytest.raises(InvalidParameter, match="equal noise"):
-        budget.compare(plan, noise_multiplier=3.0, rounds=9)
+    refused(InvalidParameter, "Give rounds", budget.rounds, plan, epsilon=1.0, noise_multiplier=3.0)
+    refused(InvalidParameter, "each part must have a round", budget.epsilon, plan, noise_multiplier=3.0, rounds=2)
+    refused(InvalidParameter, "rounds=0", budget.epsilon, plan, noise_multiplier=3.0, rounds=0)
+    refused(InvalidParameter, "equal noise", budget.compare, plan, noise_multiplier=3.0, rounds=9)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
@@ -130,11 +131,8 @@ def test_every_client_is_in_one_batch_an_epoch() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UnsupportedMechanism, match="moves other clients"):
-        Plan(**DATA, adjacency="add-remove")
-    with pytest.raises(InvalidParameter, match="at most all"):
-        Shuffled(cohort=3, clients=2)
+    refused(UnsupportedMechanism, "moves other clients", Plan, **DATA, adjacency="add-remove")
+    refused(InvalidParameter, "at most all", Shuffled, cohort=3, clients=2)
     with pytest.raises(InvalidParameter, match="one pass"):
         Plan(clients=1, unit="record", records=60, batch_size=6, local_steps=3, sampling="shuffled")
-    with pytest.raises(UnsupportedMechanism):
-        Plan(**DATA, noise="banded", bands=3)
+    refused(UnsupportedMechanism, "", Plan, **DATA, noise="banded", bands=3)

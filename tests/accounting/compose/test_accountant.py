@@ -7,6 +7,7 @@ import pytest
 from mpmath import mp
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
+from refusals import refused
 
 from accounting import budget
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
@@ -73,8 +74,7 @@ def test_delta_must_be_inside_0_and_1(bad):
 
 @pytest.mark.parametrize("bad", [None, 3, "gaussian"])
 def test_what_is_no_mechanism_is_refused(bad):
-    with pytest.raises(UnsupportedMechanism):
-        guarantee(bad, delta=1e-5)
+    refused(UnsupportedMechanism, "", guarantee, bad, delta=1e-5)
 
 
 def test_best_says_why_nothing_applies():
@@ -200,8 +200,7 @@ def test_a_lower_bound_above_epsilon_is_an_error_and_not_cut(monkeypatch):
     mechanism = times(poisson(0.1, 2.0), 20)
     epsilon = accountant.epsilon(mechanism, delta=1e-5)
     monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: epsilon * (1 + 2e-6))
-    with pytest.raises(ContradictoryBounds, match=r"one of the two is wrong, and no epsilon is stated"):
-        guarantee(mechanism, delta=1e-5)
+    refused(ContradictoryBounds, r"one of the two is wrong, and no epsilon is stated", guarantee, mechanism, delta=1e-5)
     assert guarantee(mechanism, delta=1e-5, with_lower_bound=False).epsilon == epsilon
     plan = Plan(clients=100, cohort=10, delta=1e-5)
     with pytest.raises(ContradictoryBounds):  # where a budget is computed

@@ -11,6 +11,7 @@ from reference import normal
 from reference.library import in_library
 from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
+from refusals import refused
 
 from accounting.compose import loss_grid, lower_bound, pld, running
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -196,8 +197,7 @@ def test_delta_must_be_inside_0_and_1(bad):
 
 @pytest.mark.parametrize("bad", [None, 3, "gaussian", PoissonSampling(probability=0.1)])
 def test_what_is_no_mechanism_is_refused(bad):
-    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution is implemented"):
-        pld.epsilon(bad, delta=1e-5)
+    refused(UnsupportedMechanism, "no privacy loss distribution is implemented", pld.epsilon, bad, delta=1e-5)
 
 
 class TestProgress:
@@ -223,5 +223,4 @@ def test_more_rounds_than_a_grid_can_hold_are_refused():
 
 def test_the_smallest_delta_is_allowed_and_nothing_below_it():
     assert 0 < pld.epsilon(poisson(0.1, 1.0), delta=1e-12) < math.inf
-    with pytest.raises(InvalidParameter, match="must be at least 1e-12"):
-        pld.epsilon(poisson(0.1, 1.0), delta=0.999e-12)
+    refused(InvalidParameter, "must be at least 1e-12", lambda: pld.epsilon(poisson(0.1, 1.0), delta=0.999e-12))

@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from reference import normal
+from refusals import refused
 
 from accounting import (
     Adjacency,
@@ -242,8 +243,7 @@ def test_a_chord_beyond_its_knots_would_be_below_the_curve():
     for epsilon in (-0.01, -0.3, -2.0):
         slope = (values[1] - values[0]) / math.expm1(knots[1])
         assert values[0] + slope * math.expm1(epsilon) < gaussian_profile(epsilon, mu) * (1 - 1e-6)
-        with pytest.raises(AssertionError):
-            profiles._interpolated_by_chords(np.array([epsilon]), knots, values)
+        refused(AssertionError, "", profiles._interpolated_by_chords, np.array([epsilon]), knots, values)
     whole = profiles.Profile(above_zero=lambda eps: profiles._interpolated_by_chords(eps, knots, values), method="test")
     assert np.all(whole(-knots) >= [gaussian_profile(-one, mu) * (1 - 1e-12) for one in knots])
 
@@ -265,15 +265,12 @@ def test_delta_from_a_curve_is_above_the_gaussian_it_is_the_curve_of():
 
 @pytest.mark.parametrize(("orders", "rho"), [([1.0], [0.1]), ([2.0, 3.0], [0.1]), ([2.0], [-0.1]), ([], [])])
 def test_what_is_no_curve_is_refused(orders, rho):
-    with pytest.raises(InvalidParameter, match="orders of shape"):
-        delta_from_curve(1.0, orders, rho)
+    refused(InvalidParameter, "orders of shape", delta_from_curve, 1.0, orders, rho)
 
 
 def test_wrong_input_is_refused():
-    with pytest.raises(InvalidParameter, match="epsilon=nan"):
-        profile(PLAIN)([0.0, math.nan])
-    with pytest.raises(InvalidParameter, match="accountant='exact'"):
-        profile(PLAIN, accountant="exact")
+    refused(InvalidParameter, "epsilon=nan", lambda: profile(PLAIN)([0.0, math.nan]))
+    refused(InvalidParameter, "accountant='exact'", profile, PLAIN, accountant="exact")
     with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
         profile(replace(COINS, floor=1e-6), accountant="pld")
     with pytest.raises(AccountingError):
@@ -288,5 +285,4 @@ def test_wrong_input_is_refused():
 
 @pytest.mark.parametrize(("orders", "rho"), [([2.0, 1.0], [0.1, 0.1]), ([0.5, 3.0], [0.1, 0.1]), ([2, 3], [0.1, -0.1])])
 def test_one_wrong_order_or_divergence_among_good_ones_is_refused(orders, rho):
-    with pytest.raises(InvalidParameter, match="orders of shape"):
-        delta_from_curve(1.0, orders, rho)
+    refused(InvalidParameter, "orders of shape", delta_from_curve, 1.0, orders, rho)

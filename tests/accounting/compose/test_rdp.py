@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import normal, renyi
 from reference.shorthand import fixed, gaussian, poisson, times
+from refusals import refused
 
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
 from accounting.compose import accountant, rdp
@@ -92,8 +93,7 @@ def test_a_scalar_order_gives_a_scalar():
 @pytest.mark.parametrize("mechanism", [gaussian(1.0), poisson(0.1, 1.0), fixed(1, 10, 1.0), times(gaussian(1.0), 2)])
 @pytest.mark.parametrize("bad", [1.0, [0.5], [], [2.0, math.nan], [-1], ["two"], [math.inf], [[2.0]], None])
 def test_orders_must_be_above_1(mechanism, bad):
-    with pytest.raises(InvalidParameter, match=r"orders=.*must be a finite number above 1"):
-        rdp.curve(mechanism, bad)
+    refused(InvalidParameter, r"orders=.*must be a finite number above 1", rdp.curve, mechanism, bad)
 
 
 class TestConversion:
@@ -174,8 +174,7 @@ class TestConversion:
             assert found.epsilon == pytest.approx(5 + math.log(3 / 4) - math.log(4e-3) / 3)
 
     def test_lengths_must_match(self):
-        with pytest.raises(InvalidParameter, match="need equal lengths"):
-            rdp.epsilon_from_curve([2.0, 3.0], [0.1], delta=1e-5)
+        refused(InvalidParameter, "need equal lengths", rdp.epsilon_from_curve, [2.0, 3.0], [0.1], delta=1e-5)
 
     @pytest.mark.parametrize("bad", ["best", "", None])
     def test_conversion_must_be_known(self, bad):

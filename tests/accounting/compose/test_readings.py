@@ -6,6 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.stats import norm
 
 from accounting import Plan
@@ -246,8 +247,7 @@ def test_an_advantage_of_a_gaussian_is_met_by_the_closed_form():
     ],
 )
 def test_targets_that_are_refused(given, words):
-    with pytest.raises(InvalidParameter, match=words):
-        noise_multiplier(GOLDEN, rounds=180, **given)
+    refused(InvalidParameter, words, noise_multiplier, GOLDEN, rounds=180, **given)
 
 
 def test_without_a_profile_the_pair_is_what_is_known(monkeypatch):
@@ -259,5 +259,4 @@ def test_without_a_profile_the_pair_is_what_is_known(monkeypatch):
     found = readings.readings(run, 1e-5, (0.7, 1e-5))
     assert found.advantage == pytest.approx(float(profile_of_pair(0.7, 1e-5)(0.0)), rel=1e-9)
     assert found.true_positive_rates[0.01] == pytest.approx(math.exp(0.7) * 0.01 + 1e-5, rel=1e-6)
-    with pytest.raises(UnsupportedMechanism):
-        readings.readings(run, 2e-5)
+    refused(UnsupportedMechanism, "", readings.readings, run, 2e-5)

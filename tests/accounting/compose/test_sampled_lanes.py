@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.linalg import toeplitz
 from scipy.optimize import minimize
 from scipy.stats import chi2
@@ -262,10 +263,8 @@ def test_ledger_lines_and_what_is_refused():
         ({"lanes": 1, "secret_lanes": True}, "no lane is drawn"),
         ({"secret_lanes": 1}, "true or false"),
     ):
-        with pytest.raises(InvalidParameter, match=words):
-            BallsAndBins(**{"bins": 4, "lanes": 2, **fields})
-    with pytest.raises(UnsupportedMechanism, match="replace-one"):
-        of(secret(12, 12, 4), 3, adjacency="replace-one")
+        refused(InvalidParameter, words, BallsAndBins, **{"bins": 4, "lanes": 2, **fields})
+    refused(UnsupportedMechanism, "replace-one", lambda: of(secret(12, 12, 4), 3, adjacency="replace-one"))
 
 
 def test_an_epoch_is_no_unit_of_a_project():
@@ -295,8 +294,7 @@ def test_a_certificate_is_below_the_deterministic_bound(tmp_path, monkeypatch):
     assert certificates.Claim.of(stated).recomputes(found)
     assert not certificates.Claim.of(stated).recomputes(replace(found, epsilon=found.epsilon * 0.9))
     public = budget.solve(Plan(**{**PLAN, "secret_lanes": False}), noise_multiplier=2.0, rounds=24)
-    with pytest.raises(UnsupportedMechanism, match="secret lanes"):
-        certificates.certified(certificates.Claim.of(public))
+    refused(UnsupportedMechanism, "secret lanes", lambda: certificates.certified(certificates.Claim.of(public)))
 
 
 def test_the_description_holds_all_that_the_bound_follows_from():
@@ -351,8 +349,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     assert found.certificate.failure == found.certificate.tries * 1e-12
     assert found.budget.noise_multiplier < budget.noise_multiplier(plan, epsilon=1.0, rounds=30)
     monkeypatch.setattr(module, "MOST_TRIES", 1)
-    with pytest.raises(CalibrationError, match="holds without sampling"):
-        certified_noise(plan, epsilon=1.0, rounds=30, samples=100_000)
+    refused(CalibrationError, "holds without sampling", certified_noise, plan, epsilon=1.0, rounds=30, samples=100_000)
 
 
 @pytest.mark.parametrize(
@@ -367,8 +364,7 @@ def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     ],
 )
 def test_plans_that_are_refused(fields, words):
-    with pytest.raises((InvalidParameter, UnsupportedMechanism), match=words):
-        Plan(**{**PLAN, **fields})
+    refused((InvalidParameter, UnsupportedMechanism), words, Plan, **{**PLAN, **fields})
 
 
 def test_lanes_are_searched_and_are_at_least_two():

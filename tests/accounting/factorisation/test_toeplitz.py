@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.linalg import solve_triangular, toeplitz
 
 from accounting import Composed, Gaussian, subsample
@@ -74,8 +75,7 @@ def test_no_directions_of_updates_show_more():
 
 @pytest.mark.parametrize("bad", [[], [0.5], [1.0, 1.1], [1.0, -0.1], [[1.0]], [1.0, math.nan]])
 def test_coefficients_that_no_proof_covers(bad):
-    with pytest.raises(InvalidParameter, match="coefficients"):
-        sensitivity(bad, rounds=5, separation=2)
+    refused(InvalidParameter, "coefficients", sensitivity, bad, rounds=5, separation=2)
 
 
 def test_errors_of_momentum_and_decay_are_those_of_the_matrices():
@@ -138,5 +138,4 @@ def test_a_search_over_all_short_columns_finds_no_better_one():
 def test_streams_longer_than_memory_are_refused(matrix):
     stream = CorrelatedRounds(separation=10, **matrix)
     release = subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), stream)
-    with pytest.raises(InvalidParameter, match="at most 10000000"):
-        pld.epsilon(Composed(parts=((release, 10**10),)), delta=1e-5)
+    refused(InvalidParameter, "at most 10000000", lambda: pld.epsilon(Composed(parts=((release, 10**10),)), delta=1e-5))

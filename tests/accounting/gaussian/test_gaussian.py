@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from reference import normal
+from refusals import refused
 from scipy.special import erfinv
 
 from accounting import Adjacency, Composed, Gaussian, gaussian, guarantee
@@ -102,8 +103,7 @@ def test_profile_at_the_ends(epsilon):
 
 @pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
 def test_shift_must_be_positive(bad):
-    with pytest.raises(InvalidParameter, match=r"mu=.*must be a finite number above 0"):
-        gaussian.privacy_profile(1.0, mu=bad)
+    refused(InvalidParameter, r"mu=.*must be a finite number above 0", gaussian.privacy_profile, 1.0, mu=bad)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
@@ -112,8 +112,7 @@ def test_delta_must_be_inside_0_and_1(bad):
         lambda: gaussian.smallest_epsilon(bad, mu=1.0),
         lambda: gaussian.noise_std(1.0, bad, l2_sensitivity=1.0),
     ):
-        with pytest.raises(InvalidParameter, match=r"delta=.*must be a number strictly between 0 and 1"):
-            call()
+        refused(InvalidParameter, r"delta=.*must be a number strictly between 0 and 1", call)
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
@@ -130,8 +129,7 @@ def test_calibration_must_be_known():
 
 
 def test_epsilon_of_a_profile_must_be_a_number():
-    with pytest.raises(InvalidParameter, match="epsilon=nan"):
-        gaussian.privacy_profile([1.0, math.nan], mu=1.0)
+    refused(InvalidParameter, "epsilon=nan", gaussian.privacy_profile, [1.0, math.nan], mu=1.0)
 
 
 @pytest.mark.parametrize("mu", SHIFTS)
@@ -149,5 +147,4 @@ def test_epsilons_near_0_are_above_the_exact_one(delta, excess):
     mu = 2 * math.sqrt(2) * float(erfinv(delta)) * (1 + excess)
     exact = normal.epsilon(delta, mu)
     assert 0 < exact <= gaussian.smallest_epsilon(delta, mu=mu) <= 1e-12
-    with pytest.raises(InvalidParameter, match="must be at least 1e-09"):
-        gaussian.noise_std(float(exact), delta, l2_sensitivity=1.0)
+    refused(InvalidParameter, "must be at least 1e-09", gaussian.noise_std, float(exact), delta, l2_sensitivity=1.0)

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from filelock import FileLock
+from refusals import refused
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
@@ -64,26 +65,21 @@ def test_copies_while_a_run_appends_are_whole(ledger, tmp_path):
 def test_a_copy_of_another_ledger_is_not_replaced(ledger, tmp_path):
     backup(ledger.path, tmp_path / "copy")
     other = Ledger.create(tmp_path / "ledger.jsonl", Header(unit="client", clients=11, randomness="secure"))
-    with pytest.raises(LedgerError, match="Use another folder"):
-        backup(other.path, tmp_path / "copy")
+    refused(LedgerError, "Use another folder", backup, other.path, tmp_path / "copy")
 
 
 def test_an_older_copy_is_never_restored(ledger, tmp_path):
     """Over a longer ledger; over a head that names a later line; with a last head that it does not have."""
     made = backup(ledger.path, tmp_path / "copy")
     ledger.record(release(3))
-    with pytest.raises(LedgerError, match="would omit"):
-        restore(made.path, ledger.path, nothing_since=True)
+    refused(LedgerError, "would omit", restore, made.path, ledger.path, nothing_since=True)
     last = ledger.head
     backups.write_head(ledger.path, last)
     ledger.path.unlink()
-    with pytest.raises(LedgerError, match="older"):
-        restore(made.path, ledger.path, nothing_since=True)
+    refused(LedgerError, "older", restore, made.path, ledger.path, nothing_since=True)
     backups.head_path(ledger.path).unlink()
-    with pytest.raises(LedgerError, match="not with the head given"):
-        restore(made.path, ledger.path, last_head=last)
-    with pytest.raises(LedgerError, match="nothing shows that this is the newest"):
-        restore(made.path, ledger.path)
+    refused(LedgerError, "not with the head given", restore, made.path, ledger.path, last_head=last)
+    refused(LedgerError, "nothing shows that this is the newest", restore, made.path, ledger.path)
     assert not ledger.path.exists()
 
 

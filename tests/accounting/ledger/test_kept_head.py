@@ -5,6 +5,7 @@ import os
 
 import pytest
 from reference.bounded import bounded
+from refusals import refused
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
@@ -89,8 +90,7 @@ def test_a_head_that_is_gone_or_damaged_is_found(project, content):
     path = backups.head_path(project.ledger.path)
     path.unlink() if content is None else path.write_bytes(content)
     for attempt in (lambda: ProjectLedger.open(project.ledger.path), lambda: project.charge(release(3), run="a")):
-        with pytest.raises(LedgerError, match=r"p\.jsonl"):
-            attempt()
+        refused(LedgerError, r"p\.jsonl", attempt)
 
 
 def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
@@ -99,8 +99,7 @@ def test_a_project_that_was_made_and_never_charged_has_a_head(tmp_path):
     backups.write_head(path, "0" * 64)  # of a project whose making was killed
     project = ProjectLedger.create(path, clients=10, epsilon=3.0, delta=1e-5)
     assert backups.read_head(path) == project.ledger.head == ProjectLedger.open(path).ledger.head
-    with pytest.raises(LedgerError, match="already exists"):
-        ProjectLedger.create(path, clients=10, epsilon=9.0, delta=1e-5)
+    refused(LedgerError, "already exists", ProjectLedger.create, path, clients=10, epsilon=9.0, delta=1e-5)
     assert ProjectLedger.open(path).terms.epsilon == 3.0
 
 
@@ -134,8 +133,7 @@ def test_one_population_has_a_project(project, tmp_path):
     given = ProjectLedger.create(
         tmp_path / "q.jsonl", clients=10, epsilon=3.0, delta=1e-5, population=WHO, key=bytes(32)
     )
-    with pytest.raises(LedgerError, match="is for the clients"):
-        given.charge(release(0), run="b", population=OTHERS)
+    refused(LedgerError, "is for the clients", lambda: given.charge(release(0), run="b", population=OTHERS))
     given.charge(release(0), run="b", population=WHO)
     assert ProjectLedger.open(given.ledger.path).key() == bytes(32)
 
@@ -156,11 +154,9 @@ def test_the_key_is_one_for_all_runs(project, tmp_path):
     key = fresh.key()
     assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != regular_file.new_key()
     assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
-    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: the key is missing"):
-        project.key()
+    refused(LedgerError, r"p\.jsonl\.key: the key is missing", project.key)
     (tmp_path / "fresh.jsonl.key").write_text("short")
-    with pytest.raises(LedgerError, match="must hold 64 hexadecimal digits"):
-        fresh.key()
+    refused(LedgerError, "must hold 64 hexadecimal digits", fresh.key)
 
 
 @pytest.mark.parametrize("name", [".head", ".key"])

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
 from accounting import (
     Aborted,
@@ -109,16 +110,14 @@ def test_two_adjacencies_in_one_ledger_have_no_epsilon(tmp_path):
     book = Ledger.create(tmp_path / "l", HEADER)
     book.record(release(0))
     book.record(release(1, fixed, noise_std=2.0))
-    with pytest.raises(ValueError, match="one adjacency"):
-        book.guarantee(1e-5)
+    refused(ValueError, "one adjacency", book.guarantee, 1e-5)
 
 
 def test_a_truncated_last_line_is_named_and_resume_drops_it(ledger):
     whole = ledger.path.read_bytes()
     for cut in (1, 10, 200):
         ledger.path.write_bytes(whole[:-cut])
-        with pytest.raises(TruncatedLedger, match="line 4"):
-            Ledger.read(ledger.path)
+        refused(TruncatedLedger, "line 4", Ledger.read, ledger.path)
         resumed = Ledger.resume(ledger.path)
         assert len(resumed.releases) == 2
         resumed.record(release(2))
@@ -127,11 +126,9 @@ def test_a_truncated_last_line_is_named_and_resume_drops_it(ledger):
 
 def test_an_empty_or_headless_file_is_truncated(tmp_path):
     (tmp_path / "l").write_bytes(b"")
-    with pytest.raises(TruncatedLedger, match="empty"):
-        Ledger.read(tmp_path / "l")
+    refused(TruncatedLedger, "empty", Ledger.read, tmp_path / "l")
     (tmp_path / "l").write_bytes(b'{"kind":"head')
-    with pytest.raises(TruncatedLedger):
-        Ledger.resume(tmp_path / "l")
+    refused(TruncatedLedger, "", Ledger.resume, tmp_path / "l")
 
 
 def edited_noise(lines):
@@ -169,8 +166,7 @@ def test_an_edited_file_is_refused_and_the_line_named(ledger, edit):
     lines = ledger.path.read_text().splitlines()
     edit(lines)
     ledger.path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(EditedLedger, match=r"line [234]"):
-        Ledger.read(ledger.path)
+    refused(EditedLedger, r"line [234]", Ledger.read, ledger.path)
 
 
 def test_any_single_byte_change_is_refused(ledger):
@@ -179,29 +175,24 @@ def test_any_single_byte_change_is_refused(ledger):
         changed = bytearray(content)
         changed[position] ^= 0x01
         ledger.path.write_bytes(bytes(changed))
-        with pytest.raises(LedgerError):
-            Ledger.read(ledger.path)
+        refused(LedgerError, "", Ledger.read, ledger.path)
 
 
 def test_an_unknown_version_is_refused_by_its_name(ledger):
     text = ledger.path.read_text().replace('"version":1', '"version":2')
     ledger.path.write_text(text)
-    with pytest.raises(LedgerVersionError, match="version 2"):
-        Ledger.read(ledger.path)
+    refused(LedgerVersionError, "version 2", Ledger.read, ledger.path)
 
 
 def test_an_existing_file_is_never_overwritten(ledger):
     before = ledger.path.read_bytes()
-    with pytest.raises(LedgerError, match="already exists"):
-        Ledger.create(ledger.path, HEADER)
+    refused(LedgerError, "already exists", Ledger.create, ledger.path, HEADER)
     assert ledger.path.read_bytes() == before
 
 
 def test_a_missing_file_and_a_missing_folder(tmp_path):
-    with pytest.raises(LedgerError, match="cannot be read"):
-        Ledger.read(tmp_path / "none")
-    with pytest.raises(LedgerError, match="Nothing was released"):
-        Ledger.create(tmp_path / "no" / "folder", HEADER)
+    refused(LedgerError, "cannot be read", Ledger.read, tmp_path / "none")
+    refused(LedgerError, "Nothing was released", Ledger.create, tmp_path / "no" / "folder", HEADER)
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(ledger, monkeypatch):
@@ -216,8 +207,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(ledger, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full_after_the_first)
-    with pytest.raises(LedgerError, match="not released"):
-        ledger.record(release(3))
+    refused(LedgerError, "not released", lambda: ledger.record(release(3)))
     monkeypatch.undo()
     assert ledger.path.read_bytes() == before
     assert len(ledger.releases) == 3
@@ -244,8 +234,7 @@ def test_a_line_depends_on_what_is_said_and_not_on_its_order():
     line, chain = chained_line(said, "before")
     assert line == b'{"chain":"' + chain.encode() + b'","a":{"c":null,"d":[1,2]},"b":1.5}\n'
     assert chain == hashlib.sha256(b'before{"a":{"c":null,"d":[1,2]},"b":1.5}').hexdigest()
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        chained_line({"a": float("nan")}, "before")
+    refused(ValueError, "not JSON compliant", chained_line, {"a": float("nan")}, "before")
 
 
 def test_releases_of_another_unit_have_no_place(tmp_path):
@@ -255,13 +244,11 @@ def test_releases_of_another_unit_have_no_place(tmp_path):
     )
     for header, entry, words in ((HEADER, local, "a local release"), (of_records, release(0), "a release of all")):
         book = Ledger.create(tmp_path / header.unit, header)
-        with pytest.raises(LedgerError, match=f"{words}.* is not allowed in a ledger of unit '{header.unit}'"):
-            book.record(entry)
+        refused(LedgerError, f"{words}.* is not allowed in a ledger of unit '{header.unit}'", book.record, entry)
         assert book.entries == Ledger.read(book.path).entries == []
         line, _ = chained_line(entry.to_dict(), book._chain)
         book.path.write_bytes(book.path.read_bytes() + line)
-        with pytest.raises(EditedLedger, match="is not allowed"):
-            Ledger.read(book.path)
+        refused(EditedLedger, "is not allowed", Ledger.read, book.path)
     book = Ledger.create(tmp_path / "whose", of_records)
     book.record(local)
     assert book.if_fixed_in_advance(1e-5).notes == (
@@ -299,8 +286,7 @@ def test_a_line_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, 
     line, _ = chained_line({**release(0).to_dict(), field: value}, book._chain)
     with open(book.path, "ab") as file:
         file.write(line)
-    with pytest.raises(EditedLedger, match="line 2"):
-        Ledger.read(book.path)
+    refused(EditedLedger, "line 2", Ledger.read, book.path)
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
@@ -310,15 +296,13 @@ def test_numbers_that_are_none_are_refused(tmp_path, text):
     content = content.replace(b'"dimension":10', b'"dimension":' + text)
     chain = hashlib.sha256(book._chain.encode() + content).hexdigest()
     book.path.write_bytes(book.path.read_bytes() + b'{"chain":"' + chain.encode() + b'",' + content[1:] + b"\n")
-    with pytest.raises(EditedLedger, match="line 2: not a valid ledger line"):
-        Ledger.read(book.path)
+    refused(EditedLedger, "line 2: not a valid ledger line", Ledger.read, book.path)
 
 
 @pytest.mark.parametrize(("field", "value"), [("unit", "user"), ("clients", 0), ("randomness", 1), ("about", "x")])
 def test_a_header_with_a_right_hash_and_a_wrong_value_is_refused(tmp_path, field, value):
     (tmp_path / "l").write_bytes(chained_line({**HEADER.to_dict(), field: value}, "")[0])
-    with pytest.raises(EditedLedger, match="line 1"):
-        Ledger.read(tmp_path / "l")
+    refused(EditedLedger, "line 1", Ledger.read, tmp_path / "l")
 
 
 def test_a_round_in_which_nobody_took_a_step_is_on_record(tmp_path):
@@ -343,8 +327,7 @@ def test_a_line_with_a_right_hash_that_lacks_something_is_refused(tmp_path, fiel
     del record[field]
     with open(book.path, "ab") as file:
         file.write(chained_line(record, book._chain)[0])
-    with pytest.raises(EditedLedger, match=f"line 2: this version does not support the entry .'{field}'"):
-        Ledger.read(book.path)
+    refused(EditedLedger, f"line 2: this version does not support the entry .'{field}'", Ledger.read, book.path)
 
 
 def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
@@ -354,5 +337,4 @@ def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
         raise PermissionError("not ours")
 
     monkeypatch.setattr("accounting.ledger.regular_file.truncate_file", refuse)
-    with pytest.raises(LedgerError, match=r"incomplete last line cannot be removed \(not ours\)"):
-        Ledger.resume(ledger.path)
+    refused(LedgerError, r"incomplete last line cannot be removed \(not ours\)", Ledger.resume, ledger.path)

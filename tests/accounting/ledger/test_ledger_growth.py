@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
 from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled, guarantee
 from accounting.errors import EditedLedger, LedgerError, TruncatedLedger
@@ -75,8 +76,7 @@ def test_a_second_writer_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     other = Ledger.resume(ledger.path)
     other.record(release(0))
-    with pytest.raises(LedgerError, match="another process writes to it"):
-        ledger.record(release(0, LOUD))
+    refused(LedgerError, "another process writes to it", lambda: ledger.record(release(0, LOUD)))
     assert Ledger.read(ledger.path).entries == [release(0)]
 
 
@@ -84,8 +84,7 @@ def test_a_file_that_became_shorter_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     ledger.record_all([release(0), release(1)])
     regular_file.truncate_file(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
-    with pytest.raises(EditedLedger, match="shorter than at the last read"):
-        ledger.catch_up()
+    refused(EditedLedger, "shorter than at the last read", ledger.catch_up)
 
 
 def test_a_line_without_an_end_is_not_read_into_memory(tmp_path, monkeypatch):
@@ -93,8 +92,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path, monkeypatch):
     with open(ledger.path, "ab") as file:
         file.write(b"[" * 2000)
     monkeypatch.setattr("accounting.ledger.file.LONGEST_LINE", 1000)
-    with pytest.raises(EditedLedger, match="more than 1000 bytes"):
-        Ledger.resume(ledger.path)
+    refused(EditedLedger, "more than 1000 bytes", Ledger.resume, ledger.path)
 
 
 def test_so_far_leaves_an_unfinished_line_where_it_is(tmp_path):
@@ -105,8 +103,7 @@ def test_so_far_leaves_an_unfinished_line_where_it_is(tmp_path):
     assert Ledger.so_far(ledger.path).entries == [release(0)]
     assert ledger.path.read_bytes() == whole + b'{"chain":"12'
     ledger.path.write_bytes(whole[:20])
-    with pytest.raises(TruncatedLedger, match="line 1"):
-        Ledger.so_far(ledger.path)
+    refused(TruncatedLedger, "line 1", Ledger.so_far, ledger.path)
 
 
 def write_slowly(path, rounds):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from accounting import Gaussian, PoissonSampling, Release, subsample
 from accounting.errors import LedgerError
@@ -51,8 +52,7 @@ def test_a_charge_by_a_symbolic_link_is_not_forgotten(project: Path, linked: str
     lines = project.read_text().splitlines(keepends=True)
     project.write_text("".join(lines[:-1]))
     for path in (project, link):
-        with pytest.raises(LedgerError, match="Lines are missing"):
-            ProjectLedger.open(path)
+        refused(LedgerError, "Lines are missing", ProjectLedger.open, path)
 
 
 def test_a_ledger_with_two_hard_links_is_not_charged(project: Path) -> None:
@@ -60,8 +60,7 @@ def test_a_ledger_with_two_hard_links_is_not_charged(project: Path) -> None:
     os.link(project, other)
     before = project.read_bytes()
     for path in (project, other):
-        with pytest.raises(LedgerError, match=r"2 names|head is missing"):
-            charge(path, "b")
+        refused(LedgerError, r"2 names|head is missing", charge, path, "b")
     assert project.read_bytes() == before
     other.unlink()
     charge(project, "b")
@@ -77,8 +76,7 @@ def test_a_file_system_without_locks_is_named_at_once(
 
     monkeypatch.setattr("fcntl.flock", no_locks)
     began = time.monotonic()
-    with pytest.raises(LedgerError, match="no locks"):
-        charge(project, "b")
+    refused(LedgerError, "no locks", charge, project, "b")
     assert time.monotonic() - began < 10  # it is not waited for
 
 
@@ -95,16 +93,14 @@ def test_an_output_replaces_nothing_but_a_regular_file(kind: str, tmp_path: Path
         except PermissionError:
             pytest.skip("making a device requires root")
     before = os.stat(path, follow_symlinks=False)
-    with pytest.raises(RunError, match="regular files"):
-        write_file(path, "text")
+    refused(RunError, "regular files", write_file, path, "text")
     assert os.stat(path, follow_symlinks=False) == before
     assert not path.with_name("out.part").exists()
 
 
 def test_a_backup_into_something_else_than_a_folder_is_one_error(project: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "copies")
-    with pytest.raises(LedgerError, match="Name a folder"):
-        backup(project, tmp_path / "copies")
+    refused(LedgerError, "Name a folder", backup, project, tmp_path / "copies")
 
 
 def test_what_appears_while_the_content_is_written_is_not_replaced(
@@ -120,8 +116,7 @@ def test_what_appears_while_the_content_is_written_is_not_replaced(
         os.mkfifo(path)
 
     monkeypatch.setattr(regular_file, "write_through", fifo_appears)
-    with pytest.raises(OSError, match="FIFO"):
-        replace_content(path, b"content")
+    refused(OSError, "FIFO", replace_content, path, b"content")
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import time
 
 import pytest
+from refusals import refused
 
 from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled
 from accounting.compose import accountant
@@ -49,10 +50,8 @@ def test_a_small_delta_allows_units_alone(tmp_path):
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=10_000, epsilon=2.0, delta=1e-9)
     for number in range(3):
         project.charge(release(number, sampled), run="a")
-    with pytest.raises(BudgetSpent, match="not bought before"):
-        project.charge(release(0, scheduled), run="b")
-    with pytest.raises(BudgetSpent, match="Only rounds with at least the unit's noise"):
-        project.begin([scheduled] * 10, run="b")
+    refused(BudgetSpent, "not bought before", lambda: project.charge(release(0, scheduled), run="b"))
+    refused(BudgetSpent, "Only rounds with at least the unit's noise", project.begin, [scheduled] * 10, run="b")
     units, left = project.units
     assert left == units - 3
     many = Composed(parts=((sampled, units),))
@@ -73,11 +72,9 @@ def test_a_round_that_takes_exactly_what_is_left_is_allowed_and_none_after_it(tm
     exactly = {"clients": 1000, "delta": DELTA, "reserve": 0.0}
     project = ProjectLedger.create(tmp_path / "b.jsonl", epsilon=needed * (1 + 1e-4), **exactly)
     project.charge(release(0), run="a")
-    with pytest.raises(BudgetSpent):
-        project.charge(release(1), run="a")
+    refused(BudgetSpent, "", lambda: project.charge(release(1), run="a"))
     poor = ProjectLedger.create(tmp_path / "c.jsonl", epsilon=needed * (1 - 1e-4), **exactly)
-    with pytest.raises(BudgetSpent, match="one unit exceeds epsilon"):
-        poor.charge(release(0), run="a")
+    refused(BudgetSpent, "one unit exceeds epsilon", lambda: poor.charge(release(0), run="a"))
 
 
 def test_a_repeated_simulated_round_is_charged_once_and_a_secure_one_again(project):
@@ -97,8 +94,7 @@ def test_another_adjacency_is_refused(project):
     zero_out = Subsampled(
         mechanism=Gaussian(noise_multiplier=2.0, adjacency="zero-out"), sampling=PoissonSampling(probability=0.05)
     )
-    with pytest.raises(UnsupportedMechanism, match="a project has one adjacency"):
-        project.charge(release(1, zero_out), run="b")
+    refused(UnsupportedMechanism, "a project has one adjacency", lambda: project.charge(release(1, zero_out), run="b"))
     assert len(Ledger.read(project.ledger.path).releases) == 1
 
 
@@ -115,16 +111,13 @@ def test_an_edited_line_is_found_before_anything_is_charged(project):
     other.charge(release(0), run="b")
     path = project.ledger.path
     path.write_bytes(path.read_bytes().replace(b'"round":0', b'"round":7'))
-    with pytest.raises(EditedLedger, match="line 2"):
-        project.charge(release(1), run="a")
+    refused(EditedLedger, "line 2", lambda: project.charge(release(1), run="a"))
 
 
 def test_a_ledger_of_a_run_is_no_project(tmp_path):
     Ledger.create(tmp_path / "run.jsonl", Header(unit="client", clients=10, randomness="simulated"))
-    with pytest.raises(LedgerError, match="not of a project"):
-        ProjectLedger.open(tmp_path / "run.jsonl")
-    with pytest.raises(LedgerError, match="the project ledger does not exist"):
-        ProjectLedger.open(tmp_path / "absent.jsonl")
+    refused(LedgerError, "not of a project", ProjectLedger.open, tmp_path / "run.jsonl")
+    refused(LedgerError, "the project ledger does not exist", ProjectLedger.open, tmp_path / "absent.jsonl")
 
 
 @pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"clients": 0}, {"epsilon": float("nan")}])
@@ -202,8 +195,7 @@ def test_a_process_that_charges_in_a_tight_loop_lets_others_have_their_turn(proj
 def test_a_project_with_impossible_terms_is_refused(tmp_path, terms):
     header = Header(unit="client", clients=10, randomness="simulated", about={"project": terms})
     Ledger.create(tmp_path / "p.jsonl", header)
-    with pytest.raises(LedgerError, match="the terms of the project are invalid"):
-        ProjectLedger.open(tmp_path / "p.jsonl")
+    refused(LedgerError, "the terms of the project are invalid", ProjectLedger.open, tmp_path / "p.jsonl")
 
 
 def test_a_line_that_is_no_release_is_not_a_projects(project):

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from refusals import refused
 
 from accounting import (
     Composed,
@@ -71,8 +72,7 @@ def test_the_two_laws_are_not_mixed_up():
     ],
 )
 def test_fields_are_checked(law, change, message):
-    with pytest.raises(InvalidParameter, match=message):
-        law(**{**FIELDS, **change})
+    refused(InvalidParameter, message, law, **{**FIELDS, **change})
 
 
 @LAWS
@@ -104,8 +104,7 @@ def test_samplers(law):
     ],
 )
 def test_unknown_records_are_refused(record):
-    with pytest.raises(InvalidParameter, match="this version does not support this mechanism"):
-        from_dict(record)
+    refused(InvalidParameter, "this version does not support this mechanism", from_dict, record)
 
 
 def test_an_edited_share_is_found(tmp_path):
@@ -115,8 +114,7 @@ def test_an_edited_share_is_found(tmp_path):
         Release(round=0, mechanism=Skellam(**FIELDS), clip_norm=1.0, noise_std=1.5, noise_placement="clients")
     )
     path.write_text(path.read_text().replace('"shares":5', '"shares":9'))
-    with pytest.raises(EditedLedger, match="line 2"):
-        Ledger.read(path)
+    refused(EditedLedger, "line 2", Ledger.read, path)
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussian, Skellam])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.shorthand import fixed, gaussian, poisson, times
+from refusals import refused
 
 from accounting import mechanisms
 from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
@@ -42,8 +43,7 @@ def test_adjacency_must_be_known(bad):
         lambda: simultaneous([1.0], bad),
         lambda: Adjacency.of(bad),
     ):
-        with pytest.raises(InvalidParameter, match=r"adjacency=.*must be one of add-remove, zero-out, replace-one"):
-            call()
+        refused(InvalidParameter, r"adjacency=.*must be one of add-remove, zero-out, replace-one", call)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, math.inf, True, "0.1", None, [0.1]])
@@ -54,12 +54,9 @@ def test_sampling_probability_must_be_one(bad):
 
 @pytest.mark.parametrize("bad", NOT_COUNTS)
 def test_cohorts_clients_and_counts_must_be_whole(bad):
-    with pytest.raises(InvalidParameter, match=r"cohort=.*must be a whole number from 1"):
-        FixedSizeSampling(cohort=bad, clients=10)
-    with pytest.raises(InvalidParameter, match=r"clients=.*must be a whole number from 1"):
-        FixedSizeSampling(cohort=1, clients=bad)
-    with pytest.raises(InvalidParameter, match=r"count=.*must be a whole number from 1"):
-        times(gaussian(1.0), bad)
+    refused(InvalidParameter, r"cohort=.*must be a whole number from 1", FixedSizeSampling, cohort=bad, clients=10)
+    refused(InvalidParameter, r"clients=.*must be a whole number from 1", FixedSizeSampling, cohort=1, clients=bad)
+    refused(InvalidParameter, r"count=.*must be a whole number from 1", lambda: times(gaussian(1.0), bad))
 
 
 def test_a_cohort_cannot_exceed_the_clients():
@@ -77,15 +74,12 @@ def test_fixed_size_sampling_has_no_add_remove():
     "parts", [5, None, "ab", ((1, 2),), (gaussian(1.0),), ((gaussian(1.0), 1, 2),), ((times(gaussian(1.0), 2), 2),)]
 )
 def test_parts_must_be_mechanisms_and_counts(parts):
-    with pytest.raises(InvalidParameter, match="parts"):
-        Composed(parts=parts)
+    refused(InvalidParameter, "parts", Composed, parts=parts)
 
 
 def test_a_composition_needs_a_part():
-    with pytest.raises(InvalidParameter, match=r"parts=\(\): .*at least one mechanism"):
-        Composed(parts=())
-    with pytest.raises(InvalidParameter, match="at least one mechanism"):
-        Composed.of([])
+    refused(InvalidParameter, r"parts=\(\): .*at least one mechanism", Composed, parts=())
+    refused(InvalidParameter, "at least one mechanism", Composed.of, [])
 
 
 def test_a_composition_has_one_adjacency():
@@ -97,8 +91,7 @@ def test_a_composition_has_one_adjacency():
 def test_only_a_gaussian_is_sampled(bad):
     with pytest.raises(InvalidParameter, match="must be a Gaussian"):
         Subsampled(mechanism=bad, sampling=PoissonSampling(probability=0.1))
-    with pytest.raises(InvalidParameter, match="one of PoissonSampling"):
-        Subsampled(mechanism=gaussian(1.0), sampling=bad)
+    refused(InvalidParameter, "one of PoissonSampling", lambda: Subsampled(mechanism=gaussian(1.0), sampling=bad))
 
 
 @pytest.mark.parametrize(("adjacency", "clips"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace-one", 2.0)])
@@ -119,8 +112,7 @@ class TestSimultaneous:
 
     @pytest.mark.parametrize("bad", [[], [0.0], [1.0, math.nan], [1e-200], [1e200], ["1"], 5, "12", None])
     def test_refuses_what_are_no_noise_multipliers(self, bad):
-        with pytest.raises(InvalidParameter, match="noise_multiplier"):
-            simultaneous(bad, Adjacency.ADD_REMOVE)
+        refused(InvalidParameter, "noise_multiplier", simultaneous, bad, Adjacency.ADD_REMOVE)
 
 
 noise = st.floats(1e-3, 1e3)
@@ -149,8 +141,7 @@ class TestDictionaries:
 
     @given(record=json_values)
     def test_of_anything_else_are_refused(self, record):
-        with pytest.raises(AccountingError):
-            mechanisms.from_dict(record)
+        refused(AccountingError, "", mechanisms.from_dict, record)
 
     @given(mechanism=compositions, value=json_values, where=st.integers(0, 30))
     def test_with_one_value_changed_are_another_mechanism_or_an_error(self, mechanism, value, where):
@@ -173,8 +164,7 @@ class TestDictionaries:
             record["parts"][0][0]["sampling"],
         ):
             holder[extra] = 1
-            with pytest.raises(InvalidParameter, match=r"this version does not support this"):
-                mechanisms.from_dict(record)
+            refused(InvalidParameter, r"this version does not support this", mechanisms.from_dict, record)
             del holder[extra]
         assert mechanisms.from_dict(record) == times(poisson(0.1, 1.0), 3)
 
@@ -189,8 +179,7 @@ class TestDictionaries:
     def test_of_fixed_size_add_remove_are_refused(self):
         record = fixed(3, 10, 1.0).to_dict()
         record["mechanism"]["adjacency"] = "add-remove"
-        with pytest.raises(UnsupportedMechanism):
-            mechanisms.from_dict(record)
+        refused(UnsupportedMechanism, "", mechanisms.from_dict, record)
 
 
 def paths(record):
@@ -210,12 +199,9 @@ def test_what_comes_after_is_counted_with_what_was_before():
     assert dict(before.then(loud, 1).parts) == {loud: 6, quiet: 1}
     assert dict(Composed.of([loud, loud, quiet, loud]).parts) == {loud: 3, quiet: 1}
     for bad in NOT_COUNTS:
-        with pytest.raises(InvalidParameter, match="rounds="):
-            repeated(quiet, bad, before=before)
-        with pytest.raises(InvalidParameter, match="count="):
-            before.then(quiet, bad)
-    with pytest.raises(UnsupportedMechanism, match="one composition"):
-        before.then(gaussian(1.0, "replace-one"), 1)
+        refused(InvalidParameter, "rounds=", repeated, quiet, bad, before=before)
+        refused(InvalidParameter, "count=", before.then, quiet, bad)
+    refused(UnsupportedMechanism, "one composition", lambda: before.then(gaussian(1.0, "replace-one"), 1))
 
 
 def test_how_often_a_client_is_drawn():

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.linalg import toeplitz
 
 from accounting import Composed, Gaussian
@@ -129,15 +130,13 @@ def test_the_sound_twin_is_not_flagged():
     ],
 )
 def test_what_the_account_does_not_cover_is_refused(fields, words):
-    with pytest.raises(InvalidParameter, match=words):
-        BallsAndBins(**fields)
+    refused(InvalidParameter, words, BallsAndBins, **fields)
 
 
 def test_only_gaussian_noise_is_taken_back_and_a_secret_bin_has_no_replacement():
     bands = BallsAndBins(bins=4, lanes=2, coefficients=(1.0, 0.5))
     integers = DiscreteGaussian(dimension=9, l2_bound=9.0, share_variance=99.0, adjacency="zero-out")
-    with pytest.raises(UnsupportedMechanism, match="not an integer"):
-        subsample(integers, bands)
+    refused(UnsupportedMechanism, "not an integer", subsample, integers, bands)
     with pytest.raises(UnsupportedMechanism, match="replace-one"):
         subsample(Gaussian(noise_multiplier=1.0, adjacency="replace-one"), bands)
 
@@ -180,8 +179,7 @@ def test_a_ledger_line_reads_back_and_old_ones_are_as_they_were():
     assert BallsAndBins(bins=60).to_dict() == {"name": "balls-and-bins", "bins": 60, "stream": ""}
     line = of(BallsAndBins(bins=60, lanes=4), 3).to_dict()
     line["parts"][0][0]["sampling"]["lanes"] = 7
-    with pytest.raises(InvalidParameter, match="must divide"):
-        from_dict(line)
+    refused(InvalidParameter, "must divide", from_dict, line)
 
 
 def test_divisors():

@@ -9,6 +9,7 @@ import tracemalloc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reference.secure_rounds import BEFORE, SecureRound
+from refusals import refused
 
 from dpfed.aggregation import cryptography
 from dpfed.aggregation.messages import MessageKind, Reveal, read_table, sent_beside_row, write_table
@@ -95,8 +96,7 @@ def test_a_forged_count_takes_no_memory(count):
     message = bytearray(round_.speak("share")[3])
     struct.pack_into("<I", message, 29, count)
     tracemalloc.start()
-    with pytest.raises(WireError, match=f"claims {count} rows"):
-        round_.server.receive(bytes(message))
+    refused(WireError, f"claims {count} rows", round_.server.receive, bytes(message))
     assert tracemalloc.get_traced_memory()[1] < 1 << 17
     tracemalloc.stop()
 
@@ -106,8 +106,7 @@ def test_nothing_counts_twice(step):
     round_ = SecureRound().run_to(step)
     message = round_.speak(step)[3]
     round_.server.receive(message)
-    with pytest.raises(WireError, match="twice"):
-        round_.server.receive(message)
+    refused(WireError, "twice", round_.server.receive, message)
 
 
 @STEPS
@@ -115,16 +114,12 @@ def test_nothing_before_or_after_its_step(step):
     early = SecureRound().run_to(step)
     messages = {name: SecureRound().run_to(name).speak(name)[3] for name in BEFORE if name != step}
     for message in messages.values():
-        with pytest.raises(WireError):
-            early.server.receive(message)
+        refused(WireError, "", early.server.receive, message)
     if step == "unmask":
-        with pytest.raises(WireError, match="has no answer"):
-            early.server.close_step()
+        refused(WireError, "has no answer", early.server.close_step)
         early.close()
-        with pytest.raises(WireError, match="over"):
-            early.server.receive(messages["upload"])
-    with pytest.raises(WireError, match="closed at step"):
-        early.server.close()
+        refused(WireError, "over", early.server.receive, messages["upload"])
+    refused(WireError, "closed at step", early.server.close)
 
 
 def test_a_client_says_everything_once():
@@ -137,8 +132,7 @@ def test_a_client_says_everything_once():
         lambda: client.upload(round_.rows[0]),
         lambda: client.unmask(round_.told["upload"][3]),
     ):
-        with pytest.raises(WireError, match="refused"):
-            again()
+        refused(WireError, "refused", again)
 
 
 def request(round_, rows):
@@ -151,13 +145,11 @@ def test_both_shares_of_one_client_cannot_be_asked_for():
     rows = read_table(honest, MessageKind.REQUEST, round_.terms.session, most=4)
     entry = struct.pack("<Q", 9)
     both = honest[:29] + struct.pack("<I", 5) + honest[HEADER:] + entry + bytes([Reveal.OWN_MASK])
-    with pytest.raises(WireError, match="claims 5 rows"):
-        round_.client[3].unmask(both)
+    refused(WireError, "claims 5 rows", round_.client[3].unmask, both)
     other = SecureRound(dropped=(9,)).run_to("unmask")
     ours = other.told["upload"][3]
     instead = ours[:HEADER] + ours[HEADER + 9 :] + entry + bytes([Reveal.OWN_MASK])  # of client 0 nothing, of 9 both
-    with pytest.raises(WireError, match="names client 9 after 9"):
-        other.client[3].unmask(instead)
+    refused(WireError, "names client 9 after 9", other.client[3].unmask, instead)
     assert {one: content[0] for one, content in rows.items()} == {0: 0, 3: 0, 6: 0, 9: 1}
 
 
@@ -165,8 +157,7 @@ def test_a_second_request_for_the_other_share_is_refused():
     round_ = SecureRound().run_to("unmask")
     round_.client[3].unmask(round_.told["upload"][3])
     other = request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\0"})
-    with pytest.raises(WireError, match="asked to unmask, but the next step is nothing"):
-        round_.client[3].unmask(other)
+    refused(WireError, "asked to unmask, but the next step is nothing", round_.client[3].unmask, other)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +171,7 @@ def test_a_second_request_for_the_other_share_is_refused():
 )
 def test_requests_that_cannot_be(rows, why):
     round_ = SecureRound().run_to("unmask")
-    with pytest.raises(WireError, match=why):
-        round_.client[3].unmask(request(round_, rows))
+    refused(WireError, why, lambda: round_.client[3].unmask(request(round_, rows)))
 
 
 def test_a_client_reveals_nothing_for_too_few_survivors():
@@ -196,8 +186,7 @@ def test_a_reply_with_the_other_secret_is_refused():
     for place in range(4):
         wrong = bytearray(reply)
         wrong[HEADER + 75 * place + 8] ^= 1
-        with pytest.raises(WireError, match="not asked for"):
-            round_.server.receive(bytes(wrong))
+        refused(WireError, "not asked for", round_.server.receive, bytes(wrong))
     round_.server.receive(bytes(reply))
 
 
@@ -209,30 +198,25 @@ def test_a_wrong_share_gives_no_total(owner):
     wrong[HEADER + 75 * (0 if owner == 0 else 3) + 40] ^= 1
     replies[0] = bytes(wrong)
     round_.deliver("unmask")
-    with pytest.raises(WireError, match="wrong share"):
-        round_.server.close()
+    refused(WireError, "wrong share", round_.server.close)
 
 
 def test_shares_of_another_round_are_refused():
     old, new = (SecureRound().run_to("upload") for _ in range(2))
     message = old.told["share"][3]
-    with pytest.raises(WireError, match="another round"):
-        new.client[3].store_shares(message)
+    refused(WireError, "another round", new.client[3].store_shares, message)
     new = SecureRound().run_to("upload")
     relabelled = message[:5] + new.terms.session + message[21:]
-    with pytest.raises(WireError, match="do not open"):
-        new.client[3].store_shares(relabelled)
+    refused(WireError, "do not open", new.client[3].store_shares, relabelled)
 
 
 def test_shares_for_another_client_are_refused():
     round_ = SecureRound().run_to("upload")
-    with pytest.raises(WireError, match="for another client"):
-        round_.client[3].store_shares(round_.told["share"][0])
+    refused(WireError, "for another client", round_.client[3].store_shares, round_.told["share"][0])
     round_ = SecureRound().run_to("upload")
     theirs = read_table(round_.told["share"][0], MessageKind.FORWARD, round_.terms.session, most=3)
     swapped = write_table(MessageKind.FORWARD, round_.terms.session, 3, {0: theirs[6], 6: theirs[6], 9: theirs[9]})
-    with pytest.raises(WireError, match="do not open"):
-        round_.client[3].store_shares(swapped)
+    refused(WireError, "do not open", round_.client[3].store_shares, swapped)
 
 
 def test_another_key_or_direction_does_not_open():

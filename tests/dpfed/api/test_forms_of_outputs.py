@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -82,8 +83,7 @@ def test_ignored_labels_count_in_neither_loss_nor_accuracy(ignored: int, tmp_pat
     )
     done = run(tmp_path, labelled(labels, classes=3, ignored=ignored), Fixed([[5.0] * 3, [0.0] * 3, [0.0] * 3]))
     assert 0 <= done.summary["test_accuracy"] <= 1
-    with pytest.raises(DataError, match="not among the 3 declared classes"):
-        labelled(labels, classes=3)
+    refused(DataError, "not among the 3 declared classes", labelled, labels, classes=3)
 
 
 def test_the_key_of_ignored_labels_is_read_with_files_only(tmp_path: Path) -> None:
@@ -98,10 +98,8 @@ def test_the_key_of_ignored_labels_is_read_with_files_only(tmp_path: Path) -> No
     assert data.load("padded.npz", tmp_path, ignored=-100).ignored == -100
     table = data.Columns(inputs=("x",), label="y")
     assert data.load("train.csv", tmp_path, classes=2, columns=table, ignored=255).ignored == 255
-    with pytest.raises(DataError, match="not among the 2 declared classes"):
-        data.load("padded.npz", tmp_path)
-    with pytest.raises(DataError, match="targets that are no classes"):
-        data.load("numbers.npz", tmp_path, ignored=-100)
+    refused(DataError, "not among the 2 declared classes", data.load, "padded.npz", tmp_path)
+    refused(DataError, "targets that are no classes", data.load, "numbers.npz", tmp_path, ignored=-100)
     network = {"model.name": "mlp", "model.hidden": (4,), "data.root": str(tmp_path), "federation.clients": 2}
     private = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0, "federation.cohort": 1}
     settings = network | private | {"data.ignored": -100, "federation.rounds": 1, "local.batch_size": 2}
@@ -156,5 +154,4 @@ def test_a_label_for_each_token_trains(wrap: Callable[[Tensor], object], tmp_pat
     data = dpfed.data.from_clients([pair() for _ in range(8)], pair(), classes=3)
     done = run(tmp_path, data, Sequences(wrap))
     assert 0 <= done.summary["test_accuracy"] <= 1
-    with pytest.raises(ConfigError, match="must give logits"):
-        run(tmp_path / "other", data, Sequences(lambda made: made[:, :2]))
+    refused(ConfigError, "must give logits", lambda: run(tmp_path / "other", data, Sequences(lambda made: made[:, :2])))

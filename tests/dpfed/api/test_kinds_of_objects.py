@@ -10,6 +10,7 @@ import pandas
 import pytest
 import scipy.sparse
 import torch
+from refusals import refused
 from torch import nn
 from torch.utils.data import ChainDataset, Dataset, IterableDataset
 
@@ -61,8 +62,7 @@ def test_lists_of_samples_and_short_floats_go_in(one: Any) -> None:
     ],
 )
 def test_others_are_refused(one: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        made(one)
+    refused(DataError, words, made, one)
 
 
 def test_a_table_that_cannot_be_read_shows_no_value() -> None:
@@ -84,8 +84,7 @@ def test_masked_updates_are_refused_whatever_their_mask() -> None:
         seed=0,
     )
     for step in private.rounds():
-        with pytest.raises(ConfigError, match="is a masked array"):
-            step.release(np.ma.masked_equal(np.ones((20, 4)), 0.0))
+        refused(ConfigError, "is a masked array", step.release, np.ma.masked_equal(np.ones((20, 4)), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -118,5 +117,4 @@ def test_in_place_layers_in_private_records_are_named(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Linear(3, 4), *layers, nn.Linear(4, 3))
     settings = {"local.record.clip_norm": 1.0, "local.record.noise_multiplier": 1.0}
     given = {"data": made((INPUTS, LABELS)), "model": network, "out": tmp_path / "run", "progress": False}
-    with pytest.raises(ConfigError, match="inplace=False"):
-        dpfed.run("fedavg-digits", settings, **given)
+    refused(ConfigError, "inplace=False", dpfed.run, "fedavg-digits", settings, **given)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import dpfed
@@ -80,8 +81,7 @@ class Letters(nn.Module):
 
 
 def test_sparse_gradients_are_refused_before_the_first_round(tmp_path):
-    with pytest.raises(ConfigError, match="Embedding with sparse=True"):
-        run(tmp_path / "run", model=Letters)
+    refused(ConfigError, "Embedding with sparse=True", run, tmp_path / "run", model=Letters)
     assert not (tmp_path / "run").exists()
 
 
@@ -99,6 +99,5 @@ def test_updates_that_are_not_dense_are_refused_and_the_round_goes_on(updates):
     plan = {"clients": 10, "cohort": 4, "rounds": 1, "clip_norm": 1.0, "noise_multiplier": 1.0}
     private = dpfed.ClientLevel(**plan, sampling="fixed", randomness="simulated", seed=3)
     for step in private.rounds():
-        with pytest.raises(ConfigError, match="must be a dense tensor"):
-            step.release(updates)
+        refused(ConfigError, "must be a dense tensor", step.release, updates)
         step.release(torch.eye(4))

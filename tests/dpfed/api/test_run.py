@@ -10,6 +10,7 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import dpfed
@@ -152,11 +153,9 @@ def test_an_interrupted_run_goes_on_with_the_same_objects_only(tmp_path):
 
     tables = override(TABLES, ["federation.clients=30", "data.partition=natural"])
     whole = dpfed.run(tables, data=own_data(), model=Net, out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        dpfed.run(tables, data=own_data(), model=Net, out=tmp_path / "parts", progress=stop)
+    refused(Stop, "", lambda: dpfed.run(tables, data=own_data(), model=Net, out=tmp_path / "parts", progress=stop))
     other = dpfed.data.from_clients([pairs(10, seed=i + 1) for i in range(30)], pairs(50, seed=99), classes=2)
-    with pytest.raises(RunError, match="its clients"):
-        dpfed.run(tables, data=other, model=Net, out=tmp_path / "parts", resume=True)
+    refused(RunError, "its clients", dpfed.run, tables, data=other, model=Net, out=tmp_path / "parts", resume=True)
     with pytest.raises(RunError, match="the model that it starts from"):
         dpfed.run(tables, {"model.name": "Net"}, data=own_data(), model=lambda: nn.Linear(5, 2), out=tmp_path / "parts",
                   resume=True)  # fmt: skip
@@ -196,11 +195,9 @@ def test_a_refusal_by_a_project_leaves_no_folder(tmp_path, capsys):
         dpfed.run(TABLES, out=tmp_path / "deep" / "run", ledger=ledger)
     poor = tmp_path / "poor.jsonl"
     ProjectLedger.create(poor, clients=60, epsilon=1e-4, delta=1e-3)
-    with pytest.raises(RunError, match="epsilon"):
-        dpfed.run(TABLES, out=tmp_path / "deep" / "run", ledger=poor)
+    refused(RunError, "epsilon", dpfed.run, TABLES, out=tmp_path / "deep" / "run", ledger=poor)
     (tmp_path / "there").mkdir()
-    with pytest.raises(RunError, match="epsilon"):
-        dpfed.run(TABLES, out=tmp_path / "there", ledger=poor)
+    refused(RunError, "epsilon", dpfed.run, TABLES, out=tmp_path / "there", ledger=poor)
     assert status(["run", "dp-fedavg-digits", "--ledger", str(poor), "--out", str(tmp_path / "typed")]) == 1
     assert not (tmp_path / "deep").exists()
     assert not (tmp_path / "typed").exists()
@@ -212,8 +209,7 @@ def test_a_failure_after_a_charge_keeps_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "dpfed.runs.folder.RunFolder.save_checkpoint", lambda *_: (_ for _ in ()).throw(RunError("full"))
     )
-    with pytest.raises(RunError, match="full"):
-        dpfed.run(TABLES, out=tmp_path / "run")
+    refused(RunError, "full", dpfed.run, TABLES, out=tmp_path / "run")
     assert len((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()) == 2
 
 
@@ -282,8 +278,7 @@ def test_a_ledger_of_a_project_is_charged(tmp_path):
     ids=range(6),
 )
 def test_data_of_clients_that_do_not_fit_are_one_error(clients, test, complaint):
-    with pytest.raises(DataError, match=complaint):
-        dpfed.data.from_clients(clients, test, classes=2)
+    refused(DataError, complaint, dpfed.data.from_clients, clients, test, classes=2)
 
 
 def test_data_of_clients_are_those_of_arrays():

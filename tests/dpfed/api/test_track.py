@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+from refusals import refused
 from rich.console import Console
 
 import dpfed
@@ -82,12 +83,10 @@ def test_a_tracker_that_fails_is_left_aside(tmp_path, monkeypatch):
 
 def test_a_tracker_that_is_not_there_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(ConfigError, match="mlflow is not installed"):
-        dpfed.run(TABLES, out=tmp_path / "run", track=["mlflow"])
+    refused(ConfigError, "mlflow is not installed", dpfed.run, TABLES, out=tmp_path / "run", track=["mlflow"])
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "mlflow", FakeMlflow(named=False))
-    with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI"):
-        dpfed.run(TABLES, out=tmp_path / "run", track=["mlflow"])
+    refused(ConfigError, "Set MLFLOW_TRACKING_URI", dpfed.run, TABLES, out=tmp_path / "run", track=["mlflow"])
     with pytest.raises(ConfigError, match="must be one of csv, tensorboard, mlflow, wandb, prometheus"):
         dpfed.run(TABLES, out=tmp_path / "run", track=["paper"])
 

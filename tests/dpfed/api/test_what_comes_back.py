@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed
 from accounting import Plan, budget, guarantee
@@ -133,8 +134,7 @@ def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     panels = mine.subplots(2, 4).ravel()
     assert plot_readings(row, ax=panels[:4]) is mine
     assert all(one.lines or one.images or one.collections for one in panels[:4])
-    with pytest.raises(ConfigError, match="1 axes for 4 panels"):
-        plot_readings(row, ax=panels[7])
+    refused(ConfigError, "1 axes for 4 panels", plot_readings, row, ax=panels[7])
     axes = MapAxis(name="noise-multiplier", low=1, high=2), MapAxis(name="rounds", low=5, high=20)
     found = budget_map(Plan(clients=600, cohort=60), axes, fixed={}, accountant="rdp")
     assert plot_budget_map(found, ax=panels[6]) is mine
@@ -196,12 +196,10 @@ def test_numbers_for_prometheus_and_health(monkeypatch):
     assert (numbers["dpfed_epsilon_spent"], numbers["dpfed_epsilon_left"]) == ("1.25", "1.75")
     assert (numbers["dpfed_cohort_expected"], numbers["dpfed_uplink_megabytes"]) == ("10.0", "0.5")
     assert set(json.loads(page("/health"))) == {"seconds", "seconds_since_round"}
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        page("/")
+    refused(urllib.error.HTTPError, "404", page, "/")
     assert endpoint.address.startswith("http://127.0.0.1:")
     monkeypatch.setenv(ADDRESS, endpoint.address.removeprefix("http://"))
-    with pytest.raises(ConfigError, match="the server cannot start"):
-        MetricsEndpoint({"federation": {"rounds": 9, "clients": 30}})
+    refused(ConfigError, "the server cannot start", MetricsEndpoint, {"federation": {"rounds": 9, "clients": 30}})
     endpoint.close()
 
 

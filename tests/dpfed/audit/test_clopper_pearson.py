@@ -5,6 +5,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 from mpmath import mp
+from refusals import refused
 from scipy.stats import binom
 
 from accounting.errors import InvalidParameter
@@ -55,11 +56,9 @@ def test_missed_with_probability_at_most_alpha_at_every_p(trials, alpha):
 
 @pytest.mark.parametrize(("k", "n"), [(-1, 5), (6, 5), (0, 0), (np.nan, 5)])
 def test_impossible_counts_are_refused(k, n):
-    with pytest.raises(ConfigError, match="0 <= successes <= trials"):
-        upper_limit(k, n, alpha=0.05)
+    refused(ConfigError, "0 <= successes <= trials", upper_limit, k, n, alpha=0.05)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, float("nan")])
 def test_alpha_is_a_probability(alpha):
-    with pytest.raises(InvalidParameter, match="alpha="):
-        upper_limit(1, 5, alpha=alpha)
+    refused(InvalidParameter, "alpha=", upper_limit, 1, 5, alpha=alpha)

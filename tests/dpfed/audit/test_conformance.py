@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from accounting import Ledger
 from dpfed.audit.run import audit_run
@@ -390,10 +391,8 @@ def test_without_a_configuration_there_is_no_audit(folder, tmp_path):
         (bare / "config.toml").unlink(missing_ok=True)
         if content is not None:
             (bare / "config.toml").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"config\.toml"):
-            audit_run(bare)
-    with pytest.raises(ConfigError, match="no-such-run"):
-        audit_run(tmp_path / "no-such-run")
+        refused(ConfigError, r"config\.toml", audit_run, bare)
+    refused(ConfigError, "no-such-run", audit_run, tmp_path / "no-such-run")
 
 
 HOSTILE = [None, True, -1, 0, 1e308, 10**400, 2**62, "x", "", [], [1], {}, {"a": 1}, 0.5, 3, "NaN", [[[]]]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed.audit
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, subsample
@@ -176,12 +177,9 @@ def test_claims_of_every_kind():
     given = claim_of(lambda eps: privacy_profile(eps, mu=mu))
     assert given.epsilon == pytest.approx(epsilon, abs=2e-3)
     assert claim_of((2.0, 1e-5), adjacency="zero-out").adjacency is Adjacency.ZERO_OUT
-    with pytest.raises(ConfigError, match="must be \\(epsilon, delta\\)"):
-        claim_of("4")
-    with pytest.raises(ConfigError, match="has adjacency add-remove"):
-        claim_of(CLAIM, adjacency="zero-out")
-    with pytest.raises(ConfigError, match="claim: is missing"):
-        dpfed.audit.upload(one_by_one)
+    refused(ConfigError, "must be \\(epsilon, delta\\)", claim_of, "4")
+    refused(ConfigError, "has adjacency add-remove", claim_of, CLAIM, adjacency="zero-out")
+    refused(ConfigError, "claim: is missing", dpfed.audit.upload, one_by_one)
 
 
 def test_outputs_of_every_kind_are_numbers():
@@ -197,8 +195,7 @@ def test_outputs_of_every_kind_are_numbers():
     assert output_table(rows).tolist() == [[0, 0, 1, 0, 2, 1], [0, 0, 2, 0, 1, 0], [1, 1, 0, 0, 2, 2]]
     half = torch.tensor([0.0, 1.5], dtype=torch.bfloat16)
     assert numbers_of([half, half.to_sparse()]).tolist() == [0, 1.5, 0, 1.5]
-    with pytest.raises(ConfigError, match="returned object"):
-        numbers_of(object())
+    refused(ConfigError, "returned object", lambda: numbers_of(object()))
 
 
 def sleeps(updates, seed):
@@ -250,8 +247,7 @@ def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
     ids=str,
 )
 def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        audit_function(one_by_one, claim=CLAIM, **wrong)
+    refused(ValueError, next(iter(wrong)), audit_function, one_by_one, claim=CLAIM, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +263,7 @@ def test_wrong_settings_are_refused(wrong):
     ],
 )
 def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
-    with pytest.raises(ConfigError, match=words):
-        claim_of(claim, delta=delta)
+    refused(ConfigError, words, claim_of, claim, delta=delta)
 
 
 def test_a_list_is_a_claim_like_a_tuple():

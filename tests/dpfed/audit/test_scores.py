@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.audit.statistics.rejection import ErrorCounts, checked_scores
 from dpfed.errors import ConfigError
@@ -34,10 +35,8 @@ def test_limits_share_alpha_between_thresholds_and_worlds():
 
 @pytest.mark.parametrize("scores", [[], [[1.0, 2.0]], 3.0, ["x"]])
 def test_what_is_no_list_of_scores_is_refused(scores):
-    with pytest.raises(ConfigError, match=r"scores0.*list of (at least one number|numbers)"):
-        checked_scores(scores, "scores0")
+    refused(ConfigError, r"scores0.*list of (at least one number|numbers)", checked_scores, scores, "scores0")
 
 
 def test_nan_is_refused_and_counted():
-    with pytest.raises(ConfigError, match="2 of 3 scores are NaN"):
-        checked_scores([math.nan, 1.0, math.nan], "scores1")
+    refused(ConfigError, "2 of 3 scores are NaN", checked_scores, [math.nan, 1.0, math.nan], "scores1")

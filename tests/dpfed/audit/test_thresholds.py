@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.stats import beta, norm
 
 from dpfed.audit.statistics import rejection
@@ -53,23 +54,19 @@ def test_coins_leave_no_world_empty_and_are_fair():
     ones = np.array([trials_in_worlds(100, seed)[1] for seed in range(400)])
     assert abs(ones.mean() - 50) < 6 * 5 / 20
     assert 4 < ones.std() < 6
-    with pytest.raises(ConfigError, match="at least 2"):
-        trials_in_worlds(1, 0)
+    refused(ConfigError, "at least 2", trials_in_worlds, 1, 0)
 
 
 @pytest.mark.parametrize("ends", [(1.0, 0.0), (float("nan"), 0.0)])
 def test_cuts_are_in_order(ends):
-    with pytest.raises(ConfigError, match="low at most high"):
-        GuessCuts(low=ends[0], high=ends[1], origin="x")
+    refused(ConfigError, "low at most high", GuessCuts, low=ends[0], high=ends[1], origin="x")
 
 
 @pytest.mark.parametrize("bad", [{"values": (), "origin": "x"}, {"values": (1.0,), "origin": " "}])
 def test_a_threshold_says_where_it_comes_from(bad):
-    with pytest.raises(ConfigError, match="before the scores were drawn"):
-        Thresholds(**bad)
+    refused(ConfigError, "before the scores were drawn", Thresholds, **bad)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1"])
 def test_thresholds_are_finite(value):
-    with pytest.raises(ValueError, match="threshold="):
-        Thresholds(values=(value,), origin="claim")
+    refused(ValueError, "threshold=", Thresholds, values=(value,), origin="claim")

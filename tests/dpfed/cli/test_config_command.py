@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from refusals import refused
 
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
@@ -60,10 +61,8 @@ def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
         "run.seed=-1",
     ):
         tables = override(catalogue.preset_tables("fedpm-private-digits"), [setting])
-        with pytest.raises(jsonschema.ValidationError):
-            validator.validate(tables)
-        with pytest.raises(ConfigError):
-            parse(tables, source="test")
+        refused(jsonschema.ValidationError, "", validator.validate, tables)
+        refused(ConfigError, "", parse, tables, source="test")
 
 
 ACCEPTED = {
@@ -88,8 +87,7 @@ def test_what_excludes_each_other_is_refused_together_and_accepted_alone(one, ot
     build(parse(alone, source="alone"))
     name, _, value = OTHERS[other].partition("=")
     beside = override(alone, [f"{name}={value}"]) if "." in name else alone | override({}, [f"x.{name}={value}"])["x"]
-    with pytest.raises((ConfigError, ValueError)):
-        build(parse(beside, source="both"))
+    refused((ConfigError, ValueError), "", lambda: build(parse(beside, source="both")))
 
 
 @pytest.mark.parametrize(

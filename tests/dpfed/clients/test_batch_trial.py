@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -77,8 +78,7 @@ def test_a_network_that_cannot_train_on_small_batches_is_refused(
     model: Callable[[], nn.Module], words: str, release: bool, tmp_path: Path
 ) -> None:
     """The refusal is the same for every client: all clients here have full batches, and others may not."""
-    with pytest.raises(ConfigError, match=words):
-        run(tmp_path, clients(*[8] * 6), model(), run__release=release)
+    refused(ConfigError, words, lambda: run(tmp_path, clients(*[8] * 6), model(), run__release=release))
     assert not (tmp_path / "run").exists()
 
 
@@ -93,8 +93,7 @@ def test_a_loss_that_cannot_take_one_sample_is_refused(tmp_path: Path) -> None:
             raise ValueError("too few")
         return cross_entropy(outputs, targets, reduction="none")
 
-    with pytest.raises(ConfigError, match="too few"):
-        run(tmp_path, clients(*[8] * 6), nn.Linear(8, 3), loss)
+    refused(ConfigError, "too few", lambda: run(tmp_path, clients(*[8] * 6), nn.Linear(8, 3), loss))
 
 
 class FailsForLarge(Wrapped):
@@ -171,8 +170,7 @@ def test_saved_buffers_are_constants_unless_training_changes_them(public: bool, 
     ],
 )
 def test_trained_parameters_are_float32(layer: nn.Module, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        FlatModel(lambda: layer)
+    refused(ConfigError, words, FlatModel, lambda: layer)
 
 
 def test_fixed_parameters_may_have_any_type(tmp_path: Path) -> None:
@@ -228,8 +226,7 @@ def test_a_loss_with_conditions_trains_in_a_loop(tmp_path: Path) -> None:
     one, other = ([parameter.detach() for parameter in done.model.parameters()] for done in seen)
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ConfigError, match=r"torch\.where"):
-        run(tmp_path / "vmap", data, network, conditional, local__strategy="vmap")
+    refused(ConfigError, r"torch\.where", run, tmp_path / "vmap", data, network, conditional, local__strategy="vmap")
 
 
 @pytest.mark.parametrize(

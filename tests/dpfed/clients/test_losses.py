@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
@@ -195,25 +196,20 @@ def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
 )  # fmt: skip
 def test_a_function_that_is_no_loss_is_refused(loss: Any, complaint: str) -> None:
     outputs, targets = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), torch.zeros(4, 3)
-    with pytest.raises(ConfigError, match=complaint):
-        check_loss(custom_loss(loss), outputs, targets)
+    refused(ConfigError, complaint, lambda: check_loss(custom_loss(loss), outputs, targets))
     check_loss(custom_loss(pinball), outputs, targets)
 
 
 def test_outputs_of_one_number_are_not_compared_with_all_targets() -> None:
     outputs, targets = torch.randn(4, 1), torch.randn(4)
     torch.testing.assert_close(LOSSES["mse"].each(outputs, targets), (outputs[:, 0] - targets) ** 2)
-    with pytest.raises(ConfigError, match="fails for outputs"):
-        check_loss(LOSSES["mse"], torch.randn(4, 2), targets)
+    refused(ConfigError, "fails for outputs", check_loss, LOSSES["mse"], torch.randn(4, 2), targets)
 
 
 def test_losses_are_known_by_name() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'mse'"):
-        loss_named("mze")
-    with pytest.raises(ConfigError, match="was given in Python"):
-        loss_named(OWN)
+    refused(ConfigError, "Did you mean 'mse'", loss_named, "mze")
+    refused(ConfigError, "was given in Python", loss_named, OWN)
     for taken in ("mse", OWN):
-        with pytest.raises(ConfigError, match="is the name of"):
-            register(taken, pinball)
+        refused(ConfigError, "is the name of", register, taken, pinball)
     register("pinball of a test", pinball)
     assert loss_named("pinball of a test").each is pinball

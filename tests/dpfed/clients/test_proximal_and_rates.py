@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -84,8 +85,7 @@ def test_steps_are_those_of_torch_with_the_term_and_the_rates(kind: str, rated: 
      (["*=1", "0.*=2"], "'0.*' decides"), (["*=1e999"], "finite")],
 )  # fmt: skip
 def test_rates_that_say_nothing_are_refused(rates: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        layer_rates(rates, model())
+    refused(ConfigError, words, lambda: layer_rates(rates, model()))
 
 
 def run(folder: Path, preset: str = "dp-fedavg-digits", **settings: Any) -> Any:
@@ -102,8 +102,7 @@ def test_a_run_has_the_same_epsilon_with_them(tmp_path: Path, monkeypatch: pytes
     given = run(tmp_path / "b", local__proximal=1.0, local__rates={"0.*": 0.5, "1": {"weight": 2}})
     assert plain.summary["epsilon"] == given.summary["epsilon"]
     assert given.experiment.config.local.rates == ("0.*=0.5", "1.weight=2")
-    with pytest.raises(ConfigError, match="proximal"):
-        run(tmp_path / "c", local__proximal=-1.0)
+    refused(ConfigError, "proximal", run, tmp_path / "c", local__proximal=-1.0)
 
 
 def test_masks_refuse_them(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -193,7 +194,5 @@ def test_a_model_learns_the_digits_while_it_is_pruned() -> None:
 
 @pytest.mark.parametrize("prunable", [torch.empty(0, dtype=torch.int64), torch.tensor([0, 200])])
 def test_entries_that_do_not_exist_are_refused(prunable: Tensor) -> None:
-    with pytest.raises(ConfigError, match="prunable"):
-        trainer(prunable=prunable)
-    with pytest.raises(ConfigError, match=r"sparsity=1\.0"):
-        purge(torch.ones(1, 3), torch.arange(3), 1.0)
+    refused(ConfigError, "prunable", trainer, prunable=prunable)
+    refused(ConfigError, r"sparsity=1\.0", purge, torch.ones(1, 3), torch.arange(3), 1.0)

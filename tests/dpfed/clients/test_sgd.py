@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -211,16 +212,13 @@ def test_federated_averaging_learns_the_digits() -> None:
     ],
 )
 def test_local_sgd_raises_on_values_that_cannot_work(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        trainer(**({"steps": None, "epochs": 1} | changes))
+    refused(ConfigError, complaint, trainer, **{"steps": None, "epochs": 1} | changes)
 
 
 def test_train_raises_on_wrong_weights_and_clients() -> None:
     sgd = trainer()
     weights = sgd.model.initial(0)
     for wrong in (weights[:-1], weights.double(), weights[None]):
-        with pytest.raises(ConfigError, match="must be float32"):
-            sgd.train(wrong, CLIENTS, number=0, seeds=SEEDS)
+        refused(ConfigError, "must be float32", sgd.train, wrong, CLIENTS, number=0, seeds=SEEDS)
     for ids in ([7], [-1]):
-        with pytest.raises(ConfigError, match=r"the partition has 0\.\.6"):
-            sgd.train(weights, np.array(ids), number=0, seeds=SEEDS)
+        refused(ConfigError, r"the partition has 0\.\.6", sgd.train, weights, np.array(ids), number=0, seeds=SEEDS)

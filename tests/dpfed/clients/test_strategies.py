@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd, gradients
@@ -142,15 +143,13 @@ def test_where_one_client_is_too_many_it_is_said_once(
     strategy: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails_above(0, error, monkeypatch)
-    with pytest.raises(TrainingFailed, match=r"into memory .*local\.batch_size"):
-        moves(trainer(strategy=strategy, chunk=1))
+    refused(TrainingFailed, r"into memory .*local\.batch_size", lambda: moves(trainer(strategy=strategy, chunk=1)))
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 def test_other_errors_are_not_taken_for_a_lack_of_memory(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = fails_above(0, RuntimeError("shapes differ"), monkeypatch)
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        moves(trainer(strategy=strategy, chunk=1))
+    refused(RuntimeError, "shapes differ", lambda: moves(trainer(strategy=strategy, chunk=1)))
     assert 1 in tried
 
 
@@ -216,5 +215,4 @@ def test_the_budget_bounds_the_chunk() -> None:
 
 @pytest.mark.parametrize("name", ["chunk", "memory", "at_once"])
 def test_counts_must_be_positive(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name}=0"):
-        trainer(**{name: 0})
+    refused(ConfigError, f"{name}=0", trainer, **{name: 0})

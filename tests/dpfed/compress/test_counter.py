@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from reference import counter_stream
+from refusals import refused
 from scipy import stats
 
 from dpfed.compress import counter
@@ -194,12 +195,9 @@ def test_client_seeds():
     [(2**64, "64 bits"), ("7", "integer"), (None, "integer"), ([1, 2], "2 integers for 3"), ([1, 2, 0.5], "0.5")],
 )
 def test_other_seeds_are_refused(seed, message):
-    with pytest.raises(ConfigError, match=message):
-        counter.client_seeds(seed, 3)
+    refused(ConfigError, message, counter.client_seeds, seed, 3)
 
 
 def test_other_ranges_are_refused():
-    with pytest.raises(ConfigError, match="negative"):
-        counter.bits(SEEDS, "p", 3, start=-1)
-    with pytest.raises(ConfigError, match="6 of 5"):
-        counter.random_subset(SEEDS, "p", 5, 6)
+    refused(ConfigError, "negative", counter.bits, SEEDS, "p", 3, start=-1)
+    refused(ConfigError, "6 of 5", counter.random_subset, SEEDS, "p", 5, 6)

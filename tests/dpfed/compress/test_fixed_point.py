@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from accounting.integers.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
@@ -339,18 +340,14 @@ def test_what_counts_as_near_the_ends(bits):
 
 
 def test_impossible_codes_and_rows_are_refused():
-    with pytest.raises(ConfigError, match="size=0"):
-        FixedPoint(size=0, steps_per_unit=1.0, rotate=True)
+    refused(ConfigError, "size=0", FixedPoint, size=0, steps_per_unit=1.0, rotate=True)
     for steps in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ConfigError, match="steps_per_unit"):
-            FixedPoint(size=3, steps_per_unit=steps, rotate=True)
+        refused(ConfigError, "steps_per_unit", FixedPoint, size=3, steps_per_unit=steps, rotate=True)
     code = FixedPoint(size=3, steps_per_unit=1e9, rotate=True)
     for clip_norm in (3.0, 0.0, -1.0, math.nan):
-        with pytest.raises(ConfigError, match="below 2\\^31"):
-            encode(code, torch.zeros(1, 3), clip_norm=clip_norm)
+        refused(ConfigError, "below 2\\^31", encode, code, torch.zeros(1, 3), clip_norm=clip_norm)
     for shape in ((1, 4), (1, 1), (3,)):
-        with pytest.raises(ConfigError, match="3 entries a row"):
-            encode(code, torch.zeros(shape), clients=[0])
+        refused(ConfigError, "3 entries a row", encode, code, torch.zeros(shape), clients=[0])
 
 
 def test_a_large_model_once():

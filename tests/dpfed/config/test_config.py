@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 import tomli_w
+from refusals import refused
 
 from dpfed.config.tables import override, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, DataError
@@ -48,8 +49,7 @@ def tables_with(**changes):
     ],
 )
 def test_a_wrong_value_names_its_key_and_what_is_allowed(changes, message):
-    with pytest.raises(ConfigError, match=f"(?s){message}"):
-        parse(tables_with(**changes), source="run.toml")
+    refused(ConfigError, f"(?s){message}", lambda: parse(tables_with(**changes), source="run.toml"))
 
 
 def test_all_problems_come_at_once_and_name_the_file():
@@ -87,15 +87,13 @@ def test_all_problems_come_at_once_and_name_the_file():
     ],
 )
 def test_a_choice_that_cannot_work_is_refused_when_it_is_built(changes, message):
-    with pytest.raises(ValueError, match=message):
-        build(parse(tables_with(**changes), source="run.toml"))
+    refused(ValueError, message, lambda: build(parse(tables_with(**changes), source="run.toml")))
 
 
 def test_private_methods_need_privacy():
     tables = tables_with()
     del tables["privacy"]
-    with pytest.raises(ConfigError, match="without \\[privacy\\]"):
-        build(parse(tables, source="run.toml"))
+    refused(ConfigError, "without \\[privacy\\]", lambda: build(parse(tables, source="run.toml")))
 
 
 def test_a_missing_data_folder_says_what_is_expected(monkeypatch, tmp_path):
@@ -116,16 +114,13 @@ def test_settings_are_toml_values_or_bare_words():
 
 @pytest.mark.parametrize("setting", ["rounds=3", "federation.rounds", "federation.rounds.deep=3", "=3"])
 def test_a_setting_that_names_nothing_is_refused(setting):
-    with pytest.raises(ConfigError, match="--set"):
-        override(TABLES, [setting])
+    refused(ConfigError, "--set", override, TABLES, [setting])
 
 
 def test_an_unreadable_file_is_one_error(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_toml(tmp_path / "none.toml")
+    refused(ConfigError, "cannot be read", read_toml, tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("a = ")
-    with pytest.raises(ConfigError, match="not TOML"):
-        read_toml(tmp_path / "bad.toml")
+    refused(ConfigError, "not TOML", read_toml, tmp_path / "bad.toml")
 
 
 def test_the_resolved_configuration_reads_back_as_itself(tiny_config):
@@ -159,8 +154,7 @@ def test_every_digits_preset_can_be_built(method):
 
 def test_an_unknown_preset_names_the_nearest():
     for given, meant in (("fed-smp-topk-digit", "fed-smp-topk-digits"), ("eden-fashion", "eden-fashion-mnist")):
-        with pytest.raises(ConfigError, match=meant):
-            catalogue.preset_tables(given)
+        refused(ConfigError, meant, catalogue.preset_tables, given)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.data import load
 from dpfed.errors import DataError
@@ -72,27 +73,22 @@ def test_an_endless_file_is_not_read_to_its_end(name: str, tmp_path: Path) -> No
     folder, files, labels, _ = FILES[name]
     with (tmp_path / folder / files[0]).open("wb") as file:
         file.truncate(2**40)  # sparse
-    with pytest.raises(DataError, match=f"the limit is {100_000 * (3072 + labels):,}"):
-        load(name, tmp_path)
+    refused(DataError, f"the limit is {100_000 * (3072 + labels):,}", load, name, tmp_path)
 
 
 def test_a_missing_file_and_a_wrong_label_are_named(name: str, tmp_path: Path) -> None:
     folder, files, labels, classes = FILES[name]
     (tmp_path / folder / files[0]).write_bytes(record([0] * (labels - 1) + [classes], 0, 0, 0, 0))
-    with pytest.raises(DataError, match=f"a label of .* is not among the {classes} declared classes"):
-        load(name, tmp_path)
+    refused(DataError, f"a label of .* is not among the {classes} declared classes", load, name, tmp_path)
     (tmp_path / folder / files[0]).unlink()
-    with pytest.raises(DataError, match=files[0]):
-        load(name, tmp_path)
+    refused(DataError, files[0], load, name, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "pickled"), [("cifar-10", "cifar-10-batches-py"), ("cifar-100", "cifar-100-python")])
 def test_the_pickled_version_is_refused_with_the_way_to_the_other(tmp_path: Path, name: str, pickled: str) -> None:
-    with pytest.raises(DataError, match=r"No such file.*Unpack the binary version"):
-        load(name, tmp_path)
+    refused(DataError, r"No such file.*Unpack the binary version", load, name, tmp_path)
     (tmp_path / pickled).mkdir()
-    with pytest.raises(DataError, match=rf"{name}-binary.tar.gz from https.*unpickling runs code"):
-        load(name, tmp_path)
+    refused(DataError, rf"{name}-binary.tar.gz from https.*unpickling runs code", load, name, tmp_path)
 
 
 @pytest.mark.skipif(not REAL, reason="DPFED_DATA_DIR is not set: the real files are not here")

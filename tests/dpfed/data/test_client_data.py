@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 import dpfed
@@ -110,8 +111,7 @@ def test_columns_that_are_refused_are_named(change, words):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({**COLUMNS, "gaps": [None, *X[1:, 0]]})
     given = {"classes": 3, "client": "who", "inputs": ["a"], "label": "y", **change}
-    with pytest.raises(DataError, match=words):
-        from_clients(frame, frame[:10], **given)
+    refused(DataError, words, from_clients, frame, frame[:10], **given)
 
 
 class HuggingFace:
@@ -221,11 +221,9 @@ def test_json_files_of_leaf(tmp_path):
     np.testing.assert_allclose(made.train_inputs, X)
     np.testing.assert_array_equal(made.train_clients, np.repeat(np.arange(6), 10))
     (tmp_path / "train" / "all_data.json").write_text('{"users": ["a"], "user_data": {"a": {"x": ["text"], "y": [0]}}}')
-    with pytest.raises(DataError, match="vocabulary"):
-        from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
+    refused(DataError, "vocabulary", from_leaf, tmp_path / "train", tmp_path / "test", classes=3)
     (tmp_path / "train" / "all_data.json").write_text("[]")
-    with pytest.raises(DataError, match="Expected a file of LEAF"):
-        from_leaf(tmp_path / "train", tmp_path / "test", classes=3)
+    refused(DataError, "Expected a file of LEAF", from_leaf, tmp_path / "train", tmp_path / "test", classes=3)
 
 
 def test_hdf5_files_of_tensorflow_federated(tmp_path):
@@ -239,5 +237,4 @@ def test_hdf5_files_of_tensorflow_federated(tmp_path):
     made = from_hdf5(*files, inputs="pixels", label="label", classes=3)
     np.testing.assert_array_equal(made.train_inputs, X)
     np.testing.assert_array_equal(made.train_clients, np.repeat(np.arange(6), 10))
-    with pytest.raises(DataError, match="examples/CLIENT/snippets"):
-        from_hdf5(*files, inputs="snippets", label="label", classes=3)
+    refused(DataError, "examples/CLIENT/snippets", from_hdf5, *files, inputs="snippets", label="label", classes=3)

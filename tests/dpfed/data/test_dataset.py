@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.data import Dataset, load
 from dpfed.errors import ConfigError, DataError
@@ -33,8 +34,7 @@ def test_carve_public_splits_the_training_half(count: int) -> None:
 
 @pytest.mark.parametrize("count", [-1, 20])
 def test_carve_public_raises_unless_something_stays_private(count: int) -> None:
-    with pytest.raises(ConfigError, match=f"count={count}.*from 0 to 19"):
-        small().carve_public(count, np.random.default_rng(0))
+    refused(ConfigError, f"count={count}.*from 0 to 19", lambda: small().carve_public(count, np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,11 @@ def test_carve_public_raises_unless_something_stays_private(count: int) -> None:
     ],
 )
 def test_dataset_raises_on_halves_that_do_not_fit(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(DataError, match=complaint):
-        replace(small(), **change)
+    refused(DataError, complaint, lambda: replace(small(), **change))
 
 
 def test_load_raises_on_an_unknown_name_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"dataset='fashion_mnist'.*digits, emnist-balanced.*'fashion-mnist'"):
-        load("fashion_mnist")
+    refused(ConfigError, r"dataset='fashion_mnist'.*digits, emnist-balanced.*'fashion-mnist'", load, "fashion_mnist")
 
 
 def test_importing_data_loads_neither_torch_nor_scikit_learn() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset, default_collate
 
 import dpfed
@@ -44,8 +45,7 @@ def clients(*held: Any, test: Any = PAIR, classes: Any = 3) -> Any:
     ],
 )
 def test_masked_values_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(DataError, match="masked values"):
-        make()
+    refused(DataError, "masked values", make)
 
 
 def test_an_array_without_a_masked_value_is_an_array() -> None:
@@ -100,8 +100,7 @@ def test_a_loop_takes_names_from_anything_that_yields_them() -> None:
 
 @pytest.mark.parametrize("given", [60.0, True, "sixty", None, np.float32(60)])
 def test_a_loop_refuses_what_is_no_number_of_clients(given: Any) -> None:
-    with pytest.raises(ConfigError, match="clients="):
-        loop(clients=given)
+    refused(ConfigError, "clients=", loop, clients=given)
 
 
 def test_plans_and_data_take_them() -> None:
@@ -136,8 +135,7 @@ SAMPLES = TensorDataset(torch.ones(4, 8), torch.tensor(LABELS))
     ],
 )
 def test_loaders_that_may_change_samples_are_refused(loader: Any) -> None:
-    with pytest.raises(DataError, match="sampler, batch_sampler or collate_fn"):
-        clients(loader)
+    refused(DataError, "sampler, batch_sampler or collate_fn", clients, loader)
 
 
 def test_clients_may_be_named_or_generated() -> None:
@@ -147,8 +145,7 @@ def test_clients_may_be_named_or_generated() -> None:
     assert named.client_ids.hashes.tolist() == listed.client_ids.hashes.tolist()
     generated = dpfed.data.from_clients((PAIR for _ in range(2)), PAIR, classes=3)
     assert (generated.natural_clients, generated.client_ids) == (2, None)
-    with pytest.raises(DataError, match="client south"):
-        dpfed.data.from_clients({"north": PAIR, "south": 3}, PAIR, classes=3)
+    refused(DataError, "client south", dpfed.data.from_clients, {"north": PAIR, "south": 3}, PAIR, classes=3)
 
 
 class Augmented(TensorDataset):

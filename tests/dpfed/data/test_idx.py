@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.data.files import read_idx
 from dpfed.errors import DataError
@@ -65,19 +66,16 @@ def test_read_idx_raises_on_hostile_content(tmp_path: Path, content: bytes, comp
 def test_read_idx_stops_decompressing_at_the_declared_size(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(encode(ARRAY) + bytes(50_000_000)))
-    with pytest.raises(DataError, match="declares 60 bytes of content, more found"):
-        read_idx(path, axes=3)
+    refused(DataError, "declares 60 bytes of content, more found", read_idx, path, axes=3)
 
 
 @pytest.mark.parametrize("cut", [5, 15, 30])
 def test_read_idx_raises_on_damaged_gzip(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(encode(ARRAY))[:cut])
-    with pytest.raises(DataError, match="cannot be read"):
-        read_idx(path, axes=3)
+    refused(DataError, "cannot be read", read_idx, path, axes=3)
 
 
 def test_read_idx_raises_on_what_is_no_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match="cannot be read"):
-            read_idx(path, axes=1)
+        refused(DataError, "cannot be read", read_idx, path, axes=1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from refusals import refused
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
@@ -107,8 +108,7 @@ def mixed(largest: int) -> list[Callable[[], Dataset]]:
 def test_beside_fractions_integers_become_floats_or_are_refused(case: int) -> None:
     made = mixed(2**24)[case]()
     assert made.train_inputs.dtype == made.test_inputs.dtype == np.float32
-    with pytest.raises(DataError, match="integers beyond 16,777,216"):
-        mixed(LARGE)[case]()
+    refused(DataError, "integers beyond 16,777,216", lambda: mixed(LARGE)[case]())
 
 
 def test_columns_of_both_kinds_are_refused_beyond_what_floats_hold(tmp_path: Path) -> None:
@@ -123,8 +123,7 @@ def test_columns_of_both_kinds_are_refused_beyond_what_floats_hold(tmp_path: Pat
 
 def test_integers_that_torch_does_not_hold_are_refused(tmp_path: Path) -> None:
     inputs, labels = numbers(np.uint64, largest=2**63)
-    with pytest.raises(DataError, match=r"beyond 2\^63 - 1"):
-        of_arrays(tmp_path, inputs, labels)
+    refused(DataError, r"beyond 2\^63 - 1", of_arrays, tmp_path, inputs, labels)
 
 
 def test_clients_are_the_same_whether_their_numbers_are_integers_or_floats(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.data import load
 from dpfed.errors import DataError
@@ -49,14 +50,12 @@ def test_load_takes_the_root_from_the_environment(root: Path, monkeypatch: pytes
 
 
 def test_load_raises_on_a_missing_folder_with_the_layout_expected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"not found.*train,t10k.*torchvision.*DPFED_DATA_DIR.*MNIST/raw"):
-        load("mnist", tmp_path)
+    refused(DataError, r"not found.*train,t10k.*torchvision.*DPFED_DATA_DIR.*MNIST/raw", load, "mnist", tmp_path)
 
 
 def test_load_raises_without_any_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DPFED_DATA_DIR", raising=False)
-    with pytest.raises(DataError, match=r"no folder was given.*'digits' needs no files"):
-        load("fashion-mnist")
+    refused(DataError, r"no folder was given.*'digits' needs no files", load, "fashion-mnist")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,7 @@ def test_load_raises_without_any_root(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_load_raises_on_files_that_do_not_fit(root: Path, name: str, array: np.ndarray, complaint: str) -> None:
     write(root / "MNIST" / "raw" / name, array)
-    with pytest.raises(DataError, match=complaint):
-        load("mnist", root)
+    refused(DataError, complaint, load, "mnist", root)
 
 
 @pytest.mark.skipif(not REAL, reason="DPFED_DATA_DIR is not set: the real files are not here")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -128,8 +129,7 @@ def test_a_run_equals_that_of_the_network_on_packed_rows(tmp_path, strategy, eac
     ],
 )
 def test_dictionaries_that_are_refused(train, test, message):
-    with pytest.raises(DataError, match=message):
-        from_clients([train], test, classes=2)
+    refused(DataError, message, from_clients, [train], test, classes=2)
 
 
 def test_a_network_without_these_arguments_is_one_error(tmp_path):
@@ -182,5 +182,4 @@ def test_a_constant_buffer_that_remembers_clients_is_put_back(tmp_path):
 def test_integers_beyond_64_bits_are_refused_and_not_wrapped():
     beyond = np.full(60, 2**63, dtype=np.uint64)
     some = [{"id": beyond[i], "labels": LABELS[i]} for i in range(4)]
-    with pytest.raises(DataError, match=r"part 'id'.*beyond"):
-        from_samples(some, some, classes=2)
+    refused(DataError, r"part 'id'.*beyond", from_samples, some, some, classes=2)

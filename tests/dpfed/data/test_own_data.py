@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from reference.bounded import bounded
+from refusals import refused
 from safetensors.numpy import save_file
 from torch import nn
 
@@ -74,8 +75,7 @@ def test_a_file_of_arrays_becomes_a_data_set(tmp_path: Path) -> None:
 )
 def test_arrays_that_do_not_fit_are_one_error(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     save_file(arrays(**changes), tmp_path / "mine.safetensors", metadata={"classes": "3"})
-    with pytest.raises(DataError, match=complaint):
-        data.load("mine.safetensors", tmp_path)
+    refused(DataError, complaint, data.load, "mine.safetensors", tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 8, (2**40).to_bytes(8, "little") + b"{}"], ids=range(4))
@@ -89,12 +89,10 @@ def test_hostile_files_are_one_error(tmp_path: Path, content: bytes) -> None:
 
 def test_truncated_and_missing_files_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
-    with pytest.raises(DataError, match="cannot be read"):
-        data.load(str(path))
+    refused(DataError, "cannot be read", data.load, str(path))
     save_file(arrays(), path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match="cannot be read"):
-        data.load(str(path))
+    refused(DataError, "cannot be read", data.load, str(path))
 
 
 def test_labels_do_not_decide_how_many_classes_there_are(tmp_path: Path) -> None:
@@ -118,18 +116,14 @@ def test_labels_do_not_decide_how_many_classes_there_are(tmp_path: Path) -> None
 def test_the_number_of_classes_is_declared_once(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     save_file(arrays(), path)
-    with pytest.raises(DataError, match=r"(?s)is not declared.*data\.classes.*metadata"):
-        data.load(str(path))
+    refused(DataError, r"(?s)is not declared.*data\.classes.*metadata", data.load, str(path))
     assert data.load(str(path), classes=4).classes == 4
     save_file(arrays(), path, metadata={"classes": "5"})
     assert data.load(str(path)).classes == data.load(str(path), classes=5).classes == 5
-    with pytest.raises(DataError, match=r"metadata declare 5 classes, data\.classes is 4"):
-        data.load(str(path), classes=4)
-    with pytest.raises(ConfigError, match=r"data\.classes=4 with data\.name='digits'"):
-        data.load("digits", classes=4)
+    refused(DataError, r"metadata declare 5 classes, data\.classes is 4", data.load, str(path), classes=4)
+    refused(ConfigError, r"data\.classes=4 with data\.name='digits'", data.load, "digits", classes=4)
     tables = RUN | {"data": {"name": "digits", "classes": 10}, "model": {"name": "mlp"}}
-    with pytest.raises(ConfigError, match=r"data\.classes=10 has no effect here"):
-        build(parse(tables, source="test"))
+    refused(ConfigError, r"data\.classes=10 has no effect here", lambda: build(parse(tables, source="test")))
 
 
 @pytest.mark.parametrize("declared", ["", "x", "0", "-1", "1e3", "65537", str(2**40), "9" * 5000, "3.0", "\u0663"])
@@ -226,13 +220,10 @@ def test_own_samples_and_own_modules_run(tmp_path: Path, method: str) -> None:
 def test_names_that_are_taken_are_refused() -> None:
     first, second = (data.from_samples(Points(n), Points(9), classes=4) for n in (8, 10))
     for name in ("digits", "mnist", "file.safetensors"):
-        with pytest.raises(ConfigError, match=r"is (the name of an existing|a name of a file)"):
-            data.register(name, first)
-    with pytest.raises(ConfigError, match=r"is (the name of an existing|a name of a file)"):
-        models.register("mlp", network)
+        refused(ConfigError, r"is (the name of an existing|a name of a file)", data.register, name, first)
+    refused(ConfigError, r"is (the name of an existing|a name of a file)", models.register, "mlp", network)
     data.register("again", first)
-    with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_data\.py, line"):
-        data.register("again", second)
+    refused(ConfigError, r"registered twice, first by .*test_own_data\.py, line", data.register, "again", second)
     for own in (first, second):  # the same line of code, once more
         data.register("in-a-loop", own)
     assert data.load("in-a-loop") is second
@@ -256,11 +247,9 @@ def test_a_loader_that_fails_or_gives_something_else_is_one_error() -> None:
         raise KeyError("no such file")
 
     data.register("fails", fails)
-    with pytest.raises(ConfigError, match=r"its loader fails: KeyError: 'no such file' \(.*test_own_data"):
-        data.load("fails")
+    refused(ConfigError, r"its loader fails: KeyError: 'no such file' \(.*test_own_data", data.load, "fails")
     data.register("none", lambda: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ConfigError, match="gives NoneType, not a"):
-        data.load("none")
+    refused(ConfigError, "gives NoneType, not a", data.load, "none")
     with pytest.raises(ConfigError, match=r"must be a dpfed\.data\.Dataset or a function"):
         data.register("number", 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must be a function that makes a module"):
@@ -319,8 +308,7 @@ def test_a_configuration_names_its_partition(table: dict[str, Any], sizes: int) 
 
 def test_a_natural_partition_needs_owners() -> None:
     tables = RUN | {"data": {"name": "digits", "partition": "natural"}, "model": {"name": "mlp"}}
-    with pytest.raises(ConfigError, match=r"partition='natural' with data.name='digits'"):
-        build(parse(tables, source="test"))
+    refused(ConfigError, r"partition='natural' with data.name='digits'", lambda: build(parse(tables, source="test")))
 
 
 def test_carving_and_limits_keep_owners_with_their_samples() -> None:
@@ -355,8 +343,7 @@ def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
         return build(parse({**RUN, "model": model, "method": method, "data": table}, source="run.toml"))
 
     for known in (tmp_path / "mine.safetensors", tmp_path / "other" / ".." / "mine.safetensors"):
-        with pytest.raises(ConfigError, match=r"(samples belong to|are samples of) clients"):
-            built(known)
+        refused(ConfigError, r"(samples belong to|are samples of) clients", built, known)
     with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
         built(tmp_path / "half.safetensors")
     assert built(tmp_path / "fresh.safetensors").privacy_target is not None
@@ -369,8 +356,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 @pytest.mark.parametrize("samples", [Stream(), (one for one in range(3))], ids=["iterable", "generator"])
 def test_a_data_set_that_can_only_be_gone_through_is_refused(samples: Any) -> None:
-    with pytest.raises(DataError, match="Give a map-style one"):
-        data.from_samples(samples, samples, classes=2)
+    refused(DataError, "Give a map-style one", data.from_samples, samples, samples, classes=2)
 
 
 @pytest.mark.parametrize(
@@ -384,5 +370,4 @@ def test_a_data_set_that_can_only_be_gone_through_is_refused(samples: Any) -> No
 )
 def test_samples_without_a_client_are_not_of_one_client(clients: Any) -> None:
     pair = np.ones((4, 1)), np.array([0, 1, 0, 1])
-    with pytest.raises(DataError, match="some samples have no client"):
-        data.from_arrays(pair, pair, classes=2, clients=clients)
+    refused(DataError, "some samples have no client", data.from_arrays, pair, pair, classes=2, clients=clients)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from dpfed.data import load
 from dpfed.data.shakespeare import VOCABULARY, character_codes, text_windows
@@ -87,27 +88,22 @@ def test_roles_with_two_lines_are_clients_and_their_last_fifth_is_for_tests(tmp_
 )
 def test_a_text_without_roles_is_one_error(tmp_path: Path, text: str, complaint: str) -> None:
     write_text(tmp_path, text)
-    with pytest.raises(DataError, match=complaint):
-        load("shakespeare", tmp_path)
+    refused(DataError, complaint, load, "shakespeare", tmp_path)
 
 
 def test_a_text_that_leaves_nothing_for_tests_is_one_error(tmp_path: Path) -> None:
     write_text(tmp_path, f"A:\n{line('a', 200)}\nb")
-    with pytest.raises(DataError, match="no text is left for tests"):
-        load("shakespeare", tmp_path)
+    refused(DataError, "no text is left for tests", load, "shakespeare", tmp_path)
 
 
 def test_files_that_are_not_text_or_too_long_or_missing_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"input.txt: cannot be read .No such file.*shakespeare-leaf"):
-        load("shakespeare", tmp_path)
+    refused(DataError, r"input.txt: cannot be read .No such file.*shakespeare-leaf", load, "shakespeare", tmp_path)
     path = write_text(tmp_path, "")
     path.write_bytes(b"A:\n\xff\xfe")
-    with pytest.raises(DataError, match=r"can.t decode.*UTF-8"):
-        load("shakespeare", tmp_path)
+    refused(DataError, r"can.t decode.*UTF-8", load, "shakespeare", tmp_path)
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(DataError, match="the limit is 8,388,608"):
-        load("shakespeare", tmp_path)
+    refused(DataError, "the limit is 8,388,608", load, "shakespeare", tmp_path)
 
 
 def write_leaf(root: Path, half: str, users: dict[str, str], name: str = "all_data.json") -> Path:
@@ -166,15 +162,12 @@ def test_hostile_json_is_one_error(tmp_path: Path, content: str) -> None:
 
 
 def test_missing_or_double_users_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train: 0 \.json files hold no user"):
-        load("shakespeare-leaf", tmp_path)
+    refused(DataError, r"train: 0 \.json files hold no user", load, "shakespeare-leaf", tmp_path)
     write_leaf(tmp_path, "train", {})
-    with pytest.raises(DataError, match="hold no user"):
-        load("shakespeare-leaf", tmp_path)
+    refused(DataError, "hold no user", load, "shakespeare-leaf", tmp_path)
     write_leaf(tmp_path, "train", {"A": "a" * 100}, "a.json")
     write_leaf(tmp_path, "train", {"A": "a" * 100}, "b.json")
-    with pytest.raises(DataError, match=r"b\.json: .*one of its users is in .* earlier file"):
-        load("shakespeare-leaf", tmp_path)
+    refused(DataError, r"b\.json: .*one of its users is in .* earlier file", load, "shakespeare-leaf", tmp_path)
 
 
 @pytest.mark.skipif(not REAL, reason="DPFED_DATA_DIR is not set: the real text is not here")

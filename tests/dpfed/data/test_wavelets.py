@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dpfed.config.tables import parse
 from dpfed.data.population import fingerprint
@@ -85,8 +86,7 @@ def test_an_even_image_has_features_of_zero():
 
 @pytest.mark.parametrize("shape", [(5, 80), (5, 1, 11, 28)])
 def test_what_is_no_image_is_refused(shape):
-    with pytest.raises(ConfigError, match="at least 12 by 12"):
-        scattering(np.zeros(shape, dtype=np.float32))
+    refused(ConfigError, "at least 12 by 12", scattering, np.zeros(shape, dtype=np.float32))
 
 
 def tables(**more):
@@ -144,8 +144,7 @@ def test_a_run_trains_on_features_and_its_clients_are_those_of_the_images(images
     ],
 )
 def test_what_cannot_be_is_refused(images, more, said):
-    with pytest.raises(ConfigError, match=said):
-        build(parse(tables(root=str(images), **more), source="test"))
+    refused(ConfigError, said, lambda: build(parse(tables(root=str(images), **more), source="test")))
 
 
 def test_other_images_have_other_features(images):

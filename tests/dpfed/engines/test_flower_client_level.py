@@ -8,6 +8,7 @@ from inspect import signature
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from accounting import AccountingError, Ledger, Plan, budget
 from accounting.errors import BudgetSpent
@@ -325,11 +326,9 @@ def test_nodes_are_not_more_than_the_cap():
 
 
 def test_schedules_that_a_strategy_cannot_keep_are_refused():
-    with pytest.raises(ConfigError, match="dpfed deploy"):
-        wrapped(sampling="balls-and-bins", randomness="secure")
+    refused(ConfigError, "dpfed deploy", wrapped, sampling="balls-and-bins", randomness="secure")
     strategy = wrapped(sampling="cyclic", adjacency="add-remove", cohort=2)  # 10 nodes, whoever they are
-    with pytest.raises(ConfigError, match="list of their names"):
-        one_round(strategy, Nodes(10, by(0.01)))
+    refused(ConfigError, "list of their names", lambda: one_round(strategy, Nodes(10, by(0.01))))
 
 
 def test_the_population_is_that_of_the_first_round():
@@ -338,10 +337,8 @@ def test_the_population_is_that_of_the_first_round():
     grid.ids = [*grid.ids[:-1], 5, 6, 7]
     one_round(strategy, grid, number=2)
     assert not {5, 6, 7} & set(grid.asked[1])
-    with pytest.raises(RunError, match="8 nodes after"):
-        one_round(wrapped(), Nodes(8, by(1.0)))
-    with pytest.raises(RunError, match="12 nodes for clients=10"):
-        one_round(wrapped(), Nodes(12, by(1.0)))
+    refused(RunError, "8 nodes after", lambda: one_round(wrapped(), Nodes(8, by(1.0))))
+    refused(RunError, "12 nodes for clients=10", lambda: one_round(wrapped(), Nodes(12, by(1.0))))
 
 
 def test_evaluation_of_clients_only_where_it_is_asked_for():
@@ -427,17 +424,14 @@ def test_a_mod_wants_its_server_and_possible_terms():
     grid = Nodes(1, by(1.0), mods=[client_mod])
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     (message,) = FedAvg(min_available_nodes=1, min_train_nodes=1).configure_train(1, model(), ConfigRecord(), grid)
-    with pytest.raises(ConfigError, match="without the record 'dpfed'"):
-        grid._good(message, 1000)
+    refused(ConfigError, "without the record 'dpfed'", grid._good, message, 1000)
     strategy = wrapped(clients=1, cohort=1, sampling="all", delta=1e-5)
     (message,) = strategy.configure_train(1, model(), ConfigRecord(), grid)
-    with pytest.raises(ConfigError, match="--node-config"):
-        Nodes(1, by(1.0), mods=[node_mod()])._good(message, 1000)
+    refused(ConfigError, "--node-config", lambda: Nodes(1, by(1.0), mods=[node_mod()])._good(message, 1000))
     for name, value in (("clip_norm", math.nan), ("kept", 99), ("dimension", 3), ("round", -1), ("scheme", 5)):
         record = ConfigRecord({**message.content["dpfed"], name: value})
         message.content["dpfed"], kept = record, message.content["dpfed"]
-        with pytest.raises((WireError, ConfigError)):
-            grid._good(message, 1000)
+        refused((WireError, ConfigError), "", grid._good, message, 1000)
         message.content["dpfed"] = kept
 
 
@@ -453,16 +447,14 @@ def test_a_mod_wants_its_server_and_possible_terms():
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_made(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        wrapped(**settings)
+    refused(ConfigError, words, wrapped, **settings)
 
 
 def test_an_impossible_plan_is_refused_before_a_node_is_asked():
     grid = Nodes(10, by(1.0))
     with pytest.raises((ConfigError, AccountingError)):
         wrapped(cohort=11).configure_train(1, model(), ConfigRecord(), grid)
-    with pytest.raises(RunError, match="no round has begun"):
-        wrapped().guarantee()
+    refused(RunError, "no round has begun", lambda: wrapped().guarantee())
 
 
 def test_a_ledger_is_gone_on_with(tmp_path):
@@ -525,8 +517,7 @@ def test_flowers_own_strategy_charges_our_accountant_and_stops_at_its_budget(tmp
     affordable = budget.rounds(plan, epsilon=6.0, noise_multiplier=1.0)
     for number in range(1, affordable + 1):
         one_round(strategy, grid, start, number)
-    with pytest.raises(PrivacyBudgetExhausted):
-        one_round(strategy, grid, start, affordable + 1)
+    refused(PrivacyBudgetExhausted, "", one_round, strategy, grid, start, affordable + 1)
     assert Ledger.read(ledger).guarantee(1e-3).epsilon <= 6.0
     assert len(Ledger.read(ledger).releases) == affordable > 0
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -141,8 +142,7 @@ def test_the_hook_is_written_and_named(tmp_path, capsys, with_steps):
 
 def test_in_one_process_there_are_no_nodes(tmp_path, with_steps, checked):
     experiment = build(checked(on_nodes(with_steps("dp-fedavg", privacy=PRIVATE))))
-    with pytest.raises(ConfigError, match="dpfed deploy"):
-        federation.run(experiment, tmp_path / "run")
+    refused(ConfigError, "dpfed deploy", federation.run, experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -155,10 +155,8 @@ def test_neither_in_the_simulation_of_dpfed_run(tmp_path, grid, with_steps, chec
 
 
 def test_own_samples_where_they_belong_and_only_there(grid, with_steps):
-    with pytest.raises(ConfigError, match="load_data missing"):
-        grid(on_nodes(with_steps("fedavg")))
-    with pytest.raises(ConfigError, match="load_data given"):
-        grid(with_steps("fedavg"), load_data=lambda context: None)
+    refused(ConfigError, "load_data missing", lambda: grid(on_nodes(with_steps("fedavg"))))
+    refused(ConfigError, "load_data given", lambda: grid(with_steps("fedavg"), load_data=lambda context: None))
 
 
 GOOD = np.zeros((3, 64), np.float32), np.array([0, 9, 4])
@@ -182,11 +180,9 @@ def test_a_node_whose_samples_cannot_be_used_is_refused_before_any_round(tmp_pat
     shape = build(checked(chosen)).dataset.input_shape
     if inputs.shape[1:] == (64,):
         inputs = inputs.reshape(-1, *shape)
-    with pytest.raises(DataError, match=words):
-        with_own_samples(build(checked(chosen)), 3, (inputs, labels))
+    refused(DataError, words, lambda: with_own_samples(build(checked(chosen)), 3, (inputs, labels)))
     nodes = grid(chosen, load_data=lambda context: (inputs, labels))
-    with pytest.raises(RunError, match="no node has joined"):
-        serve_run(nodes, chosen, tmp_path / "run")
+    refused(RunError, "no node has joined", serve_run, nodes, chosen, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -203,10 +199,7 @@ def test_the_file_that_the_node_is_started_with(tmp_path, grid, with_steps):
     inputs, labels = samples_of_file(node(str(path)))
     assert np.array_equal(inputs, GOOD[0])
     assert np.array_equal(labels, GOOD[1])
-    with pytest.raises(ConfigError, match="absolute path"):
-        samples_of_file(node("mine.safetensors"))
-    with pytest.raises(DataError, match="cannot be read"):
-        samples_of_file(node(str(tmp_path / "none.safetensors")))
+    refused(ConfigError, "absolute path", lambda: samples_of_file(node("mine.safetensors")))
+    refused(DataError, "cannot be read", lambda: samples_of_file(node(str(tmp_path / "none.safetensors"))))
     save_file({"inputs": GOOD[0]}, path)
-    with pytest.raises(DataError, match="holds inputs; must hold"):
-        samples_of_file(node(str(path)))
+    refused(DataError, "holds inputs; must hold", lambda: samples_of_file(node(str(path))))

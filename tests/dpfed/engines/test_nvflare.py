@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: make test-nvflare")
 
@@ -87,8 +88,7 @@ def test_compressed_at_the_client(scheme, kept):
 def test_whole_arrays_are_read_where_they_were_asked_for():
     ends = {name: value + 0.1 if value.dtype.kind == "f" else value for name, value in START.items()}
     torch.testing.assert_close(update_in_result(ends, "FULL", START, TERMS), torch.full((16,), 0.1))
-    with pytest.raises(WireError, match="were asked for"):
-        update_in_result(ends, "FULL", START, replace(TERMS, kept=8))
+    refused(WireError, "were asked for", lambda: update_in_result(ends, "FULL", START, replace(TERMS, kept=8)))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,7 @@ def test_whole_arrays_are_read_where_they_were_asked_for():
     ],
 )
 def test_what_cannot_be_read_is_refused(params):
-    with pytest.raises(WireError):
-        update_in_result(params, "DIFF", START, TERMS)
+    refused(WireError, "", update_in_result, params, "DIFF", START, TERMS)
 
 
 def test_filters_refuse_what_they_are_not_for():
@@ -115,12 +114,9 @@ def test_filters_refuse_what_they_are_not_for():
         ClipUpdate().process(DXO(DataKind.WEIGHTS, data=dict(START)).to_shareable(), context())
     with pytest.raises(ConfigError, match="ClientLevelFedAvg"):
         KeepTerms().process(DXO(DataKind.WEIGHTS, data=dict(START)).to_shareable(), context())
-    with pytest.raises(WireError, match="none of the job's clients"):
-        KeepTerms().process(task(), context("site-9"))
-    with pytest.raises(ConfigError, match="CompressUpdate"):
-        filtered(ClipUpdate, replace(TERMS, kept=8))
-    with pytest.raises(WireError, match="clip_norm"):
-        KeepTerms().process(task(replace(TERMS, clip_norm=-1.0)), context())
+    refused(WireError, "none of the job's clients", lambda: KeepTerms().process(task(), context("site-9")))
+    refused(ConfigError, "CompressUpdate", lambda: filtered(ClipUpdate, replace(TERMS, kept=8)))
+    refused(WireError, "clip_norm", lambda: KeepTerms().process(task(replace(TERMS, clip_norm=-1.0)), context()))
 
 
 class Server(ClientLevelFedAvg):
@@ -219,18 +215,12 @@ def test_epsilon_ends_the_job(tmp_path):
 
 def test_refusals(tmp_path):
     plan = PLAN | {"ledger": str(tmp_path / "ledger.jsonl"), "patience": 1}
-    with pytest.raises(RunError, match="3 clients are there"):
-        Server(trained, there=NAMES[:3], **plan).run()
-    with pytest.raises(RunError, match="5 clients for clients=4"):
-        Server(trained, there=[*NAMES, "site-5"], **plan).run()
-    with pytest.raises(ConfigError, match="sampling='cyclic'"):
-        Server(trained, **plan | {"sampling": "cyclic"})
-    with pytest.raises(ConfigError, match="patience=0"):
-        Server(trained, **plan | {"patience": 0})
-    with pytest.raises(ConfigError, match="fedpm"):
-        Server(trained, **plan | {"compress": "fedpm"})
-    with pytest.raises(RunError, match="no round has begun"):
-        Server(trained, **plan).guarantee()
+    refused(RunError, "3 clients are there", lambda: Server(trained, there=NAMES[:3], **plan).run())
+    refused(RunError, "5 clients for clients=4", lambda: Server(trained, there=[*NAMES, "site-5"], **plan).run())
+    refused(ConfigError, "sampling='cyclic'", Server, trained, **plan | {"sampling": "cyclic"})
+    refused(ConfigError, "patience=0", Server, trained, **plan | {"patience": 0})
+    refused(ConfigError, "fedpm", Server, trained, **plan | {"compress": "fedpm"})
+    refused(RunError, "no round has begun", lambda: Server(trained, **plan).guarantee())
     assert not (tmp_path / "ledger.jsonl").exists()
 
 

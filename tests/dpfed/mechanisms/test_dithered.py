@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy import stats
 
 from accounting import GaussianShares, PoissonSampling
@@ -150,8 +151,7 @@ def test_forged_messages_are_refused():
     stage, now, ids = dithered(), a_round(torch.zeros(100)), np.array([3])
     (message,) = stage.messages(torch.zeros(1, 100), ids, now)
     for forged in (message + b"\x00", message[:-1], b"", b"\x07" + message[1:]):
-        with pytest.raises(WireError):
-            stage.read([forged], ids, now)
+        refused(WireError, "", stage.read, [forged], ids, now)
 
 
 @pytest.mark.slow_but_one_in(2)
@@ -171,8 +171,7 @@ def test_a_sum_has_the_same_noise_however_many_come(uploads):
 
 
 def test_a_sum_of_more_uploads_than_shares_is_an_error():
-    with pytest.raises(DpfedError, match="26 uploads"):
-        dithered().server(torch.zeros(10), a_round(torch.zeros(10), uploads=26))
+    refused(DpfedError, "26 uploads", lambda: dithered().server(torch.zeros(10), a_round(torch.zeros(10), uploads=26)))
 
 
 def small(*settings):
@@ -196,13 +195,11 @@ def small(*settings):
     ],
 )
 def test_what_the_noise_is_not_for_is_refused(setting, named):
-    with pytest.raises(ConfigError, match=named):
-        build(small(setting))
+    refused(ConfigError, named, lambda: build(small(setting)))
 
 
 def test_more_levels_than_a_message_holds_are_refused():
-    with pytest.raises(ConfigError, match="levels"):
-        dithered(noise_multiplier=1e-6)
+    refused(ConfigError, "levels", dithered, noise_multiplier=1e-6)
 
 
 @pytest.mark.slow_but_one_in(3)

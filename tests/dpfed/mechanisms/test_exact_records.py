@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mpmath import mp, mpf
+from refusals import refused
 from scipy.stats import chi2
 
 from accounting import Composed
@@ -58,10 +59,8 @@ def test_integers_and_noise_that_do_not_fit_are_refused():
     code = integers()
     with pytest.raises(ConfigError, match="must be equal"):
         replace(code, noise=replace(code.noise, l2_bound=0.9 * code.noise.l2_bound))
-    with pytest.raises(ConfigError, match="must be equal"):
-        replace(code, noise=replace(code.noise, dimension=49))
-    with pytest.raises(ConfigError, match="variance"):
-        integers(1.0, steps=1e6)
+    refused(ConfigError, "must be equal", lambda: replace(code, noise=replace(code.noise, dimension=49)))
+    refused(ConfigError, "variance", integers, 1.0, steps=1e6)
 
 
 def test_rounding_is_by_the_record_and_unbiased():

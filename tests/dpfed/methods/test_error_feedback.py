@@ -1,6 +1,7 @@
 """Error feedback in private runs: where its account holds, audited; refused elsewhere."""
 
 import pytest
+from refusals import refused
 
 from accounting import Plan, budget
 from accounting.errors import AccountingError
@@ -73,8 +74,7 @@ def test_the_memory_is_of_each_client_alone():
     ],
 )
 def test_elsewhere_it_is_refused(method, settings, words):
-    with pytest.raises((ConfigError, AccountingError), match=words):
-        build(config(method, *settings))
+    refused((ConfigError, AccountingError), words, lambda: build(config(method, *settings)))
 
 
 class Peeks(Encode):
@@ -89,8 +89,7 @@ def test_a_custom_stage_in_the_chain_closes_the_memory():
     custom = stages.replace_stage(Encode, lambda stage: Peeks(**fields))
     assert not custom.has_error_feedback
     assert isinstance(custom.memory({}), NoMemory)
-    with pytest.raises(ConfigError, match="remembers"):
-        require_forgetful(custom, experiment.method.clients)
+    refused(ConfigError, "remembers", require_forgetful, custom, experiment.method.clients)
 
 
 def test_noise_that_others_make_closes_the_memory():

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.stats import entropy
 
 from accounting import Ledger, budget, guarantee
@@ -74,8 +75,7 @@ def test_two_measures_of_a_masks_bits_stand_beside_each_other(tmp_path):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(MaskWire, "client", seen)
-        with pytest.raises(Killed):
-            federation.run(build(plain(*settings)), tmp_path / "run", on_round=killed_after(1))
+        refused(Killed, "", lambda: federation.run(build(plain(*settings)), tmp_path / "run", on_round=killed_after(1)))
         outcome = federation.run(build(plain(*settings)), tmp_path / "run", resume=True)
     shares = [mask.mean(dtype=float) for mask in sent]
     expected = np.mean([entropy([share, 1 - share], base=2) for share in shares])
@@ -266,8 +266,7 @@ def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
         if record["round"] == 2:
             raise Killed
 
-    with pytest.raises(Killed):
-        federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", on_round=kill)
+    refused(Killed, "", lambda: federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", on_round=kill))
     resumed = federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
     same = ("model.safetensors", "ledger.jsonl")
@@ -287,14 +286,12 @@ def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
     ],
 )
 def test_settings_that_would_not_be_private_as_stated_are_refused(settings, complaint):
-    with pytest.raises((ConfigError, ValueError), match=complaint):
-        build(config(*settings))
+    refused((ConfigError, ValueError), complaint, lambda: build(config(*settings)))
 
 
 def test_masks_tables_without_masks_are_refused():
     tables = {**TABLES, "method": {"name": "dp-fedavg"}, "privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0}}
-    with pytest.raises(ConfigError, match=r"\[mask\]"):
-        build(parse(tables, source="test"))
+    refused(ConfigError, r"\[mask\]", lambda: build(parse(tables, source="test")))
     del tables["mask"]
     with pytest.raises(ConfigError, match="is for coins"):
         build(parse(override(tables, ["privacy.linf_clip=0.1"]), source="test"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from reference.own_schemes import Honest, SharesAScale
+from refusals import refused
 
 from dpfed import compress, methods, stages
 from dpfed.audit.round.method_setting import audit_upload, audited_methods
@@ -88,21 +89,17 @@ def test_presets_hold_the_tables_that_were_given(honest):
 
 def test_names_that_are_taken(honest):
     for name in ("qsgd", "dp-fedavg"):
-        with pytest.raises(ConfigError, match="is the name of an existing"):
-            registered_as(name, whole)
+        refused(ConfigError, "is the name of an existing", registered_as, name, whole)
     registered_as("mine", whole)
     with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_methods\.py, line"):
         methods.register("mine", scheme="honest")(whole)
-    with pytest.raises(ConfigError, match="there is no such scheme"):
-        registered_as("other", whole, scheme="nothing")
-    with pytest.raises(ConfigError, match="64 letters"):
-        registered_as("a name", whole)
+    refused(ConfigError, "there is no such scheme", registered_as, "other", whole, scheme="nothing")
+    refused(ConfigError, "64 letters", registered_as, "a name", whole)
 
 
 def test_a_scheme_with_the_name_of_a_method_is_refused():
     compress.register("dp-fedavg")(Honest)
-    with pytest.raises(ConfigError, match="name of an existing method"):
-        all_methods()
+    refused(ConfigError, "name of an existing method", all_methods)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +117,7 @@ def test_a_scheme_with_the_name_of_a_method_is_refused():
 )
 def test_a_function_that_gives_no_chain_is_one_error(honest, makes, words):
     registered_as("broken", makes)
-    with pytest.raises(ConfigError, match=words):
-        built("broken")
+    refused(ConfigError, words, built, "broken")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +176,8 @@ def no_clip(s):
 )
 def test_an_unsound_chain_of_ones_own_is_refused(honest, makes, settings, words):
     registered_as("unsound", makes)
-    with pytest.raises(ConfigError, match=words):
-        built("unsound", *settings)
-    with pytest.raises(ConfigError, match=words):
-        audit_upload("unsound", settings=settings)
+    refused(ConfigError, words, built, "unsound", *settings)
+    refused(ConfigError, words, audit_upload, "unsound", settings=settings)
 
 
 def test_the_same_order_is_sound_where_a_trusted_server_decodes(honest):
@@ -195,8 +189,7 @@ def test_a_code_that_mixes_clients_is_refused_in_private_runs():
     """Every row is clipped, and still one client moves all of them."""
     compress.register("mixes")(SharesAScale)
     assert built("mixes").privacy_target is None
-    with pytest.raises(ConfigError, match="batch: client 0 sends another payload alone"):
-        built("mixes", *PRIVATE)
+    refused(ConfigError, "batch: client 0 sends another payload alone", built, "mixes", *PRIVATE)
 
 
 # What it cannot see, and an audit refutes.
@@ -290,8 +283,7 @@ def test_a_stage_that_remembers_clients_is_refused_under_privacy(says):
     after = run_round(free.start, free.method, seeds=free.seeds, ledger=None)
     assert "momentum" in after.stages
     if says:
-        with pytest.raises(ConfigError, match=r"Remembers with \[privacy\]: it remembers data of clients"):
-            built("remembers", *PRIVATE)
+        refused(ConfigError, r"Remembers with \[privacy\]: it remembers data of clients", built, "remembers", *PRIVATE)
         return
     private = built("remembers", *PRIVATE)
     with pytest.raises(ConfigError, match=r"memory of round to round with \[privacy\] \(momentum\)"):
@@ -340,8 +332,7 @@ class Counts(Halved):
 
 def test_a_stage_that_moves_the_state_beside_the_charge_is_refused():
     methods.register("counts")(lambda s: s.updates(stages.SendAll(size=s.size), Counts()))
-    with pytest.raises(ConfigError, match="Counts changes the state of the next round"):
-        built("counts", *PRIVATE)
+    refused(ConfigError, "Counts changes the state of the next round", built, "counts", *PRIVATE)
 
 
 def test_error_feedback_says_that_it_remembers(honest):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 
 from dpfed.errors import ConfigError
 from dpfed.models import build
@@ -96,22 +97,14 @@ def test_fedpms_networks_can_be_frozen(biases: Biases) -> None:
 
 
 def test_build_raises_on_unknown_names_and_options() -> None:
-    with pytest.raises(ConfigError, match=r"model='fed_smp_cnn'.*Did you mean 'fed-smp-cnn'"):
-        build("fed_smp_cnn", (1, 28, 28), 10)
-    with pytest.raises(ConfigError, match=r"width=3.*accepts hidden"):
-        build("mlp", (4,), 2, width=3)
-    with pytest.raises(ConfigError, match="accepts no options"):
-        build("fed-smp-cnn", (1, 28, 28), 10, hidden=(3,))
+    refused(ConfigError, r"model='fed_smp_cnn'.*Did you mean 'fed-smp-cnn'", build, "fed_smp_cnn", (1, 28, 28), 10)
+    refused(ConfigError, r"width=3.*accepts hidden", build, "mlp", (4,), 2, width=3)
+    refused(ConfigError, "accepts no options", build, "fed-smp-cnn", (1, 28, 28), 10, hidden=(3,))
 
 
 def test_networks_raise_on_shapes_they_cannot_take() -> None:
-    with pytest.raises(ConfigError, match="channels, height, width"):
-        build("fed-smp-cnn", (64,), 10)
-    with pytest.raises(ConfigError, match="too small"):
-        build("fed-smp-cnn-unpadded", (1, 8, 8), 10)
-    with pytest.raises(ConfigError, match=r"CONV-10 needs.*at least 32 x 32"):
-        build("conv-10", (1, 28, 28), 10)
-    with pytest.raises(ConfigError, match="at least 16 x 16"):
-        build("cnn-4-bn", (1, 8, 8), 10)
-    with pytest.raises(ConfigError, match="at least one unit"):
-        build("mlp", (64,), 10, hidden=(0,))
+    refused(ConfigError, "channels, height, width", build, "fed-smp-cnn", (64,), 10)
+    refused(ConfigError, "too small", build, "fed-smp-cnn-unpadded", (1, 8, 8), 10)
+    refused(ConfigError, r"CONV-10 needs.*at least 32 x 32", build, "conv-10", (1, 28, 28), 10)
+    refused(ConfigError, "at least 16 x 16", build, "cnn-4-bn", (1, 8, 8), 10)
+    refused(ConfigError, "at least one unit", build, "mlp", (64,), 10, hidden=(0,))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed
 from dpfed.audit.run import audit_run
@@ -142,16 +143,13 @@ def test_wrong_samplers_are_refused_before_round_1(named):
     ],
 )
 def test_settings_without_an_account_are_refused(named, name, more, found):
-    with pytest.raises(ConfigError, match=found):
-        dpfed.run("dp-fedavg-digits", settings(name, **more))
+    refused(ConfigError, found, lambda: dpfed.run("dp-fedavg-digits", settings(name, **more)))
 
 
 @pytest.mark.parametrize("draw", [lambda *_: [1, 1], lambda *_: [-1], lambda *_: [0.5], lambda *_: 1 / 0, lambda *_: 3])
 def test_other_results_are_refused(draw):
-    with pytest.raises(ConfigError, match=r"federation.sampler='mine', round 0"):
-        problem(draw, "poisson")
+    refused(ConfigError, r"federation.sampler='mine', round 0", problem, draw, "poisson")
 
 
 def test_another_distribution_is_refused():
-    with pytest.raises(ConfigError, match="must be 'poisson', 'fixed', or None"):
-        dpfed.register_sampler("mine", distribution="cyclic")
+    refused(ConfigError, "must be 'poisson', 'fixed', or None", dpfed.register_sampler, "mine", distribution="cyclic")

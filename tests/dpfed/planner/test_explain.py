@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -257,16 +258,14 @@ def test_a_strategy_object_is_read_with_what_it_wraps(tmp_path: Path, monkeypatc
     found = explain("my_app:strategy")
     assert found.library == "Flower"
     assert found.stated["fraction_train"] == 0.2
-    with pytest.raises(ConfigError, match="my_app:nothing"):
-        explain("my_app:nothing")
+    refused(ConfigError, "my_app:nothing", explain, "my_app:nothing")
 
 
 @pytest.mark.parametrize("content", ["[", "a = 1", '{"noise_multiplier": "much", "clip": 1}', "[1]"])
 def test_files_that_are_no_settings(content: str, tmp_path: Path) -> None:
     path = tmp_path / ("settings.json" if content.startswith(("{", "[1")) else "settings.toml")
     path.write_text(content)
-    with pytest.raises(ConfigError):
-        explain(str(path))
+    refused(ConfigError, "", explain, str(path))
 
 
 def test_the_command_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import tracemalloc
 
 import pytest
+from refusals import refused
 
 from dpfed.records import reading
 from dpfed.records.reading import InvalidRecord, Unavailable, read_lines
@@ -26,8 +27,7 @@ def test_an_unfinished_line_is_left_out_while_a_run_writes(tmp_path):
     path = written(tmp_path / "metrics.jsonl", LINE)
     path.write_text(path.read_text() + '{"round": 2')
     assert len(read_lines(path, MetricsLine, running=True)) == 1
-    with pytest.raises(Unavailable, match=r"metrics\.jsonl, line 2: was not written to its end"):
-        read_lines(path, MetricsLine)
+    refused(Unavailable, r"metrics\.jsonl, line 2: was not written to its end", read_lines, path, MetricsLine)
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -50,8 +50,6 @@ def test_a_line_without_end_is_refused_at_its_limit(tmp_path, monkeypatch, end, 
 def test_what_is_no_text_or_no_object_is_refused_by_its_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"\xff\n")
-    with pytest.raises(Unavailable, match="is not text"):
-        read_lines(path, MetricsLine)
+    refused(Unavailable, "is not text", read_lines, path, MetricsLine)
     path.write_bytes(b"[]\n")
-    with pytest.raises(InvalidRecord, match="line 1: is not a JSON object"):
-        read_lines(path, MetricsLine)
+    refused(InvalidRecord, "line 1: is not a JSON object", read_lines, path, MetricsLine)

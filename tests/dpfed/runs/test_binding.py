@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import LedgerError
@@ -90,17 +91,14 @@ def test_a_charge_that_was_cut_off_is_missed(tiny_config, two_rounds, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", kill)
-    with pytest.raises(KeyboardInterrupt):
-        resume(tiny_config, folder, *settings)
+    refused(KeyboardInterrupt, "", resume, tiny_config, folder, *settings)
     monkeypatch.undo()
-    with pytest.raises(RunError, match="interrupted"):
-        resume(tiny_config, folder, *settings, stop=iter([False, True]).__next__)
+    refused(RunError, "interrupted", lambda: resume(tiny_config, folder, *settings, stop=iter([False, True]).__next__))
     path = folder / "ledger.jsonl"
     whole = path.read_bytes()
     assert [entry.round for entry in Ledger.read(path).entries] == [0, 1, 2, 2]
     path.write_bytes(b"".join(lines_of(path)[:-1]))
-    with pytest.raises(RunError, match=r"ledger\.jsonl: has no line of hash"):
-        resume(tiny_config, folder, *settings)
+    refused(RunError, r"ledger\.jsonl: has no line of hash", resume, tiny_config, folder, *settings)
     path.write_bytes(whole)
     summary = resume(tiny_config, folder, *settings).summary
     assert (summary["rounds"], summary["interrupted_charges"]) == (4, 1)
@@ -135,8 +133,7 @@ def test_a_run_of_version_0_1_is_not_gone_on_with(tiny_config, two_rounds):
         content += line
     (folder / "ledger.jsonl").write_bytes(content)
     assert Ledger.read(folder / "ledger.jsonl").guarantee(1e-3).epsilon > 0
-    with pytest.raises(RunError, match=r"changed since it began in the version of dpfed that began it"):
-        resume(tiny_config, folder)
+    refused(RunError, r"changed since it began in the version of dpfed that began it", resume, tiny_config, folder)
 
 
 # Its clients
@@ -185,8 +182,7 @@ def test_data_that_were_replaced_are_found(tiny_config, two_rounds, points, priv
 def test_a_lost_key_is_found(tiny_config, two_rounds):
     folder = two_rounds(*DISCRETE)
     (folder / "population.key").unlink()
-    with pytest.raises(RunError, match=r"population\.key"):
-        resume(tiny_config, folder, *DISCRETE)
+    refused(RunError, r"population\.key", resume, tiny_config, folder, *DISCRETE)
 
 
 DIVISION = ("data.validation=100", "data.public=50", "data.train_samples=900", "method.name=fed-smp-topk",
@@ -261,8 +257,7 @@ def test_a_project_that_was_cut_at_the_end_of_a_line_is_refused(tiny_config, tmp
     path = project.ledger.path
     whole = path.read_bytes()
     path.write_bytes(b"".join(lines_of(path)[:2]))
-    with pytest.raises(LedgerError, match=r"project\.jsonl: has no line of hash .*project\.jsonl\.head"):
-        ProjectLedger.open(path)
+    refused(LedgerError, r"project\.jsonl: has no line of hash .*project\.jsonl\.head", ProjectLedger.open, path)
     path.write_bytes(whole)
     assert len(ProjectLedger.open(path).ledger.releases) == 3
 
@@ -283,8 +278,7 @@ def test_an_old_copy_of_a_project_with_its_head_is_refused_by_who_saw_more(tiny_
     folder = two_rounds(project=project)
     federation.run(build(tiny_config("run.seed=1", "federation.rounds=1")), tmp_path / "b", project=project)
     copies = path.read_bytes(), head.read_bytes()
-    with pytest.raises(RunError, match="interrupted"):
-        resume(tiny_config, folder, project=project, stop=lambda: True)
+    refused(RunError, "interrupted", resume, tiny_config, folder, project=project, stop=lambda: True)
     resume(tiny_config, folder, project=project)  # the third round, charged after b's
     own = [line for line in lines_of(path) if b'"run":"run-' in line]
     assert len(own) == 3
@@ -356,5 +350,4 @@ def test_a_run_of_before_there_was_a_partition_seed_had_that_of_the_run(tiny_con
     folder = two_rounds("run.seed=1")
     path = folder / "config.toml"
     path.write_text(path.read_text().replace("partition_seed = 0\n", ""))
-    with pytest.raises(RunError, match=r"data\.partition_seed was 1, is 0"):
-        resume(tiny_config, folder, "run.seed=1")
+    refused(RunError, r"data\.partition_seed was 1, is 0", resume, tiny_config, folder, "run.seed=1")

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from private_loops import D, level, releases, rows
+from refusals import refused
 
 from accounting import Adjacency, Ledger
 from dpfed.compress.levels import Dense
@@ -42,8 +43,7 @@ def test_a_chain_of_ones_own(tiny_config, tmp_path, noise):
         assert int((found != 0).sum()) <= 90
         weights = weights + found
     assert Ledger.read(private.ledger).entries == Ledger.read(tmp_path / "run" / "ledger.jsonl").entries
-    with pytest.raises(RunError, match="stages was own, is whole update"):
-        level(tmp_path, noise=noise, dimension=size)
+    refused(RunError, "stages was own, is whole update", level, tmp_path, noise=noise, dimension=size)
 
 
 def noisy(s, **changes):
@@ -76,8 +76,7 @@ UNSOUND = [
 @pytest.mark.parametrize(("stages", "complaint"), UNSOUND, ids=range(len(UNSOUND)))
 def test_a_chain_that_is_not_charged_for_what_it_does_is_refused(tmp_path, stages, complaint):
     """Planted faults: each would run, and state an epsilon that is not true."""
-    with pytest.raises(ConfigError, match=complaint):
-        level(tmp_path / "new", dimension=D, stages=stages)
+    refused(ConfigError, complaint, level, tmp_path / "new", dimension=D, stages=stages)
     assert not (tmp_path / "new").exists()
 
 
@@ -125,7 +124,5 @@ def test_keep_and_compress_do_what_nodes_of_flower_do(scheme, options):
     for one, other in zip(whole, by_nodes, strict=True):
         assert int((one != 0).sum()) == kept
         assert torch.allclose(one, other, atol=1e-5)
-    with pytest.raises(ConfigError, match="give dimension="):
-        level(keep=0.25)
-    with pytest.raises(ConfigError, match="stages with keep"):
-        level(stages=partial(masked, 3), **alike)
+    refused(ConfigError, "give dimension=", level, keep=0.25)
+    refused(ConfigError, "stages with keep", lambda: level(stages=partial(masked, 3), **alike))

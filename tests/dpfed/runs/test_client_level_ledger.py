@@ -5,6 +5,7 @@ import multiprocessing
 import pytest
 import torch
 from private_loops import level, releases, rows
+from refusals import refused
 
 from accounting import Header, Ledger
 from accounting.errors import LedgerError
@@ -53,15 +54,13 @@ def test_it_goes_on_with_its_ledger(tmp_path):
 def test_a_ledger_of_another_plan_is_refused(tmp_path, change, complaint):
     releases(level(tmp_path, rounds=1))
     before = (tmp_path / "l.jsonl").read_bytes()
-    with pytest.raises(RunError, match=complaint):
-        level(tmp_path, **change)
+    refused(RunError, complaint, level, tmp_path, **change)
     assert (tmp_path / "l.jsonl").read_bytes() == before
 
 
 def test_a_key_that_is_gone_from_the_plan_is_seen_too(tmp_path):
     releases(level(tmp_path, rounds=1, delta=1e-3))
-    with pytest.raises(RunError, match=r"delta was 0.001, is 0.0001"):
-        level(tmp_path)
+    refused(RunError, r"delta was 0.001, is 0.0001", level, tmp_path)
 
 
 def test_more_rounds_may_be_planned_within_a_budget_that_the_noise_does_not_follow_from(tmp_path):
@@ -78,8 +77,7 @@ def test_more_rounds_may_be_planned_within_a_budget_that_the_noise_does_not_foll
     assert not releases(level(tmp_path / "without", rounds=1))  # fewer are no choice of more
     calibrated = {"epsilon": 3.0, "noise_multiplier": None}
     releases(level(tmp_path / "other", rounds=2, **calibrated))
-    with pytest.raises(RunError, match="rounds was 2, is 5"):
-        level(tmp_path / "other", rounds=5, **calibrated)
+    refused(RunError, "rounds was 2, is 5", level, tmp_path / "other", rounds=5, **calibrated)
 
 
 def test_clients_have_names(tmp_path):
@@ -89,10 +87,8 @@ def test_clients_have_names(tmp_path):
         step.release(rows(step))
     assert "ward" not in (tmp_path / "l.jsonl").read_text()
     level(tmp_path, clients=names)
-    with pytest.raises(RunError, match=r"the names of clients was .*, is "):
-        level(tmp_path, clients=names[::-1])
-    with pytest.raises(ConfigError, match="a name occurs twice"):
-        level(clients=["a", "b", "a"], cohort=2)
+    refused(RunError, r"the names of clients was .*, is ", level, tmp_path, clients=names[::-1])
+    refused(ConfigError, "a name occurs twice", level, clients=["a", "b", "a"], cohort=2)
     assert next(level().rounds()).names[0].isdecimal()
 
 
@@ -101,18 +97,14 @@ def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     ledger = tmp_path / "l.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:-1]))
-    with pytest.raises(LedgerError, match="Lines are missing"):
-        level(tmp_path)
+    refused(LedgerError, "Lines are missing", level, tmp_path)
     ledger.write_text("".join(lines).replace('"noise_std":2.0', '"noise_std":3.0'))
-    with pytest.raises(LedgerError):
-        level(tmp_path)
+    refused(LedgerError, "", level, tmp_path)
     ledger.unlink()
     Ledger.create(ledger, Header(unit="client", clients=60, randomness="simulated"))
-    with pytest.raises(LedgerError, match="has no line of hash"):
-        level(tmp_path)
+    refused(LedgerError, "has no line of hash", level, tmp_path)
     (tmp_path / "l.jsonl.head").write_text(f"{Ledger.read(ledger).head}\n")
-    with pytest.raises(RunError, match=r"is not the ledger of a dpfed\.ClientLevel"):
-        level(tmp_path)
+    refused(RunError, r"is not the ledger of a dpfed\.ClientLevel", level, tmp_path)
 
 
 def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repeated(tmp_path, monkeypatch):
@@ -124,8 +116,7 @@ def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repea
         patch.setattr(
             "dpfed.runs.client_level.book.LoopBook.note_diagnostics", lambda *_: (_ for _ in ()).throw(Killed)
         )
-        with pytest.raises(Killed):
-            step.release(rows(step))
+        refused(Killed, "", lambda: step.release(rows(step)))
     again = level(tmp_path, rounds=4)
     found = {step.round: step.release(rows(step)) for step in again.rounds()}
     assert list(found) == [2, 3]
@@ -177,8 +168,7 @@ def test_two_processes_on_one_ledger_cannot_both_go_on(tmp_path):
     process.start()
     process.join()
     assert process.exitcode == 0
-    with pytest.raises(RunError, match="another process has written to this ledger meanwhile"):
-        step.release(rows(step))
+    refused(RunError, "another process has written to this ledger meanwhile", lambda: step.release(rows(step)))
     assert len(Ledger.read(mine.ledger).releases) == 1
 
 
@@ -186,6 +176,5 @@ def test_two_loops_on_one_ledger_cannot_both_go_on(tmp_path):
     mine = level(tmp_path)
     step = next(mine.rounds())
     _one_round(tmp_path)
-    with pytest.raises(RunError, match="another process has written to this ledger meanwhile"):
-        step.release(rows(step))
+    refused(RunError, "another process has written to this ledger meanwhile", lambda: step.release(rows(step)))
     assert len(Ledger.read(mine.ledger).releases) == 1

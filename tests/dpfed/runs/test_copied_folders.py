@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
+from refusals import refused
 
 from accounting import Gaussian, Header, Ledger, Release, Subsampled
 from accounting.errors import LedgerError
@@ -121,8 +122,7 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
         folder.path.mkdir()
         ProjectLedger.create(project, clients=60, epsilon=8.0, delta=1e-3)
         writes, kill_at, seen, now = 0, deadly_one, [], Folder(folder.path)
-        with pytest.raises(Killed):
-            to_the_end(now, project, kind, seen)
+        refused(Killed, "", to_the_end, now, project, kind, seen)
         assert not Counter(seen) - charges(project)
         to_the_end(now, project, kind, seen)
         assert not Counter(seen) - charges(project)
@@ -167,8 +167,7 @@ def test_a_copy_that_was_open_already_is_refused_when_the_other_has_charged(fold
     folder.release(project, kind, [])
     one, other = folder.copy("one").opened(project), folder.copy("other").opened(project)
     one.record(line(1, kind))
-    with pytest.raises(RunError, match="the run continued in another one"):
-        other.record(line(1, kind))
+    refused(RunError, "the run continued in another one", lambda: other.record(line(1, kind)))
     assert charges(project) == {0: 1, 1: 1}
     assert len(other.ledger.entries) == 1
 
@@ -189,8 +188,7 @@ def test_a_charge_that_was_taken_back_and_then_paid_is_found(folder, project, mo
     book.record(line(1, "schedule"))
     monkeypatch.setattr(Ledger, "record", record)
     assert len(Ledger.read(copies[0].path / "ledger.jsonl").entries_in_force) == 1
-    with pytest.raises(RunError, match="old copy"):
-        copies[0].release(project, "schedule", [])
+    refused(RunError, "old copy", copies[0].release, project, "schedule", [])
 
 
 def test_a_project_that_lost_the_charge_of_a_saved_round_is_refused(folder, project):
@@ -199,8 +197,7 @@ def test_a_project_that_lost_the_charge_of_a_saved_round_is_refused(folder, proj
     folder.release(project, "independent", [])
     for one, content in before.items():
         one.write_bytes(content)
-    with pytest.raises(RunError, match="has no charge of round 1"):
-        folder.opened(project)
+    refused(RunError, "has no charge of round 1", folder.opened, project)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,8 +215,7 @@ def test_a_folder_of_version_0_2_goes_on(folder, project, kind):
     copies[0].release(project, kind, released)
     assert released == ([3] if kind == "schedule" else [2, 3])
     assert charges(project) == {0: 1, 1: 1, 2: 1 if kind == "schedule" else 2, 3: 1}
-    with pytest.raises(RunError, match="old copy"):
-        copies[1].release(project, kind, released)
+    refused(RunError, "old copy", copies[1].release, project, kind, released)
 
 
 def test_a_line_of_records_has_no_nonce(tmp_path):
@@ -227,8 +223,7 @@ def test_a_line_of_records_has_no_nonce(tmp_path):
     header, chain = chained_line({**HEADER.to_dict(), "unit": "record"}, "")
     record = {"kind": "local-release", "round": 0, "steps": [], "clip_norm": 1.0, "noise_std": 1.0, "detail": {}}
     (tmp_path / "l.jsonl").write_bytes(header + chained_line(record | {"nonce": "00"}, chain)[0])
-    with pytest.raises(LedgerError, match="no nonce"):
-        Ledger.read(tmp_path / "l.jsonl")
+    refused(LedgerError, "no nonce", Ledger.read, tmp_path / "l.jsonl")
 
 
 def test_of_three_copies_of_a_secure_run_one_goes_on(tiny_config, tmp_path):
@@ -253,8 +248,7 @@ def test_of_three_copies_of_a_secure_run_one_goes_on(tiny_config, tmp_path):
         shutil.copytree(tmp_path / "run", tmp_path / name)
     until(3, tmp_path / "b", resume=True)
     for name in "ac":
-        with pytest.raises(RunError, match="old copy"):
-            until(3, tmp_path / name, resume=True)
+        refused(RunError, "old copy", until, 3, tmp_path / name, resume=True)
     assert [one.round for one in ProjectLedger.open(project.ledger.path).ledger.releases] == [0, 1, 2]
 
 
@@ -287,8 +281,7 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
     monkeypatch.setattr(RunFolder, "save_checkpoint", killed_once)
     if planted:
         monkeypatch.setattr(ProjectLedger, "charge", charged_once)
-    with pytest.raises(Killed):
-        federation.run(build(config), tmp_path / "run", project=ProjectLedger.open(path))
+    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "run", project=ProjectLedger.open(path)))
     done = federation.run(build(config), tmp_path / "run", resume=True, project=ProjectLedger.open(path))
     assert done.summary["interrupted_charges"] == 1
     alone = audit_run(tmp_path / "run", confidence=1 - 1e-9)

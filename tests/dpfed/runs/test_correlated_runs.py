@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from accounting import Ledger
 from accounting.factorisation import column, inverse, sensitivity, square_root
@@ -98,8 +99,7 @@ def test_an_audit_finds_noise_that_is_taken_back_too_much(tiny_config, tmp_path,
     ],
 )
 def test_what_would_not_cancel_is_refused(tiny_config, settings, words):
-    with pytest.raises(ConfigError, match=words):
-        build(tiny_config(*BANDS, *settings))
+    refused(ConfigError, words, lambda: build(tiny_config(*BANDS, *settings)))
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,7 @@ def test_clients_that_come_too_soon_are_refused(tiny_config):
     """A stage of one's own: what it is charged for must be what the sampler does."""
     noise = build(tiny_config(*BANDS)).method.stages.find(GaussianNoise)
     law = replace(noise.correlated, separation=4)
-    with pytest.raises(ConfigError, match="4 rounds apart"):
-        replace(noise, correlated=law)
+    refused(ConfigError, "4 rounds apart", replace, noise, correlated=law)
     with pytest.raises(ConfigError, match="at most 1 times"):
         replace(noise, correlated=replace(law, separation=3, participations=1))
 
@@ -142,8 +141,7 @@ def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_co
         honest(self, checkpoint)
 
     monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
-    with pytest.raises(KeyboardInterrupt):
-        federation.run(build(config), folder)
+    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), folder))
     monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
     assert len(Ledger.read(folder / "ledger.jsonl").releases) == 4
     resumed = federation.run(build(config), folder, resume=True)

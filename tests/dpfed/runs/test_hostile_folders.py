@@ -7,6 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 from reference.bounded import bounded
+from refusals import refused
 
 from dpfed.audit.evidence.cohort_distribution import most_testable_rounds, poisson_finding, size_distribution
 from dpfed.cli import status
@@ -196,9 +197,7 @@ def test_runs_of_a_sweep_lie_below_it(tmp_path, finished):
         "runs": [listed], "published": [], "command": "", "versions": {}, "commit": None, "tuned": [],
     }  # fmt: skip
     (tmp_path / "sweep.json").write_text(json.dumps(told))
-    with pytest.raises(RunError, match="not inside the folder of the sweep"):
-        read_sweep(tmp_path)
+    refused(RunError, "not inside the folder of the sweep", read_sweep, tmp_path)
     told["runs"][0]["folder"], told["quantities"] = "a", ["epsylon"]
     (tmp_path / "sweep.json").write_text(json.dumps(told))
-    with pytest.raises(RunError, match="epsylon"):
-        read_sweep(tmp_path)
+    refused(RunError, "epsylon", read_sweep, tmp_path)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 
 import dpfed
 from accounting import Ledger, Plan, budget
@@ -40,8 +41,7 @@ def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path):
     stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
     assert whole.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
     assert whole.summary["adjacency"] == "zero-out"
-    with pytest.raises(Killed):
-        federation.run(build(config), tmp_path / "broken", on_round=killed_after(7))
+    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(7)))
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
@@ -69,8 +69,7 @@ def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_p
     assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
     assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
     assert not any("only on its id" in note for note in whole.summary["notes"])
-    with pytest.raises(Killed):
-        federation.run(build(config), tmp_path / "broken", on_round=killed_after(7))
+    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(7)))
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
@@ -203,8 +202,7 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
     ],
 )
 def test_what_lanes_do_not_cover_is_refused(tiny_config, settings, words):
-    with pytest.raises((ConfigError, AccountingError), match=words):
-        build(tiny_config(*BINS, *settings))
+    refused((ConfigError, AccountingError), words, lambda: build(tiny_config(*BINS, *settings)))
 
 
 def test_ids_that_do_not_depend_on_others_may_be_added_or_removed(tiny_config):

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from accounting import Ledger, guarantee
@@ -86,8 +87,7 @@ def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
         r"^privacy\.epsilon: not even one round fits\. It would bring epsilon to \d+\.\d+ at delta 0?\.?\S+; "
         r"allowed is 0\.001\. Raise privacy\.noise_multiplier or privacy\.epsilon\.$"
     )
-    with pytest.raises(RunError, match=words):
-        federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run")
+    refused(RunError, words, lambda: federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run"))
 
 
 @pytest.mark.slow_but_one_in(2)
@@ -108,8 +108,7 @@ def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, 
 def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
     config = tiny_config("federation.rounds=5", *settings)
     whole = federation.run(build(config), tmp_path / "whole")
-    with pytest.raises(Killed):
-        federation.run(build(config), tmp_path / "broken", on_round=killed_after(3))
+    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(3)))
     resumed = federation.run(build(config), tmp_path / "broken", resume=True)
     assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "broken"))
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
@@ -127,8 +126,7 @@ def killed_between_charge_and_checkpoint(config, folder, monkeypatch):
         real(self, saved)
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
-    with pytest.raises(Killed):
-        federation.run(build(config), folder)
+    refused(Killed, "", lambda: federation.run(build(config), folder))
     monkeypatch.undo()
     assert len(Ledger.read(folder / "ledger.jsonl").releases) == 2
 
@@ -155,35 +153,28 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
 
 
 def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):
-    with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(1))
+    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(1)))
     with pytest.raises(RunError, match=r"privacy\.clip_norm was 1\.0, is 2\.0"):
         federation.run(build(tiny_config("privacy.clip_norm=2.0")), tmp_path / "run", resume=True)
 
 
 def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config, tmp_path):
-    with pytest.raises(RunError, match="no run to resume"):
-        federation.run(build(tiny_config()), tmp_path / "none", resume=True)
+    refused(RunError, "no run to resume", lambda: federation.run(build(tiny_config()), tmp_path / "none", resume=True))
     federation.run(build(tiny_config()), tmp_path / "run")
-    with pytest.raises(RunError, match="not empty"):
-        federation.run(build(tiny_config()), tmp_path / "run")
+    refused(RunError, "not empty", lambda: federation.run(build(tiny_config()), tmp_path / "run"))
 
 
 def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
-    with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
+    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2)))
     ledger = tmp_path / "run" / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
-    with pytest.raises(RunError, match="without a charge"):
-        federation.run(build(tiny_config()), tmp_path / "run", resume=True)
+    refused(RunError, "without a charge", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
 
 
 def test_a_damaged_checkpoint_is_one_error(tiny_config, tmp_path):
-    with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
+    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2)))
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match="checkpoint"):
-        federation.run(build(tiny_config()), tmp_path / "run", resume=True)
+    refused(RunError, "checkpoint", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
 
 
 def test_a_disk_that_fills_up_keeps_what_was_written(tiny_config, tmp_path, monkeypatch):
@@ -196,8 +187,7 @@ def test_a_disk_that_fills_up_keeps_what_was_written(tiny_config, tmp_path, monk
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(LedgerError, match="round 2"):
-        federation.run(build(config), tmp_path / "run")
+    refused(LedgerError, "round 2", lambda: federation.run(build(config), tmp_path / "run"))
     monkeypatch.undo()
     whole = federation.run(build(config), tmp_path / "whole")
     resumed = federation.run(build(config), tmp_path / "run", resume=True)
@@ -246,8 +236,7 @@ def contradict(monkeypatch):
 def test_no_round_is_run_where_the_bounds_of_the_plan_contradict(tiny_config, tmp_path, monkeypatch):
     experiment = build(tiny_config())
     contradict(monkeypatch)
-    with pytest.raises(ContradictoryBounds, match="no epsilon is stated"):
-        federation.run(experiment, tmp_path / "run")
+    refused(ContradictoryBounds, "no epsilon is stated", federation.run, experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import dpfed
 from dpfed.errors import ConfigError, DataError
@@ -28,14 +29,12 @@ def loop() -> Any:
 )
 def test_updates_of_another_form(updates: Any, words: str) -> None:
     step = next(iter(loop().rounds()))
-    with pytest.raises(ConfigError, match=words):
-        step.release(updates)
+    refused(ConfigError, words, step.release, updates)
     assert step.release([ONE] * 6).keys() == ONE.keys()
 
 
 def test_a_release_without_a_step_names_the_step() -> None:
-    with pytest.raises(ConfigError, match=r"step\.release\(updates\)"):
-        loop().release([])
+    refused(ConfigError, r"step\.release\(updates\)", lambda: loop().release([]))
 
 
 def two(count: int) -> Any:
@@ -52,5 +51,4 @@ def two(count: int) -> Any:
     ],
 )
 def test_data_of_another_form(pair: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        dpfed.data.from_clients([pair] * 3, pair, classes=3)
+    refused(DataError, words, dpfed.data.from_clients, [pair] * 3, pair, classes=3)

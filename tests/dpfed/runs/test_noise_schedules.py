@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from accounting import Ledger
 from accounting.ledger import Release
@@ -79,8 +80,7 @@ def test_a_run_goes_on_with_the_noise_of_its_round(tiny_config, tmp_path):
         if record["round"] == 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        federation.run(build(config), tmp_path / "run", on_round=stop)
+    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), tmp_path / "run", on_round=stop))
     again = federation.run(build(config), tmp_path / "run", resume=True)
     charged = [
         gaussian_of(one.mechanism).noise_multiplier for one in Ledger.read(tmp_path / "run/ledger.jsonl").releases
@@ -127,11 +127,9 @@ def test_an_audit_finds_noise_of_another_plan(tiny_config, tmp_path, monkeypatch
     ],
 )
 def test_what_has_no_account_is_refused(tiny_config, settings, words):
-    with pytest.raises(ConfigError, match=words):
-        build(tiny_config(*FALLING, *settings))
+    refused(ConfigError, words, lambda: build(tiny_config(*FALLING, *settings)))
 
 
 def test_coins_have_no_schedule(tiny_config):
     settings = (*FALLING[:2], "method.name=fedpm", "privacy.clip_norm=1.0")
-    with pytest.raises(ConfigError, match="is for gaussian"):
-        build(tiny_config(*settings, without=["privacy"]))
+    refused(ConfigError, "is for gaussian", lambda: build(tiny_config(*settings, without=["privacy"])))

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed
 from accounting import Ledger, budget
@@ -115,8 +116,7 @@ def test_the_header_is_what_a_loop_continues_with(tmp_path, another_processor, m
     released(loop(path, "balls-and-bins", epsilon=3.0), 4)
     another_processor()
     monkeypatch.setattr("dpfed.runs.client_level.plan.with_solved_noise", lambda config, ledger: config)
-    with pytest.raises(RunError, match=r"mechanism\.noise_multiplier was"):
-        loop(path, "balls-and-bins", epsilon=3.0)
+    refused(RunError, r"mechanism\.noise_multiplier was", loop, path, "balls-and-bins", epsilon=3.0)
     assert len(Ledger.read(path).releases) == 4
 
 
@@ -162,8 +162,7 @@ def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, sett
     def run(**more):
         return dpfed.run("dp-fedavg-digits", given, data=DATA, model=model, out=out, **{"progress": False} | more)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(progress=interrupted_after(2))
+    refused(KeyboardInterrupt, "", lambda: run(progress=interrupted_after(2)))
     header = Ledger.header_of(out / "ledger.jsonl")
     assert key in header.solved
     another_processor()
@@ -202,8 +201,7 @@ def test_noise_of_clients_is_resumed_on_another_processor(tmp_path, tiny_config,
         if line["round"] == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        federation.run(build(config), tmp_path / "run", on_round=on_round)
+    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), tmp_path / "run", on_round=on_round))
     ledger = tmp_path / "run" / "ledger.jsonl"
     solved = Ledger.header_of(ledger).solved
     another_processor()
@@ -255,20 +253,17 @@ def test_a_longer_loop_has_an_epsilon_or_is_refused_at_opening(tmp_path, name):
     path = tmp_path / "l.jsonl"
     released(loop(path, name, **PLANNED), 5)
     if name in ("allocation", "balls-and-bins, lanes"):
-        with pytest.raises(RunError, match=r"sampling\.(rounds was 10, is 40|coefficients was)"):
-            loop(path, name, rounds=40, **PLANNED)
+        refused(RunError, r"sampling\.(rounds was 10, is 40|coefficients was)", loop, path, name, rounds=40, **PLANNED)
         assert len(Ledger.read(path).releases) == 5
         assert len(released(loop(path, name, **PLANNED)).ledger.read_text().splitlines()) == 11
     else:
         assert released(loop(path, name, rounds=40, **PLANNED)).guarantee().epsilon <= 8.0
         assert len(Ledger.read(path).releases) == 40
-    with pytest.raises(RunError, match="another plan"):
-        loop(path, name, **PLANNED | {"noise_multiplier": 4.0 + 1e-12})
+    refused(RunError, "another plan", loop, path, name, **PLANNED | {"noise_multiplier": 4.0 + 1e-12})
 
 
 def test_a_schedule_of_integer_noise_needs_its_dimension_before_round_1():
-    with pytest.raises(ConfigError, match="Give dimension="):
-        loop(None, "balls-and-bins", epsilon=3.0, noise="discrete-gaussian")
+    refused(ConfigError, "Give dimension=", loop, None, "balls-and-bins", epsilon=3.0, noise="discrete-gaussian")
 
 
 @pytest.mark.parametrize(
@@ -279,8 +274,7 @@ def test_solved_numbers_of_a_header_are_checked(solved):
     from accounting.ledger.entries import header_from
 
     record = Header(unit="client", clients=3, randomness="secure").to_dict() | {"solved": solved}
-    with pytest.raises(AccountingError):
-        header_from(record)
+    refused(AccountingError, "", header_from, record)
 
 
 LOOP = """

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import BudgetSpent, LedgerError
@@ -76,16 +77,14 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     assert not (tmp_path / "b").exists()
     assert project.units == (units, left)
     project.pay = price - 1
-    with pytest.raises(BudgetSpent, match=f"--pay {price}"):
-        run(tiny_config, project, tmp_path / "b", *other)
+    refused(BudgetSpent, f"--pay {price}", run, tiny_config, project, tmp_path / "b", *other)
 
     def kill(record):
         if record["round"] == 2:
             raise KeyboardInterrupt
 
     project.pay = price
-    with pytest.raises(KeyboardInterrupt):
-        run(tiny_config, project, tmp_path / "b", *other, on_round=kill)
+    refused(KeyboardInterrupt, "", run, tiny_config, project, tmp_path / "b", *other, on_round=kill)
     assert project.units == (units, left - price)
     again = ProjectLedger.open(project.ledger.path)
     done = run(tiny_config, again, tmp_path / "b", *other, resume=True).summary
@@ -131,8 +130,7 @@ def test_an_interrupted_run_charges_its_project_once(tiny_config, tmp_path, proj
         if record["round"] == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run(tiny_config, project, tmp_path / "a", "federation.rounds=4", on_round=kill)
+    refused(KeyboardInterrupt, "", run, tiny_config, project, tmp_path / "a", "federation.rounds=4", on_round=kill)
     run(tiny_config, project, tmp_path / "a", "federation.rounds=4", resume=True)
     lines = Ledger.read(project.ledger.path).releases
     assert [one.round for one in lines] == [0, 1, 2, 3]
@@ -140,11 +138,9 @@ def test_an_interrupted_run_charges_its_project_once(tiny_config, tmp_path, proj
 
 
 def test_runs_on_other_clients_or_without_privacy_are_refused(tiny_config, tmp_path, project):
-    with pytest.raises(RunError, match="60 clients, this run has 50"):
-        run(tiny_config, project, tmp_path / "a", "federation.clients=50")
+    refused(RunError, "60 clients, this run has 50", run, tiny_config, project, tmp_path / "a", "federation.clients=50")
     not_private = build(tiny_config("method.name=fedavg", without=["privacy"]))
-    with pytest.raises(RunError, match="only runs with"):
-        federation.run(not_private, tmp_path / "b", project=project)
+    refused(RunError, "only runs with", federation.run, not_private, tmp_path / "b", project=project)
     assert not Ledger.read(project.ledger.path).releases
 
 
@@ -177,5 +173,4 @@ def test_the_commands(tmp_path, capsys):
     assert 0 < shown["spent_epsilon"] <= shown["epsilon"] == 3.1
     assert shown["delta"] == pytest.approx(1e-4)
     assert status(["ledger", "show", str(tmp_path / "absent")]) == 1
-    with pytest.raises(LedgerError):
-        ProjectLedger.open(tmp_path / "run" / "ledger.jsonl")
+    refused(LedgerError, "", ProjectLedger.open, tmp_path / "run" / "ledger.jsonl")

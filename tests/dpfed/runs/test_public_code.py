@@ -17,6 +17,7 @@ from typing import ClassVar
 import pytest
 import torch
 from reference.bounded import bounded
+from refusals import refused
 from safetensors.torch import load_file
 from torch import nn
 
@@ -373,8 +374,7 @@ def test_a_progress_function_can_end_the_run(run, kind):
     def progress(line):
         raise kind
 
-    with pytest.raises(kind):
-        run(progress=progress)
+    refused(kind, "", run, progress=progress)
     assert not processes()
 
 
@@ -389,8 +389,7 @@ def test_a_process_that_dies_is_named_and_the_run_resumed(run):
 
 
 def test_a_tracker_that_is_missing_leaves_no_folder(run, tmp_path):
-    with pytest.raises(ConfigError, match="must be one of csv"):
-        run(track=["paper"])
+    refused(ConfigError, "must be one of csv", run, track=["paper"])
     assert not (tmp_path / "run").exists()
     assert not processes()
 
@@ -410,8 +409,7 @@ def test_a_tracker_that_fails_is_said_by_this_process(run, monkeypatch):
 
 def test_the_process_ends_with_failed_training(run, monkeypatch):
     monkeypatch.setattr("dpfed.sources.TrainedClients.take_part", lambda *given: 1 / 0)
-    with pytest.raises(TrainingFailed):
-        run()
+    refused(TrainingFailed, "", run)
     assert not processes()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from dpfed.audit.run import audit_run
@@ -123,8 +124,7 @@ def test_a_run_whose_start_was_changed_is_not_resumed(tmp_path: Path, harm: str)
         save_file({"broadcast": first_broadcast(folder) + 1}, path)
     else:
         path.unlink()
-    with pytest.raises(RunError, match="start"):
-        run(made("dp-fedavg-digits", *PUBLIC), folder, resume=True)
+    refused(RunError, "start", lambda: run(made("dp-fedavg-digits", *PUBLIC), folder, resume=True))
 
 
 def test_public_samples_alone_see_no_client(tmp_path: Path) -> None:
@@ -157,14 +157,12 @@ def test_runs_without_public_samples_have_no_such_score(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(settings: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        made("dp-fedavg-digits", *settings)
+    refused(ConfigError, message, made, "dp-fedavg-digits", *settings)
 
 
 def test_training_that_diverges_is_an_error_before_round_1(tmp_path: Path) -> None:
     experiment = made("dp-fedavg-digits", *PUBLIC, "local.learning_rate=1e30")
-    with pytest.raises(ConfigError, match="diverges"):
-        run(experiment, tmp_path / "run")
+    refused(ConfigError, "diverges", run, experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

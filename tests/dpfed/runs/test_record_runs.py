@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from accounting import Composed, Ledger, Plan, budget
@@ -56,8 +57,7 @@ def killed(experiment, folder, monkeypatch, *, before_checkpoint):
         real(self, saved)
 
     monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
-    with pytest.raises(Killed):
-        federation.run(experiment, folder)
+    refused(Killed, "", federation.run, experiment, folder)
     monkeypatch.undo()
 
 
@@ -228,8 +228,7 @@ def test_a_run_of_records_for_release(config, tmp_path):
     ],
 )
 def test_what_no_run_of_records_for_release_may_have(config, settings, words):
-    with pytest.raises(ConfigError, match=words):
-        build(config(*settings))
+    refused(ConfigError, words, lambda: build(config(*settings)))
 
 
 def test_an_exception_on_a_clients_record_shows_in_no_released_file(config, tmp_path, monkeypatch):
@@ -260,20 +259,15 @@ def test_an_edited_ledger_gives_no_epsilon(config, tmp_path):
     record["steps"][0]["clients"] = record["steps"][0]["clients"][1:]
     lines[2] = json.dumps(record, sort_keys=True, separators=(",", ":"))
     ledger.write_text("\n".join(lines) + "\n")
-    with pytest.raises(EditedLedger, match="line 3"):
-        Ledger.read(ledger)
+    refused(EditedLedger, "line 3", Ledger.read, ledger)
 
 
 def test_what_cannot_be_stated_or_run_is_refused(config, tiny_config):
     both = parse(override(tiny_config().to_dict(), RECORD), source="test")
-    with pytest.raises(ConfigError, match="one unit of privacy"):
-        build(both)
-    with pytest.raises(ConfigError, match="vmap"):
-        build(config("local.strategy=vmap"))
-    with pytest.raises(ConfigError, match="give noise_multiplier, or epsilon"):
-        build(without_noise_multiplier(config()))
-    with pytest.raises(ConfigError, match="clip_norms: unknown key"):
-        config("local.record.clip_norms=1.0")
+    refused(ConfigError, "one unit of privacy", build, both)
+    refused(ConfigError, "vmap", lambda: build(config("local.strategy=vmap")))
+    refused(ConfigError, "give noise_multiplier, or epsilon", lambda: build(without_noise_multiplier(config())))
+    refused(ConfigError, "clip_norms: unknown key", config, "local.record.clip_norms=1.0")
 
 
 def test_a_delta_above_one_over_the_records_is_noted(config, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from refusals import refused
 
 import dpfed
 import dpfed.runs.experiment
@@ -136,8 +137,7 @@ def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_pa
         assert not [one for one in found.values() if one.passed is False]
         assert found["members follow the sampler"].passed
         other = [f"house {number}" for number in range(60)]
-        with pytest.raises(RunError):
-            run_of(frame(other), tmp_path / "run", resume=True, **more)
+        refused(RunError, "", lambda: run_of(frame(other), tmp_path / "run", resume=True, **more))
         path = tmp_path / "run" / "client_ids.json"
         path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"][::-1]}))
         changed = {one.name: one.passed for one in audit_run(tmp_path / "run").checks}
@@ -180,8 +180,7 @@ def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, sampling)
             listed(NAMES),
             from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2, clients=np.arange(60) / 2),
         ):
-            with pytest.raises(ConfigError, match="positions in a list"):
-                run_of(dataset, tmp_path / "run")
+            refused(ConfigError, "positions in a list", run_of, dataset, tmp_path / "run")
             outcome = run_of(dataset, tmp_path / "run", **{"privacy.adjacency": "zero-out"})
             assert outcome.summary["adjacency"] == "zero-out"
             shutil.rmtree(tmp_path / "run")
@@ -208,12 +207,10 @@ def test_ids_of_a_list():
         (["a"] * 60, "occurs twice"),
         ([1.5] * 60, "texts or whole"),
     ):
-        with pytest.raises(DataError, match=words):
-            listed(NAMES, ids=ids)
+        refused(DataError, words, listed, NAMES, ids=ids)
     with pytest.raises(DataError, match="Remove ids="):
         from_clients(table(NAMES), table(NAMES), classes=2, client="who", inputs=["x"], label="sick", ids=NAMES)
-    with pytest.raises(DataError, match="is not a file"):
-        ClientIds.from_json("[]")
+    refused(DataError, "is not a file", ClientIds.from_json, "[]")
 
 
 def looped(clients, **more):
@@ -240,8 +237,7 @@ def test_a_loop_takes_turns_by_the_names_of_its_clients(tmp_path, order):
     checks = {one.name: one for one in audit_run(tmp_path / "one.jsonl").checks}
     assert not [one for one in checks.values() if one.passed is False]
     assert checks["members follow the sampler"].passed
-    with pytest.raises(ConfigError, match="list of their names"):
-        looped(60, adjacency="add-remove", **order)
+    refused(ConfigError, "list of their names", looped, 60, adjacency="add-remove", **order)
     step = next((places := looped(60, **order)).rounds())
     step.release(torch.zeros(len(step.cohort), 3))
     assert places.guarantee().adjacency == "zero-out"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import AccountingError
@@ -102,8 +103,7 @@ def test_a_disk_that_fills_up_at_any_operation_is_one_error_and_the_run_goes_on(
 def test_a_folder_that_cannot_be_written_is_one_error_before_anything_is_trained(tmp_path, monkeypatch, number):
     folder = tmp_path / "run"
     Disk(monkeypatch, folder, fails_at=0, number=number)
-    with pytest.raises(RunError, match=os.strerror(number)):
-        federation.run(tiny(), folder)
+    refused(RunError, os.strerror(number), lambda: federation.run(tiny(), folder))
 
 
 @pytest.mark.slow
@@ -111,15 +111,13 @@ def test_a_report_that_cannot_be_written_loses_nothing_but_itself(tmp_path, monk
     experiment = tiny()
     outcome = federation.run(experiment, tmp_path / "run")
     Disk(monkeypatch, tmp_path / "run", fails_at=0)
-    with pytest.raises(RunError, match=r"curves\.png: .*cannot be written.*The run is complete"):
-        write_report(outcome)
+    refused(RunError, r"curves\.png: .*cannot be written.*The run is complete", write_report, outcome)
     monkeypatch.undo()
     write_report(federation.run(experiment, tmp_path / "run", resume=True))
     assert (tmp_path / "run" / "report.html").exists()
     (tmp_path / "run" / "curves.png").unlink()
     (tmp_path / "run" / "curves.png").mkdir()
-    with pytest.raises(RunError, match=r"curves\.png: .*cannot be written"):
-        write_report(outcome)
+    refused(RunError, r"curves\.png: .*cannot be written", write_report, outcome)
 
 
 def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
@@ -128,8 +126,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
     hours = iter(range(10**9, 0, -1))
     monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
     monkeypatch.setattr(time, "time_ns", lambda: 3600 * 10**9 * next(hours))
-    with pytest.raises(RunError):
-        federation.run(experiment, tmp_path / "run", stop=iter([False, True]).__next__)
+    refused(RunError, "", lambda: federation.run(experiment, tmp_path / "run", stop=iter([False, True]).__next__))
     os.utime(tmp_path / "run" / "checkpoint.safetensors", (0, 0))
     outcome = federation.run(experiment, tmp_path / "run", resume=True)
     same_files(tmp_path / "run", tmp_path / "whole")
@@ -149,11 +146,9 @@ def test_two_runs_in_one_folder(tmp_path):
 def test_a_folder_that_is_made_at_the_same_time_has_one_run(tmp_path):
     """Between looking and locking, another process was faster."""
     other = RunFolder.create(tmp_path / "run", {"a": {}})
-    with pytest.raises(RunError, match="not empty"):
-        RunFolder.create(tmp_path / "run", {"a": {}})
+    refused(RunError, "not empty", RunFolder.create, tmp_path / "run", {"a": {}})
     (tmp_path / "run" / "config.toml").unlink()
-    with pytest.raises(RunError, match="another process"):
-        RunFolder.create(tmp_path / "run", {"a": {}})
+    refused(RunError, "another process", RunFolder.create, tmp_path / "run", {"a": {}})
     other.unlock()
 
 
@@ -333,8 +328,7 @@ def test_the_last_round_that_a_project_pays_for_is_not_paid_twice(tmp_path, monk
         real(self, entry)
 
     monkeypatch.setattr(Ledger, "record", record)
-    with pytest.raises(KeyboardInterrupt):
-        federation.run(experiment, tmp_path / "run", project=project)
+    refused(KeyboardInterrupt, "", federation.run, experiment, tmp_path / "run", project=project)
     monkeypatch.undo()
     outcome = federation.run(experiment, tmp_path / "run", resume=True, project=ProjectLedger.open(project.ledger.path))
     assert (outcome.summary["rounds"], outcome.summary["stopped_by"]) == (2, "rounds")
@@ -348,8 +342,7 @@ def test_a_run_that_was_killed_before_its_first_line_starts(tmp_path):
     folder.mkdir()
     (folder / "config.toml.part").write_text("[data")
     (folder / "lock").touch()
-    with pytest.raises(RunError, match=r"has no run to resume.*without --resume"):
-        federation.run(tiny(), folder, resume=True)
+    refused(RunError, r"has no run to resume.*without --resume", lambda: federation.run(tiny(), folder, resume=True))
     federation.run(tiny(), folder)
     federation.run(tiny(), tmp_path / "whole")
     same_files(folder, tmp_path / "whole")
@@ -370,8 +363,7 @@ def test_secure_randomness_takes_discrete_noise(tmp_path):
         ("privacy.placement=clients", "federation.sampling=fixed"),
         ("privacy.adaptive.quantile=0.5",),
     ):
-        with pytest.raises(ConfigError, match=r"run\.randomness='secure' with Gaussian noise"):
-            tiny("run.randomness=secure", *settings)
+        refused(ConfigError, r"run\.randomness='secure' with Gaussian noise", tiny, "run.randomness=secure", *settings)
     coins = ("method.name=fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", "run.randomness=secure")
     with pytest.raises(ConfigError, match=r"privacy\.noise_std=0\.5"):
         build(configured(*coins, privacy={"noise_multiplier": None}))

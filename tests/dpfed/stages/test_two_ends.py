@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dpfed.errors import WireError
 from dpfed.runs.experiment import build
@@ -63,8 +64,7 @@ def test_entries_that_no_client_could_send_are_refused(case):
     stages, _, now = stages_and_rows(case)
     entries = torch.zeros(1, stages.width, dtype=torch.int64)
     entries[0, 5] = 2
-    with pytest.raises(WireError, match=r"[Dd]rop the client"):
-        read(stages, ring_to_bytes(entries, stages.bits), GROUP[:1], now)
+    refused(WireError, r"[Dd]rop the client", lambda: read(stages, ring_to_bytes(entries, stages.bits), GROUP[:1], now))
 
 
 @pytest.mark.parametrize("case", sorted(set(CODES) - {"coins"}))  # a range coder makes some mask of any words
@@ -72,8 +72,7 @@ def test_messages_of_a_wrong_length_are_refused(case):
     stages, rows, now = stages_and_rows(case)
     (message,) = messages(stages, rows[:1], GROUP[:1], now)
     for wrong in (b"", message[:-1], message + b"\0", b"\7" * 9):
-        with pytest.raises(WireError):
-            read(stages, [wrong], GROUP[:1], now)
+        refused(WireError, "", read, stages, [wrong], GROUP[:1], now)
 
 
 def test_a_row_that_cannot_be_sent_is_one_byte_and_counts_as_zeros():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refused
 from run_folders import PRIVATE, summary
 
 from accounting import Composed
@@ -79,11 +80,9 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     assert status(words) == 0  # the same command again draws nothing and trains nothing
     assert "the best of a random number of runs" in " ".join(capsys.readouterr().out.split())
     assert {file: file.stat().st_mtime_ns for file in (one.folder / "not-to-publish").rglob("model*")} == before
-    with pytest.raises(RunError, match="holds a different selection"):
-        select_best_run(one, RandomRuns(mean=4.0), jobs=1)
+    refused(RunError, "holds a different selection", lambda: select_best_run(one, RandomRuns(mean=4.0), jobs=1))
     (one.folder / "drawn.json").write_text("{}")
-    with pytest.raises(RunError, match="no list of drawn runs"):
-        select_best_run(one, RUNS, jobs=1)
+    refused(RunError, "no list of drawn runs", select_best_run, one, RUNS, jobs=1)
 
 
 def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkeypatch):
@@ -147,6 +146,5 @@ def test_candidates_with_more_noise_do_not_lower_what_others_cost(planned):
 )
 def test_what_has_no_account_is_refused_before_anything_is_drawn(old, new, words, planned):
     one = planned((old, new))
-    with pytest.raises(ConfigError, match=words):
-        select_best_run(one, RUNS, jobs=1)
+    refused(ConfigError, words, select_best_run, one, RUNS, jobs=1)
     assert not one.folder.exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import dpfed
 from dpfed.api.replay import ConfiguredRun, replay_config
@@ -175,8 +176,7 @@ def test_a_fault_among_two_processes_is_found(plant, words):
 
 
 def test_a_run_in_which_nothing_is_private_is_refused():
-    with pytest.raises(DpfedError, match="reached no mechanism"):
-        replay_config("fedavg-digits", rounds=1, pairs=2)
+    refused(DpfedError, "reached no mechanism", replay_config, "fedavg-digits", rounds=1, pairs=2)
 
 
 def test_no_run_of_an_audit_stays(tmp_path):
@@ -225,15 +225,11 @@ def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
 
 
 def test_pairs_are_refused_with_their_reason():
-    with pytest.raises(ConfigError, match="must be one of far"):
-        Pair((0,), "other")
-    with pytest.raises(ConfigError, match="must be a record of exactly one client"):
-        Pair((0, 1), "far", record=3)
-    with pytest.raises(DataError, match="mapping"):
-        Pair((0,), "removed").changed([np.zeros(3), np.ones(3)])
+    refused(ConfigError, "must be one of far", Pair, (0,), "other")
+    refused(ConfigError, "must be a record of exactly one client", Pair, (0, 1), "far", record=3)
+    refused(DataError, "mapping", lambda: Pair((0,), "removed").changed([np.zeros(3), np.ones(3)]))
     for none in ([], 0):
-        with pytest.raises(ConfigError, match="nothing would be tested"):
-            dpfed.audit.replay(lambda data, out: None, pairs=none)
+        refused(ConfigError, "nothing would be tested", dpfed.audit.replay, lambda data, out: None, pairs=none)
 
 
 def test_any_code_is_audited_through_its_marks():
