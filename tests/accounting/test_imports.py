@@ -21,58 +21,20 @@ def modules_after(code, *, show=True):
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
-HEAVY = {
-    "torch",
-    "dp_accounting",
-    "absl",
-    "opacus",
-    "mpmath",
-    "scipy.special",  # `import scipy` loads a part of it when that is first used
-    "scipy.stats",
-    "scipy.signal",
-    "dpfed",
-    "pandas",
-    "matplotlib",
-}
+ACCOUNTS = """
+from accounting import Gaussian, Plan, budget, gaussian, guarantee
+gaussian.noise_std(1.0, 1e-5, l2_sensitivity=1.0)
+guarantee(Gaussian(noise_multiplier=1.0, adjacency="add-remove"), delta=1e-5)
+budget.epsilon(Plan(clients=100, cohort=10, sampling="poisson"), noise_multiplier=2.0, rounds=5)
+before = Plan(clients=100, cohort=10, sampling="fixed").run(3.0, 4)
+budget.epsilon(Plan(clients=100, cohort=10, sampling="fixed", before=before), noise_multiplier=2.0, rounds=5)
+"""
 
 
-def test_importing_accounting_loads_nothing_heavy():
-    assert not HEAVY & modules_after("import accounting")
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from accounting import gaussian; gaussian.noise_std(1.0, 1e-5, l2_sensitivity=1.0)",
-        "from accounting import Gaussian, guarantee\n"
-        "guarantee(Gaussian(noise_multiplier=1.0, adjacency='add-remove'), delta=1e-5)",
-    ],
-)
-def test_closed_forms_do_not_load_the_library(code):
-    assert "dp_accounting" not in modules_after(code)
-
-
-@pytest.mark.slow_but_one_in(3)
-@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
-def test_a_budget_is_worked_out_without_the_library(sampling):
-    """Nor with the parts of scipy that take longest to load."""
-    loaded = modules_after(
-        "from accounting import Plan, budget\n"
-        f"budget.epsilon(Plan(clients=100, cohort=10, sampling={sampling!r}), noise_multiplier=2.0, rounds=5)"
-    )
-    assert not {"dp_accounting", "scipy.stats", "scipy.signal", "torch", "opacus", "dpfed"} & loaded
-
-
-def test_a_composition_of_different_rounds_loads_no_library_of_accounts():
+def test_accounts_load_no_library_of_accounts_and_no_statistics():
     """One engine composes whatever is released; dp-accounting is a second opinion, when one is asked for."""
-    loaded = modules_after(
-        "from accounting import Plan, budget\n"
-        "before = Plan(clients=100, cohort=10, sampling='fixed').run(3.0, 4)\n"
-        "plan = Plan(clients=100, cohort=10, sampling='fixed', before=before)\n"
-        "budget.epsilon(plan, noise_multiplier=2.0, rounds=5)"
-    )
-    assert "dp_accounting" not in loaded
-    assert not {"torch", "opacus", "dpfed"} & loaded
+    loaded = modules_after(ACCOUNTS)
+    assert not {"dp_accounting", "scipy.stats", "scipy.signal", "torch", "opacus", "dpfed"} & loaded
 
 
 @pytest.mark.slow

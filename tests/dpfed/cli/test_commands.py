@@ -201,42 +201,6 @@ def test_run_lists_its_presets(capsys):
     assert "fed-smp-topk-digits" in capsys.readouterr().out.split()
 
 
-def loaded_by(code):
-    """Which of the heavy packages a fresh process has loaded after `code`."""
-    heavy = ("torch", "dp_accounting", "sklearn", "matplotlib", "pydantic", "opacus")
-    script = f"import sys\n{code}\nprint(*[m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return done.stderr.split()
-
-
-def test_importing_accounting_loads_nothing_heavy():
-    assert loaded_by("import accounting") == []
-
-
-def test_a_budget_never_loads_torch():
-    run = (
-        f"from dpfed.cli import status\nassert status({[*PAPER, '--rounds', '9', '--noise-multiplier', '1.4']!r}) == 0"
-    )
-    assert loaded_by(run) == []
-
-
-def test_a_closed_form_budget_loads_nothing_heavy():
-    arguments = [
-        "budget",
-        "--clients",
-        "9",
-        "--cohort",
-        "9",
-        "--sampling",
-        "all",
-        "--rounds",
-        "9",
-        "--noise-multiplier",
-    ]
-    run = f"from dpfed.cli import status\nassert status({[*arguments, '9']!r}) == 0"
-    assert loaded_by(run) == []
-
-
 def test_the_page_of_methods_is_what_the_command_prints():
     from pathlib import Path
 

@@ -13,7 +13,8 @@ import accounting
 from accounting import ledger
 from dpfed.cli import COMMANDS, app_of
 
-HEAVY = ("numpy", "scipy", "torch", "pydantic", "jinja2", "dp_accounting", "matplotlib", "sklearn", "opacus")
+HEAVY = ("numpy", "scipy", "torch", "pydantic", "jinja2", "dp_accounting", "matplotlib", "sklearn", "opacus",
+         "mpmath", "pandas", "absl")  # fmt: skip
 PLAN = ["budget", "--clients", "6000", "--cohort", "100", "--rounds", "180"]
 
 
@@ -41,11 +42,25 @@ def test_a_command_without_numbers_loads_no_numerics(code):
     assert loaded_by(code) == []
 
 
-@pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("question", [["--noise-multiplier", "1.4"], ["--epsilon", "1.01"]])
-def test_a_budget_loads_neither_optimisers_nor_statistics(question):
-    heavy = ("scipy.optimize", "scipy.stats", "scipy.signal", "scipy.linalg", "torch", "dp_accounting", "pydantic")
-    assert loaded_by(f"from dpfed.cli import main; main({[*PLAN, *question]!r})", heavy) == []
+UNUSED = ("scipy.optimize", "scipy.stats", "scipy.signal", "scipy.linalg", "torch", "dp_accounting", "pydantic",
+          "opacus", "sklearn", "matplotlib")  # fmt: skip
+EVERYBODY = ["budget", "--clients=9", "--cohort=9", "--sampling=all", "--rounds=9", "--noise-multiplier=9"]
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        (f"from dpfed.cli import main; main({[*PLAN, '--noise-multiplier', '1.4']!r})", UNUSED),
+        (f"from dpfed.cli import main; main({EVERYBODY!r})", UNUSED),
+        pytest.param(
+            f"from dpfed.cli import main; main({[*PLAN, '--epsilon', '1.01']!r})", UNUSED, marks=pytest.mark.slow
+        ),
+        ("import dpfed.planner.server, dpfed.planner.static", ("torch",)),
+        ("import dpfed.data", ("torch", "sklearn")),
+    ],
+)
+def test_neither_a_budget_nor_the_planner_nor_data_load_what_they_do_not_use(code, heavy):
+    assert loaded_by(code, heavy) == []
 
 
 def test_the_test_of_what_is_loaded_sees_what_is():

@@ -1,7 +1,5 @@
 """Data sets are consistent, and public data really leaves the private half."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -53,9 +51,3 @@ def test_dataset_raises_on_halves_that_do_not_fit(change: dict[str, Any], compla
 
 def test_load_raises_on_an_unknown_name_with_the_nearest() -> None:
     refused(ConfigError, r"dataset='fashion_mnist'.*digits, emnist-balanced.*'fashion-mnist'", load, "fashion_mnist")
-
-
-def test_importing_data_loads_neither_torch_nor_scikit_learn() -> None:
-    check = "import dpfed.data, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
