@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend, training_of
 from refusals import refused
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.schedule import draw_schedule
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel
 from dpfed.models.frozen import freeze
@@ -40,20 +38,9 @@ def convolutional() -> nn.Module:
 
 
 def trainer(factory: Any = dense, **changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
     model = FlatModel(factory)
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": Sgd(size=model.size, learning_rate=0.1, momentum=0.5),
-        "inputs": torch.randn(60, 16, generator=generator),
-        "labels": torch.randint(4, (60,), generator=generator),
-        "partition": Partition(
-            indices=np.random.default_rng(0).permutation(60), offsets=np.concatenate([[0], np.cumsum(SIZES)])
-        ),
-        "epochs": 3,
-        "batch_size": 5,
-    }
-    return LocalTraining(**(defaults | changes))
+    course = changes.pop("course", Sgd(size=model.size, learning_rate=0.1, momentum=0.5))
+    return training_of(changes.pop("model", model), course, SIZES, (16,), mixed=True, **({"epochs": 3} | changes))
 
 
 def by_torch(training: LocalTraining, weights: Tensor, client: int, factory: Any) -> Tensor:
@@ -62,15 +49,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, factory: Any
     module.load_state_dict({b.name: weights[b.start : b.stop].view(b.shape) for b in layout}, strict=False)
     module.train()
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=training.batch_size, epochs=training.epochs,
-        steps=training.steps, number=1, seeds=SEEDS, purpose="local.shuffle",
-    )  # fmt: skip
-    for step in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
-        optimiser.zero_grad()
-        cross_entropy(module(training.inputs[rows]), training.labels[rows]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+    descend(module, optimiser, batches(training, client, number=1, seeds=SEEDS))
     state = module.state_dict()
     return torch.cat([state[block.name].reshape(-1) for block in layout]) - weights
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend, training_of
 from refusals import refused
 from torch import Tensor, nn
 
@@ -14,7 +15,6 @@ from dpfed.clients.losses import LOSSES, OWN, check_loss, custom_loss, loss_name
 from dpfed.clients.masks import MaskedNoise, MaskTraining
 from dpfed.clients.optimisers import PrunedSgd
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
@@ -62,33 +62,17 @@ def inputs_and_targets(kind: str) -> tuple[Tensor, Tensor]:
 def trainer(loss: Any, *, kind: str = "numbers", course: Course | None = None, **changes: Any) -> LocalTraining:
     model = FlatModel(letters if kind == "places" else network)
     inputs, targets = inputs_and_targets(kind)
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": course or Sgd(size=model.size, learning_rate=RATE, momentum=0.5),
-        "inputs": inputs,
-        "labels": targets,
-        "loss": loss if not callable(loss) else custom_loss(loss),
-        "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
-        "epochs": 2,
-        "batch_size": 5,
-    }
-    return LocalTraining(**(defaults | changes))
+    given = {"inputs": inputs, "labels": targets, "loss": loss if not callable(loss) else custom_loss(loss)} | changes
+    course = course or Sgd(size=model.size, learning_rate=RATE, momentum=0.5)
+    return training_of(given.pop("model", model), course, SIZES, **given)
 
 
 def by_torch(training: LocalTraining, weights: Tensor, client: int, loss: Callable[..., Tensor]) -> Tensor:
     """One client's update by torch.optim on an ordinary module and a mean over its batch, whatever its shape."""
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
     room = weights.clone()
     module = training.model.bind(room)
     optimiser = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.5)
-    for step in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
-        optimiser.zero_grad()
-        loss(module(training.inputs[rows]), training.labels[rows]).mean().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+    descend(module, optimiser, batches(training, client, number=1, seeds=SEEDS), loss)
     return room - weights
 
 

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, training_of
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskedNoise, noise_seeds
-from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import RoundStart
 from dpfed.compress.mask_schemes import FedMrn, FedMrnSigned, random_noise
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel
 from dpfed.seeds import Seeds
@@ -36,22 +35,10 @@ def plain() -> nn.Module:
 
 
 def trainer(factory: Any = normalised, strategy: str = "loop", noise: str = "uniform", **course: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
     model = FlatModel(factory)
     drawn = partial(random_noise, noise=noise, alpha=ALPHA)
     options = {"size": model.size, "masked": model.compressible, "noise": drawn, "learning_rate": 0.5} | course
-    return LocalTraining(
-        model=model,
-        course=MaskedNoise(**options),
-        inputs=torch.randn(37, 6, generator=generator),
-        labels=torch.randint(4, (37,), generator=generator),
-        partition=Partition(
-            indices=np.random.default_rng(0).permutation(37), offsets=np.concatenate([[0], np.cumsum(SIZES)])
-        ),
-        epochs=3,
-        batch_size=5,
-        strategy=strategy,  # type: ignore[arg-type]
-    )
+    return training_of(model, MaskedNoise(**options), SIZES, mixed=True, epochs=3, strategy=strategy)
 
 
 def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: Any, fault: str = "") -> Tensor:
@@ -68,16 +55,13 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
                                 momentum=course.momentum)  # fmt: skip
     statistics = {b.name: weights[b.start : b.stop].clone() for b in model.layout if b.kind == "statistic"}
     module, coins = factory(), SEEDS.tensors("local.masked_noise", 2, client)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=2, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
-    total = int(schedule.steps[0])
+    drawn = list(batches(training, client, number=2, seeds=SEEDS))
+    total = len(drawn)
 
     def certain() -> Tensor:
         return torch.where(u * n > 0, 1.0, -1.0 if course.signed else 0.0) * n
 
-    for step in range(total):
+    for step, (inputs, labels) in enumerate(drawn):
         progress = (step + (fault != "progress from 0")) / total if course.progressive else 1.0
         v = torch.empty(len(n))
         coins.fill_uniform(v)
@@ -94,9 +78,8 @@ def by_autograd(training: LocalTraining, weights: Tensor, client: int, factory: 
             seen = u + (seen - u).detach()
         full = torch.index_put(dense, (course.masked,), weights[course.masked] + seen)
         state = {b.name: full[b.start : b.stop].view(b.shape) for b in model.layout} | statistics
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
         optimiser.zero_grad()
-        cross_entropy(functional_call(module, state, (training.inputs[rows],)), training.labels[rows]).backward()
+        cross_entropy(functional_call(module, state, (inputs,)), labels).backward()
         optimiser.step()
         if fault == "u clamped":
             with torch.no_grad():
@@ -144,17 +127,6 @@ def test_planted_faults_are_seen(fault: str) -> None:
     move = training.train(weights, CLIENTS[:1], number=2, seeds=SEEDS)[0]
     torch.testing.assert_close(move, by_autograd(training, weights, 0, plain), rtol=1e-3, atol=1e-5)
     assert (move - by_autograd(training, weights, 0, plain, fault)).abs().max() > 1e-3
-
-
-def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
-    training = trainer(strategy="vmap")
-    weights = training.model.initial(0)
-    whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
-    for chunk in (1, 3):
-        again = replace(training, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS)
-        torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-6)
-    alone = training.train(weights, np.array([4]), number=0, seeds=SEEDS)[0]
-    torch.testing.assert_close(alone, whole[4], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow_but_one_in(2)

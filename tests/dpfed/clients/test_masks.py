@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, training_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.optimisers import longest_way
-from dpfed.clients.schedule import draw_schedule
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
 from dpfed.models.frozen import FrozenNetwork, freeze
@@ -31,28 +30,14 @@ def network(**options: Any) -> FrozenNetwork:
 
 
 def trainer(frozen: FrozenNetwork, strategy: str = "loop", **course: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
-    return LocalTraining(
-        model=frozen.model,
-        course=MaskTraining(**({"network": frozen, "learning_rate": 0.7} | course)),
-        inputs=torch.randn(30, 6, generator=generator),
-        labels=torch.randint(4, (30,), generator=generator),
-        partition=Partition(indices=np.random.default_rng(0).permutation(24), offsets=offsets),
-        epochs=3,
-        batch_size=5,
-        strategy=strategy,  # type: ignore[arg-type]
-    )
+    made = MaskTraining(**({"network": frozen, "learning_rate": 0.7} | course))
+    return training_of(frozen.model, made, SIZES, mixed=True, epochs=3, strategy=strategy)
 
 
 def by_autograd(training: LocalTraining, theta: Tensor, client: int, number: int) -> Tensor:
     """One client with torch's own optimisers; the mask passes its gradient by the usual detach trick."""
     course = training.course
     assert isinstance(course, MaskTraining)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=number, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
     scores = torch.logit(theta.clamp(course.edge, 1 - course.edge)).requires_grad_()
     rate = course.learning_rate * course.learning_rate_decay**number
     optimiser = (
@@ -61,8 +46,8 @@ def by_autograd(training: LocalTraining, theta: Tensor, client: int, number: int
         else torch.optim.SGD([scores], lr=rate, momentum=course.momentum)
     )
     coins, uniforms = SEEDS.tensors("local.coins", number, client), torch.empty_like(theta)
-    for step in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
+    drawn = list(batches(training, client, number=number, seeds=SEEDS))
+    for inputs, labels in drawn:
         p = torch.sigmoid(scores)
         if course.forward == "coins":
             coins.fill_uniform(uniforms)
@@ -70,11 +55,11 @@ def by_autograd(training: LocalTraining, theta: Tensor, client: int, number: int
         else:
             mask = p.ge(0.5).float() if course.forward == "threshold" else p.detach()
         passed = p * p.detach() - (p * p.detach()).detach() if course.gradient == "published" else p - p.detach()
-        logits = training.model.forward(course.network.weights(mask + passed), training.inputs[rows])
+        logits = training.model.forward(course.network.weights(mask + passed), inputs)
         optimiser.zero_grad()
-        cross_entropy(logits, training.labels[rows]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    return torch.sigmoid(scores).detach() - theta if schedule.steps[0] else torch.zeros_like(theta)
+    return torch.sigmoid(scores).detach() - theta if drawn else torch.zeros_like(theta)
 
 
 @pytest.mark.slow_but_one_in(5)

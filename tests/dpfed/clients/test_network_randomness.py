@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from scipy.stats import chi2, kstest
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,7 +14,6 @@ from torch.nn import functional
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.records import RecordLevel
-from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models import register
 from dpfed.models.flat import FlatModel
@@ -54,17 +54,8 @@ NETWORKS: list[Callable[[], nn.Module]] = [layers, Attends]
 
 
 def trainer(factory: Callable[[], nn.Module], **changes: Any) -> LocalTraining:
-    generator, model = torch.Generator().manual_seed(0), FlatModel(factory)
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": Sgd(size=model.size, learning_rate=0.1, momentum=0.5),
-        "inputs": torch.randn(COUNT, 6, generator=generator),
-        "labels": torch.randint(4, (COUNT,), generator=generator),
-        "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
-        "epochs": 2,
-        "batch_size": 5,
-    }
-    return LocalTraining(**(defaults | changes))
+    model = FlatModel(factory)
+    return training_of(model, Sgd(size=model.size, learning_rate=0.1, momentum=0.5), SIZES, **changes)
 
 
 def moves(training: LocalTraining, clients: Any = CLIENTS, number: int = 1, seeds: Seeds = SEEDS) -> Tensor:

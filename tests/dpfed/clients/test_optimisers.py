@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend, training_of
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
@@ -20,9 +20,7 @@ from dpfed.clients.optimisers import (
     linear,
     step,
 )
-from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course
-from dpfed.data import Partition
 from dpfed.errors import ConfigError, RunError
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
@@ -41,30 +39,18 @@ def normalised() -> nn.Module:
 
 
 def trainer(name: str, **changes: Any) -> LocalTraining:
-    generator, model = torch.Generator().manual_seed(0), FlatModel(normalised)
-    given = {"size": model.size, "learning_rate": RATE, "weight_decay": 0.5, "decayed": model.parameters_size}
+    model = FlatModel(normalised)
+    options = {"size": model.size, "learning_rate": RATE, "weight_decay": 0.5, "decayed": model.parameters_size}
     made: dict[str, Course] = {
-        "sgd": Sgd(**given, momentum=0.5),
-        "adam": Adam(**given),
-        "adamw": Adam(**given, decoupled=True),
+        "sgd": Sgd(**options, momentum=0.5),
+        "adam": Adam(**options),
+        "adamw": Adam(**options, decoupled=True),
     }
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": made[name],
-        "inputs": torch.randn(COUNT, 6, generator=generator),
-        "labels": torch.randint(4, (COUNT,), generator=generator),
-        "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
-        "epochs": 3,
-        "batch_size": 6,
-    }
-    return LocalTraining(**(defaults | changes))
+    given = {"model": model, "course": made[name], "epochs": 3, "batch_size": 6} | changes
+    return training_of(sizes=SIZES, **given)
 
 
 def by_torch(training: LocalTraining, weights: Tensor, client: int, course: str) -> Tensor:
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=6, epochs=3, steps=None, number=1, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
     room = weights.clone()
     module = training.model.bind(room)
     kinds: dict[str, Any] = {
@@ -72,12 +58,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, course: str)
         "adam": lambda these: torch.optim.Adam(these, lr=RATE, weight_decay=0.5),
         "adamw": lambda these: torch.optim.AdamW(these, lr=RATE, weight_decay=0.5),
     }
-    optimiser = kinds[course](module.parameters())
-    for number in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, number][schedule.real[0, number]])
-        optimiser.zero_grad()
-        cross_entropy(module(training.inputs[rows]), training.labels[rows]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+    descend(module, kinds[course](module.parameters()), batches(training, client, number=1, seeds=SEEDS))
     return room - weights
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, training_of
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.optimisers import PrunedSgd
-from dpfed.clients.schedule import draw_schedule
 from dpfed.compress.sparse import FedSparsify, cubic_sparsity, purge, purged_count
-from dpfed.data import Partition, iid, load
+from dpfed.data import iid, load
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
 from dpfed.seeds import Seeds
@@ -32,21 +32,10 @@ def network() -> nn.Module:
 
 
 def trainer(strategy: str = "loop", sparsity: Any = None, **course: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
     model = FlatModel(network)
     sgd = Sgd(size=model.size, learning_rate=0.3, momentum=0.5, learning_rate_decay=0.9)
-    return LocalTraining(
-        model=model,
-        course=PrunedSgd(**({"sgd": sgd, "prunable": model.indices("weight"), "sparsity": sparsity} | course)),
-        inputs=torch.randn(37, 6, generator=generator),
-        labels=torch.randint(4, (37,), generator=generator),
-        partition=Partition(
-            indices=np.random.default_rng(0).permutation(37), offsets=np.concatenate([[0], np.cumsum(SIZES)])
-        ),
-        epochs=3,
-        batch_size=5,
-        strategy=strategy,  # type: ignore[arg-type]
-    )
+    options = {"sgd": sgd, "prunable": model.indices("weight"), "sparsity": sparsity} | course
+    return training_of(model, PrunedSgd(**options), SIZES, mixed=True, epochs=3, strategy=strategy)
 
 
 def sparse_broadcast(model: FlatModel) -> Tensor:
@@ -68,16 +57,11 @@ def by_torch(training: LocalTraining, broadcast: Tensor, client: int, fault: str
                 parameter.mul_(ones)
 
     optimiser = torch.optim.SGD(module.parameters(), lr=0.3 * 0.9**2, momentum=0.5)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=3, steps=None, number=2, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
-    for step in range(schedule.steps[0]):
+    for inputs, labels in batches(training, client, number=2, seeds=SEEDS):
         if fault != "masked at the end only":
             mask()
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
         optimiser.zero_grad()
-        cross_entropy(module(training.inputs[rows]), training.labels[rows]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     if fault != "not masked at the end":
         mask()

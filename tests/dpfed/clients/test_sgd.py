@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend, training_of
 from refusals import refused
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
 from dpfed.models import build
@@ -23,35 +22,15 @@ CLIENTS = np.arange(len(SIZES))
 
 
 def trainer(**changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
-    defaults: dict[str, Any] = {
-        "model": build("mlp", (6,), 4, hidden=(5,)),
-        "inputs": torch.randn(60, 6, generator=generator),
-        "labels": torch.randint(4, (60,), generator=generator),
-        "partition": Partition(indices=np.random.default_rng(0).permutation(60), offsets=offsets),
-        "batch_size": 5,
-    }
-    if "steps" not in changes:
-        defaults["epochs"] = 3
     optimiser = {"learning_rate": 0.3, "learning_rate_decay": 0.9, "momentum": 0.5}
     optimiser |= {key: changes.pop(key) for key in list(changes) if key in optimiser}
-    model = changes.get("model", defaults["model"])
-    return LocalTraining(**(defaults | changes), course=Sgd(size=model.size, **optimiser))
+    model = changes.pop("model", None) or build("mlp", (6,), 4, hidden=(5,))
+    defaults = {} if "steps" in changes else {"epochs": 3}
+    return training_of(model, Sgd(size=model.size, **optimiser), SIZES, mixed=True, **defaults | changes)
 
 
 def reference(sgd: LocalTraining, weights: Tensor, client: int, number: int) -> Tensor:
     """One client trained by torch.optim.SGD on an ordinary module, batch after batch."""
-    schedule = draw_schedule(
-        sgd.partition,
-        np.array([client]),
-        batch_size=sgd.batch_size,
-        epochs=sgd.epochs,
-        steps=sgd.steps,
-        number=number,
-        seeds=SEEDS,
-        purpose="local.shuffle",
-    )
     course = sgd.course
     assert isinstance(course, Sgd)
     module = sgd.model.bind(torch.empty_like(weights))
@@ -59,11 +38,7 @@ def reference(sgd: LocalTraining, weights: Tensor, client: int, number: int) -> 
     optimiser = torch.optim.SGD(
         module.parameters(), lr=course.learning_rate * course.learning_rate_decay**number, momentum=course.momentum
     )
-    for step in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
-        optimiser.zero_grad()
-        cross_entropy(module(sgd.inputs[rows]), sgd.labels[rows]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+    descend(module, optimiser, batches(sgd, client, number=number, seeds=SEEDS))
     return nn.utils.parameters_to_vector(module.parameters()).detach() - weights
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from refusals import refused
 from torch import Tensor, nn
 
@@ -17,7 +18,6 @@ from dpfed.clients.plan import chunk_within, fastest_plan, step_cost
 from dpfed.clients.side_by_side import ChunkSize, allocate_moves, out_of_memory
 from dpfed.clients.task import Course, RoundStart
 from dpfed.compress.mask_schemes import random_noise
-from dpfed.data import Partition
 from dpfed.errors import ConfigError, GroupTooLarge, TrainingFailed
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
@@ -53,18 +53,9 @@ COURSES = ["sgd", "momentum", "masks", "masked noise", "pruned"]
 
 
 def trainer(name: str = "sgd", **changes: Any) -> LocalTraining:
-    generator, model = torch.Generator().manual_seed(0), network()
-    count = sum(SIZES)
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": course(name, model),
-        "inputs": torch.randn(count, 1, 10, 10, generator=generator),
-        "labels": torch.randint(4, (count,), generator=generator),
-        "partition": Partition(indices=np.arange(count), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
-        "epochs": 2,
-        "batch_size": 5,
-    }
-    return LocalTraining(**(defaults | changes))
+    model = network()
+    given = {"model": model, "course": course(name, model)} | changes
+    return training_of(sizes=SIZES, shape=(1, 10, 10), **given)
 
 
 def start(training: LocalTraining) -> Tensor:

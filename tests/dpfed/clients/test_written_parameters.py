@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import dpfed
 from dpfed.cli import status
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition
 from dpfed.models import FlatModel
 from dpfed.randomness import Simulated
@@ -78,14 +77,7 @@ def by_torch(training: LocalTraining, weights: Tensor, client: int, momentum: fl
     """One client's update with torch's optimiser on a module of its own."""
     module = copy.deepcopy(training.model.bind(weights.clone()))
     optimiser = torch.optim.SGD(module.parameters(), lr=0.5, momentum=momentum)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=4, epochs=2, steps=None, number=1, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
-    for rows, real in zip(schedule.samples[0], schedule.real[0], strict=True):
-        optimiser.zero_grad()
-        cross_entropy(module(training.inputs[rows[real]]), training.labels[rows[real]]).backward()
-        optimiser.step()
+    descend(module, optimiser, batches(training, client, number=1, seeds=SEEDS))
     return torch.cat([part.detach().flatten() for part in module.parameters()]) - weights
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import batches, descend, training_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -12,8 +13,6 @@ from torch.nn.functional import cross_entropy
 from dpfed.audit.run import audit_run
 from dpfed.clients import LocalTraining, Sgd, gradients
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.schedule import draw_schedule
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import register
 from dpfed.models.flat import FlatModel
@@ -50,17 +49,8 @@ TRAINED = ("head.bias", "down.weight", "up.weight")
 
 
 def trainer(**changes: Any) -> LocalTraining:
-    generator, model = torch.Generator().manual_seed(0), FlatModel(Adapted, seed=3)
-    defaults: dict[str, Any] = {
-        "model": model,
-        "course": Sgd(size=model.size, learning_rate=0.1, momentum=0.5),
-        "inputs": torch.randn(COUNT, 6, generator=generator),
-        "labels": torch.randint(4, (COUNT,), generator=generator),
-        "partition": Partition(indices=np.arange(COUNT), offsets=np.concatenate([[0], np.cumsum(SIZES)])),
-        "epochs": 2,
-        "batch_size": 5,
-    }
-    return LocalTraining(**(defaults | changes))
+    model = FlatModel(Adapted, seed=3)
+    return training_of(model, Sgd(size=model.size, learning_rate=0.1, momentum=0.5), SIZES, **changes)
 
 
 def made(seed: int) -> Adapted:
@@ -74,15 +64,7 @@ def by_torch(training: LocalTraining, client: int) -> Tensor:
     module = made(3)
     before = [parameter.detach().clone() for parameter in module.parameters() if parameter.requires_grad]
     optimiser = torch.optim.SGD([one for one in module.parameters() if one.requires_grad], lr=0.1, momentum=0.5)
-    schedule = draw_schedule(
-        training.partition, np.array([client]), batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS,
-        purpose="local.shuffle",
-    )  # fmt: skip
-    for step in range(schedule.steps[0]):
-        rows = torch.from_numpy(schedule.samples[0, step][schedule.real[0, step]])
-        optimiser.zero_grad()
-        cross_entropy(module(training.inputs[rows]), training.labels[rows]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+    descend(module, optimiser, batches(training, client, number=1, seeds=SEEDS))
     after = [parameter.detach() for parameter in module.parameters() if parameter.requires_grad]
     return torch.cat([(new - old).reshape(-1) for new, old in zip(after, before, strict=True)])
 
