@@ -110,7 +110,7 @@ def test_nobody_is_charged_nothing(tmp_path):
 
 
 @pytest.mark.slow_but_one_in(6)
-@pytest.mark.parametrize(("q", "z", "count"), [(0.1, 1.0, 300), (0.5, 1.5, 40), (1.0, 3.0, 10), (0.02, 0.7, 1000)])
+@pytest.mark.parametrize(("q", "z", "count"), [(0.5, 1.5, 40), (0.1, 1.0, 300), (1.0, 3.0, 10), (0.02, 0.7, 1000)])
 def test_epsilon_against_the_accountants_of_opacus(tmp_path, q, z, count):
     """Renyi: the same curve at whole orders, so no more than Opacus has with those; at others dp-accounting has a
     bound where Opacus sums a series, which costs up to 1%. Numerical: below the upper end that Opacus states, and

@@ -63,8 +63,8 @@ def rounds(factor):
 
 def test_a_count_of_calls_hides_nothing():
     """Fault: noise of a quarter. The count is larger in later calls, whichever world they are of."""
-    assert audited(rounds(0.25), trials=800).verdict == "fail"
-    assert audited(rounds(1.0), trials=800).verdict != "fail"
+    assert audited(rounds(0.25), trials=400, pairs=2).verdict == "fail"
+    assert audited(rounds(1.0), trials=400, pairs=2).verdict != "fail"
 
 
 def test_worlds_come_in_an_order_that_is_drawn():

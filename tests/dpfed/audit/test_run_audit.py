@@ -279,7 +279,7 @@ def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tm
 
 
 def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
-    """Two runs; one run again; and the audit of a method in the folder of a run."""
+    """Two runs; one run again; and the audit of a scheme in the folder of a run."""
     one = run_folders.run(tmp_path / "one", "federation.sampling=all", "federation.rounds=1")
     two, out = failed(tmp_path / "two"), tmp_path / "out"
     for folder, code in ((one, 0), (two, 1), (one, 0)):
@@ -294,7 +294,7 @@ def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
     (one / "report.html").write_text("<title>dp-fedavg on digits</title>")  # of the run
     plot = (one / "audit.png").read_bytes()
     for _ in range(2):
-        assert status(["audit", "upload", "dp-fedavg", "--set", "draws=2000", "--out", str(one)]) == 0
+        assert status(["audit", "scheme", "dense", "--out", str(one)]) == 0
     assert (one / "report.html").read_text() == "<title>dp-fedavg on digits</title>"
     assert (one / "audit.png").read_bytes() == plot
     assert {"audit-2.html", "audit-2.json"} == {file.name for file in one.iterdir() if "-2" in file.name}

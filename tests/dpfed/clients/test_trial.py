@@ -61,7 +61,7 @@ KEEPS: list[Callable[[], nn.Module]] = [
 
 @pytest.fixture(autouse=True)
 def _in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.1)
+    monkeypatch.setattr("dpfed.clients.trial.SECONDS", 0.05)
 
 
 def points(model: FlatModel, shape: tuple[int, ...] = (6,), classes: int = 3, *, letters: bool = False) -> Any:
