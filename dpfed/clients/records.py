@@ -129,7 +129,7 @@ class RecordLevel:
         kink of the network even their leading digits do.
         """
         size, replay = integers.noise.dimension, replayed.current_replay()
-        total = torch.zeros(size, dtype=torch.int64)
+        total = torch.zeros(size, dtype=torch.int64, device=batch.device)
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
             alone = torch.empty(len(rows), size, device=batch.device)
             for place, row in enumerate(torch.split(rows, 1)):
@@ -138,11 +138,11 @@ class RecordLevel:
             if replay is not None:
                 replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
             total += encoded.sum(dim=0)
-        noisy = total + integers.draw_noise(*path)
+        noisy = total + integers.draw_noise(*path).to(total.device)
         if replay is not None:
             step, bound = f"step {path[2]} of private records", integers.noise.l2_bound
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
-        return integers.decode_sum(noisy).to(batch.device).div_(expected)
+        return integers.decode_sum(noisy).div_(expected)
 
 
 def gaussian_noise(noise_multiplier: float) -> Gaussian:

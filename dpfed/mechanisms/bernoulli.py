@@ -30,7 +30,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
-from dpfed.compress.counter import at_least
+from dpfed.compress.counter import at_least, true_positions
 from dpfed.compress.fixed_point import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.errors import ConfigError
@@ -328,7 +328,7 @@ def bernoulli_draws(
     above = near.clamp_(edge, 1 - edge).mul_(1 << 16)
     above -= torch.from_numpy(heads.astype(np.float32)).to(above.device)
     ones, perhaps = at_least(above, 1 + _DOUBT), at_least(above, -_DOUBT)
-    unsure = (ones ^ perhaps).nonzero()[:, 0]
+    unsure = true_positions(ones ^ perhaps)
     if len(unsure):
         chosen = unsure.cpu().numpy()
         rest = randomness.bits(len(chosen), purpose + ".rest", *path) >> np.uint64(64 - _REST)

@@ -130,7 +130,7 @@ class Integers(Stage):
             path=(now.number,),
         )
         now.tally.not_finite += encoded.zeroed_rows
-        return encoded.integers.to(rows.device, torch.int64)
+        return encoded.integers.to(torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         """Return the decoded sum of integers with its noise. The sum is reduced after the noise was added, whether or

@@ -117,11 +117,13 @@ def test_rows_at_the_norm_are_not_lost(size, rotate):
 def test_rounding_without_the_condition_breaks_the_bound():
     """The planted fault: what is drawn first of rows of halves is too long once in seventy times."""
     code = FixedPoint(size=37, steps_per_unit=3.0, rotate=False)
-    values = adversarial_rows(37, 3.0)[2].double().numpy() * 3.0
+    values = adversarial_rows(37, 3.0)[2].double() * 3.0
     largest = code.largest_squared_norm(1.0)
-    squares = [int((np.floor(values + SIMULATED.uniform(37, "fault", draw)) ** 2).sum()) for draw in range(2000)]
+    squares = [
+        int((np.floor(values.numpy() + SIMULATED.uniform(37, "fault", draw)) ** 2).sum()) for draw in range(2000)
+    ]
     assert max(squares) > largest
-    out = np.zeros(37, dtype=np.int32)
+    out = torch.zeros(37, dtype=torch.int32)
     for draw in range(2000):
         assert fixed_point._round_within(values, largest, out, SIMULATED, "check", draw)
         assert int(out @ out) <= largest

@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+from reference.fake_gpu import fake_gpu
 
 from dpfed.compress import fixed_point
 from dpfed.randomness import Simulated
@@ -27,7 +29,7 @@ class Script:
         return np.concatenate([self.heads, np.zeros(8 * count - len(self.heads), np.uint8)]).view(np.uint64)
 
 
-def wrongly_rounded(value, steps, others=0.0):
+def wrongly_rounded(value, steps, others=0.0, device="cpu"):
     """Of all 256 first bits of a coin, those whose rounding is not the definition's at an end of the coin's cell.
 
     The definition: down, or up where U of 53 bits < the fraction of steps · value, as doubles have it. The ends of a
@@ -37,14 +39,15 @@ def wrongly_rounded(value, steps, others=0.0):
     scaled = float(np.float64(value) * np.float64(steps))
     down = math.floor(scaled)
     fraction = Fraction(scaled - down)
-    values = np.append(np.full(256, value), others).astype(value.dtype)
+    values = torch.from_numpy(np.append(np.full(256, value), others).astype(value.dtype)).to(device)
     wrong = set()
     for other_bits in (0, 1):
-        out = np.zeros(257, dtype=np.int32)
+        out = torch.zeros(257, dtype=torch.int32, device=device)
         script = Script([*range(256), 0], other_bits)
         assert fixed_point._round_within(values, 1 << 62, out, script, "test", steps=steps)
+        found = out.tolist()
         ends = [(head << 45) + (2**45 - 1) * other_bits for head in range(256)]
-        wrong |= {head for head, end in enumerate(ends) if out[head] != down + (Fraction(end, 1 << 53) < fraction)}
+        wrong |= {head for head, end in enumerate(ends) if found[head] != down + (Fraction(end, 1 << 53) < fraction)}
     return len(wrong)
 
 
@@ -64,6 +67,16 @@ def test_every_coin_rounds_as_the_definition_says(magnitude, dtype):
     for value in hard_values(magnitude, dtype):
         assert not wrongly_rounded(value, 1.0), value
         assert not wrongly_rounded(dtype(value / 3), 3.0000001), value
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_coin_rounds_on_a_gpu_as_the_definition_says(dtype, monkeypatch):
+    """Then a planted fault: an undecided entry is believed."""
+    with fake_gpu() as gpu:
+        for value in (*hard_values(1, dtype), dtype(2**20 + 0.3)):
+            assert not wrongly_rounded(value, 3.0000001, device=gpu), value
+        monkeypatch.setattr(fixed_point, "_DOUBT", -(2.0**-8))
+        assert any(wrongly_rounded(value, 3.0000001, device=gpu) for value in hard_values(1, dtype))
 
 
 @pytest.mark.parametrize("steps", [1e-38, 1e-31, 1e31, 1e37])
@@ -98,12 +111,12 @@ def test_float32_and_first_bits_that_are_believed_too_readily_are_caught(monkeyp
 def test_the_squares_of_a_row_are_those_of_what_it_became():
     """Settled places and all, in float32 and in doubles: the largest norm that lets it pass is its own."""
     for magnitude in (1.0, 100.0, 1e6):
-        values = np.random.default_rng(1).standard_normal(70_000) * magnitude
-        out = np.zeros(len(values), dtype=np.int32)
+        values = torch.from_numpy(np.random.default_rng(1).standard_normal(70_000) * magnitude)
+        out = torch.zeros(len(values), dtype=torch.int32)
         assert fixed_point._round_within(values, 1 << 62, out, SIMULATED, "squares")
         own = sum(one * one for one in out.tolist())
-        again = np.zeros_like(out)
+        again = torch.zeros_like(out)
         assert fixed_point._round_within(values, own, again, SIMULATED, "squares")
-        assert np.array_equal(again, out)
+        assert torch.equal(again, out)
         fixed_point._round_within(values, own - 1, again, SIMULATED, "squares")
-        assert not np.array_equal(again, out)
+        assert not torch.equal(again, out)

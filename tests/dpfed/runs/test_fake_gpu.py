@@ -152,6 +152,27 @@ def test_only_what_is_sent_leaves_a_gpu_and_is_counted_beside_in_bytes(name, mon
         assert (there.uplink_bytes, there.mask_entropy) == (here.uplink_bytes, here.mask_entropy)
 
 
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_integers_are_rounded_and_summed_on_a_gpu(kind):
+    """Of 32,768 integers a client only those leave that 8 bits do not decide, about 1%, and the words that are sent."""
+    shares = ("federation.sampling=fixed", "privacy.noise=discrete-gaussian", "privacy.placement=clients")
+    with fake_gpu():
+        fake.COPIES.clear()
+        round_of("dp-fedavg", "cuda:0", "model.hidden=[400]", f"aggregation.kind={kind}", *shares)
+    sent = {8 * 32_768} if kind == "masked" else set()
+    assert {size for _, size in fake.COPIES if size > 1 << 14} == sent
+
+
+@pytest.mark.slow
+def test_integers_of_private_records_stay_on_a_gpu():
+    records = ("local.record.clip_norm=1", "local.record.noise=discrete-gaussian", "local.record.noise_multiplier=1")
+    with fake_gpu():
+        fake.COPIES.clear()
+        round_of("fedavg", "cuda:0", "model.hidden=[400]", "federation.cohort=1", *records)
+    assert fake.COPIES
+    assert max(size for _, size in fake.COPIES) < 1 << 14
+
+
 @pytest.mark.slow
 def test_other_processes_count_bytes():
     """Exercise the processes of a real run, which share no memory with this one."""
