@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,8 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
     loss holds all gradients.
     """
     model, leaf = task.model, weights.detach().requires_grad_()
-    with torch.enable_grad(), ClientCalls(task.windows):
+    indexes = not (model.plain and task.loss.apart)
+    with torch.enable_grad(), ClientCalls(task.windows) if indexes or task.windows else nullcontext():
         with forward_pass(task.precision, weights.device):
             random = task.random is not None
             outputs, statistics = model.train_clients(leaf, task.inputs[rows], shares, random=random)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +162,9 @@ class FlatModel:
         in_training = self._set_mode(make_stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._eval_modules)
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._eval_modules)]
+        self.plain: bool = all(map(_is_plain, self._training.modules()))
+        """True if a forward pass in training runs torch's own code only, and reads nothing at indices."""
+        self._slots = _tensor_slots(self._training)
 
     @property
     def has_statistics(self) -> bool:
@@ -230,12 +233,26 @@ class FlatModel:
         client."""
         state = self._state(weights)
         if not self.has_statistics:
-            outputs: Tensor = functional_call(self._training, state, (inputs,))
+            outputs = (
+                self._call_plain(state, inputs) if self.plain else functional_call(self._training, state, (inputs,))
+            )
             return outputs, weights[self.parameters_size :]
         statistics = {b.name: state[b.name].detach().clone() for b in self.layout if b.kind == "statistic"}
         given = state | statistics | dict.fromkeys(self._shares, shares)
         outputs = functional_call(self._training, given, (inputs,))
         return outputs, torch.cat(list(statistics.values()))
+
+    def _call_plain(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the outputs of `functional_call`, which analyses the module at every call."""
+        replaced = [(held, key, held[key], state[name]) for held, key, name in self._slots if name in state]
+        try:
+            for held, key, _, given in replaced:
+                held[key] = given
+            outputs: Tensor = self._training(inputs)
+        finally:
+            for held, key, before, _ in replaced:
+                held[key] = before
+        return outputs
 
     def bind(self, weights: Tensor) -> nn.Module:
         """Return a new module for training, whose parameters and statistics are views of weights [d]: a change in
@@ -290,6 +307,24 @@ class FlatModel:
         for name in self._eval_modules:
             module.get_submodule(name).train(False)
         return module
+
+
+def _is_plain(part: nn.Module) -> bool:
+    indexes = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+    changed = "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks
+    return type(part).__module__.startswith("torch.nn.modules.") and not (indexes or changed)
+
+
+def _tensor_slots(module: nn.Module) -> list[tuple[dict[str, Any], str, str]]:
+    """Return (dictionary, key, name) of all parameters and buffers; a tensor that two layers share has its first
+    name."""
+    slots, names = [], dict[int, str]()
+    for path, part in module.named_modules():
+        for held in (part._parameters, part._buffers):
+            for key, tensor in held.items():
+                name = f"{path}.{key}".lstrip(".")
+                slots.append((held, key, names.setdefault(id(tensor), name)))
+    return slots
 
 
 def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:

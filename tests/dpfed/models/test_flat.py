@@ -56,6 +56,46 @@ def test_forward_equals_the_bound_module(name: str, shape: tuple[int, ...]) -> N
     assert torch.equal(module(inputs), model.forward(weights, inputs))
 
 
+def tied() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3))
+    layers[2].weight = layers[0].weight
+    return layers
+
+
+@pytest.mark.parametrize("make", [network, tied, lambda: nn.Sequential(nn.Linear(3, 3).requires_grad_(False), *tied())])
+def test_plain_networks_train_as_by_functional_call_and_stay_as_they_were(make) -> None:
+    """Tensors of the network itself are back after a call, and after a call that fails."""
+    with torch.random.fork_rng():
+        model = FlatModel(lambda: make().append(nn.Linear(make()[-1].out_features, 2)).train())
+    kept = {name: one.clone() for name, one in model._training.state_dict(keep_vars=True).items()}
+    weights, wide = torch.stack([model.initial(seed) for seed in (1, 2)]), model._training[0].in_features
+    inputs = torch.rand(2, 5, wide, generator=torch.Generator().manual_seed(0))
+    assert model.plain
+    plain, _ = model.train_clients(weights, inputs, torch.ones(2, 5))
+    model.plain = False
+    assert plain.equal(model.train_clients(weights, inputs, torch.ones(2, 5))[0])
+    model.plain = True
+    with pytest.raises(RuntimeError):
+        model.train_clients(weights, inputs[..., 1:], torch.ones(2, 5))
+    now = model._training.state_dict(keep_vars=True)
+    assert all(isinstance(one, nn.Parameter) and one.equal(kept[name]) for name, one in now.items())
+
+
+class Custom(nn.Linear):
+    pass
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.register_forward_hook(lambda *given: None)
+    return layer
+
+
+@pytest.mark.parametrize("make", [lambda: Custom(3, 2), hooked, lambda: nn.Embedding(3, 2), lambda: nn.BatchNorm1d(3)])
+def test_networks_with_code_of_others_or_indices_are_not_plain(make) -> None:
+    assert not FlatModel(lambda: nn.Sequential(make(), nn.ReLU())).plain
+
+
 def test_bind_shares_memory_both_ways() -> None:
     model = FlatModel(network)
     weights = model.initial(1)
