@@ -113,7 +113,7 @@ class Secure:
         return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
-        return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)  # torch wants to write to it
+        return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)  # writable, for torch
 
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
         return np.array(sorted(secrets.SystemRandom().sample(range(population), size)), dtype=np.int64)
