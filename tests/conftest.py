@@ -18,7 +18,8 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # every core has a worker: threads 
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 os.environ["DPFED_CACHE_DIR"] = ""  # tests compute, and leave nothing behind
 os.fsync = lambda descriptor: None  # no test loses its machine, and thousands of writes would wait for the disk
-if (_memory := Path("/dev/shm")).is_dir() and shutil.disk_usage(_memory).free > 8 << 30:
+_memory = Path("/dev/shm")
+if _memory.is_dir() and shutil.disk_usage(_memory).free > 8 << 30 and not os.statvfs(_memory).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_memory))  # where pytest puts tmp_path: no disk is waited for
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")

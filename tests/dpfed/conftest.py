@@ -27,7 +27,8 @@ def figures_are_blank(request, monkeypatch):
     """Drawing is nine tenths of a run that takes half a second; tests that look at figures are marked `drawn`."""
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(figure, "_write_figure", lambda drawing, path, **how: put(path, b"blank"))
-        monkeypatch.setattr(figure, "_svg_markup", lambda *drawing, **how: Markup("<svg></svg>"))
+        for name in ("_svg_markup", "_legend_sample"):
+            monkeypatch.setattr(figure, name, lambda *drawing, **how: Markup("<svg></svg>"))
 
 
 def config_with(*settings, without=()):

@@ -20,8 +20,6 @@ from dpfed.api import track
 from dpfed.errors import ConfigError
 from dpfed.runs.metrics_endpoint import ADDRESS, MetricsEndpoint
 
-pytestmark = pytest.mark.drawn
-
 SETTINGS = {"federation.rounds": 2, "data.train_samples": 300, "federation.clients": 30, "federation.cohort": 10}
 
 
@@ -71,6 +69,7 @@ def test_rounds_as_a_data_frame(done):
     assert frame["epsilon"].tolist() == [line["epsilon"] for line in done.metrics]
 
 
+@pytest.mark.drawn
 def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -89,6 +88,7 @@ def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
+@pytest.mark.drawn
 def test_the_figure_of_a_run_on_axes_of_a_caller(done, tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -102,6 +102,7 @@ def test_the_figure_of_a_run_on_axes_of_a_caller(done, tmp_path):
     assert panels[2].lines[0].get_ydata()[-1] == pytest.approx(done.summary["epsilon"])
 
 
+@pytest.mark.drawn
 def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -122,6 +123,7 @@ def test_figures_of_experiments_and_audits_on_axes_of_a_caller():
     assert not mine.legends  # a legend beside the whole figure would be among the caller's panels
 
 
+@pytest.mark.drawn
 def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("pandas")

@@ -14,7 +14,7 @@ from dpfed.report.experiment import write_experiment_report
 from dpfed.report.statistics import group_mean, groups_of, readings_of
 from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
-pytestmark = [pytest.mark.slow_but_one_in(3), pytest.mark.drawn]
+pytestmark = pytest.mark.slow_but_one_in(3)
 
 
 @pytest.fixture
@@ -168,6 +168,7 @@ def test_epsilon_under_each_reading_of_the_papers_setting(sweep_folder, tmp_path
     assert "for it this number is no guarantee" in page
 
 
+@pytest.mark.drawn
 def test_figures_are_png_and_pdf_and_the_page_needs_no_other_file(sweep_folder, tmp_path):
     page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page").read_text()
     assert {path.name for path in (tmp_path / "page").iterdir()} == {
@@ -197,6 +198,7 @@ def test_rows_that_differ_in_epsilon_are_shown_against_it(tmp_path):
     assert len(read_csv(tmp_path / "page/table.csv")) == 2 * 4
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_many_groups_are_divided_among_figures(tmp_path):
     folders = [
