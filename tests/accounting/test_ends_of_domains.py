@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,13 +19,15 @@ from accounting import (
     PoissonSampling,
     Subsampled,
     budget,
+    guarantee,
 )
 from accounting.bernoulli import exact as bernoulli_exact
 from accounting.bernoulli.exact import walk_epsilon
 from accounting.budget import calibrate
-from accounting.compose import accountant, loss_distribution, loss_grid, pld, profiles, rdp, running
+from accounting.compose import accountant, loss_distribution, loss_grid, lower_bound, pld, profiles, rdp, running
+from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import noise_std, smallest_epsilon
 from accounting.gaussian.attacks import attack_pairs
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion
@@ -55,6 +58,20 @@ def summed_coins(adjacency="replace-one"):
 def steep_coins():
     """Likelihood ratios that no certificate holds for."""
     return BernoulliAggregate(dimension=50, floor=1e-6, adjacency="zero-out", l2_clip=0.9, cohort=10)
+
+
+PLAIN = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+OF_DELTA = [
+    *(partial(of, PLAIN) for of in (guarantee, accountant.epsilon, pld.epsilon, lower_bound.epsilon, second_opinion)),
+    partial(smallest_epsilon, mu=1.0),
+    lambda delta: noise_std(1.0, delta, l2_sensitivity=1.0),
+]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 1.5, -0.1, math.nan, math.inf, True, "0.1", None])
+def test_delta_must_be_inside_0_and_1(bad):
+    for epsilon_of in OF_DELTA:
+        refused(InvalidParameter, r"delta=.*must be a number strictly between 0 and 1", epsilon_of, delta=bad)
 
 
 @pytest.mark.parametrize("reading", ["fed-smp-theorem", "fed-smp-lemma"])

@@ -6,7 +6,6 @@ from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import accountant, lower_bound
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
-from accounting.errors import InvalidParameter
 from accounting.mechanisms import Composed, Cyclic, Gaussian, subsample
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
@@ -125,9 +124,3 @@ def test_what_contradicts_a_bound_or_is_far_off_is_never_silent(theirs, ours, le
     opinion = SecondOpinion(epsilon=theirs, delta=1e-5, accountant="pld", version="9")
     (remark,) = opinion.remarks(epsilon=ours, lower_bound=least)
     assert words in remark
-
-
-@pytest.mark.parametrize("bad", [0.0, 1.0, -1, None])
-def test_delta_must_be_inside_0_and_1(bad):
-    with pytest.raises(InvalidParameter, match="delta"):
-        second_opinion(gaussian(1.0), delta=bad)

@@ -88,14 +88,14 @@ def test_certain_sampling_is_the_gaussian(name):
         )
 
 
-@pytest.mark.parametrize("name", ["removal", "addition", "replacement"])
+@pytest.mark.parametrize(
+    "name", ["removal", "addition", "poisson_replacement", "fixed_size_replacement", "zeroing", "restoring"]
+)
 @pytest.mark.parametrize("sigma", [0.01, 1.0, 1000.0])
-@pytest.mark.parametrize("q", [1e-300, 1e-15, 0.5, 1 - 1e-16, 1.0])
+@pytest.mark.parametrize("q", [1e-300, 1e-15, 1e-6, 0.5, 1 - 1e-16, 1.0])
 def test_is_a_hockey_stick_at_every_extreme(name, sigma, q):
     epsilon = np.concatenate([-np.geomspace(800, 1e-9, 300), [0.0], np.geomspace(1e-9, 800, 300)])
-    h = getattr(sampled_profiles, NAMED.get(name, f"{name}_profile"))(
-        epsilon, sampling_probability=q, noise_multiplier=sigma
-    )
+    h = getattr(sampled_profiles, f"{name}_profile")(epsilon, sampling_probability=q, noise_multiplier=sigma)
     assert np.isfinite(h).all()
     assert (np.diff(h) <= 1e-15).all()
     gamma = np.exp(np.minimum(epsilon, 0.0))  # above 1 the bounds are 0 and q
