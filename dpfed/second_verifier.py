@@ -3,9 +3,8 @@
 The file imports nothing of this package and can be copied away from it. It bounds epsilon from both sides by Fourier
 transforms of privacy loss distributions. Upper end: the mass of every loss moves to both neighbours on a grid, with the
 masses of both distributions preserved. Lower end: outcomes with nearly equal losses are merged (post-processing).
-Kinds: Gaussian noise on all clients, Poisson, cyclic, balls-and-bins. Everything else is "not verified". Fixed-size
-sampling has no interval below 0.1% without the game of docs/theory.md, Theorem 7.
-Exit status: 0 verified or consistent with itself, 1 otherwise.
+Kinds: Gaussian noise on all clients, Poisson, cyclic, balls-and-bins, and fixed size under zero-out, as the game of
+docs/theory.md, Theorem 7. Everything else is "not verified". Exit status 0: verified or consistent with itself.
 """
 
 import argparse
@@ -14,21 +13,18 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-WIDEST = 1.001
-"""Largest upper end of the interval over its lower end with which an epsilon is verified."""
-LOOSE = 1e-4
-"""Relative room above the interval, for the coarser grid of the accountant that printed epsilon."""
-_MOST_POINTS, _MOST_OF_EPOCHS = 1 << 22, 1 << 20
+WIDEST, LOOSE, LOOSE_FIXED = 1.001, 1e-4, 1e-3
+"""Largest upper end over the lower one; room above it for the account that printed epsilon (and under fixed size)."""
+_MOST, _REACH, _BEYOND = 1 << 20, 9.0, 1e-17
+"""Points of a grid, range of normal variables, in standard deviations, and a bound on the mass outside."""
 Array = np.ndarray[Any, np.dtype[Any]]
-Mixture = Sequence[tuple[float, float]]
-"""Weights and means of Gaussians of variance 1."""
+Round = tuple[Array, Array, float]
+"""P-masses on the grid: above a round in one order, the last at infinity, and below it, if delta lacks the number."""
 
 
 class Refused(Exception):
@@ -42,37 +38,25 @@ class Unknown(Exception):
 def normal_masses(edges: Array, mean: float) -> Array:
     """Return the masses of N(mean, 1) between consecutive edges, each with a small relative error."""
     x = (edges - mean) / math.sqrt(2)
-    tail = np.zeros(len(x))
-    near = np.abs(x) < 27
-    tail[near] = [math.erfc(one) / 2 for one in np.abs(x[near])]
+    tail = np.array([math.erfc(one) / 2 for one in np.abs(x)])
     below, above = np.where(x < 0, tail, 1 - tail), np.where(x > 0, tail, 1 - tail)
     return np.where(x[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
 
 
-def poisson_points(losses: Array, q: float, s: float) -> Array:
-    """Return x where (1-q) N(0) + q N(s) against N(0) has these losses; -infinity below the smallest loss."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        grown = np.where(losses < 700, np.maximum(np.expm1(np.minimum(losses, 700)) + q, 0) / q, np.inf)
-        logs = losses if q == 1 else np.where(losses < 700, np.log(grown), losses - math.log(q))
-        return np.asarray((logs + s * s / 2) / s)
-
-
-def replaced_points(losses: Array, q: float, s: float) -> Array:
-    """Return x where (1-q) N(0) + q N(s) against (1-q) N(0) + q N(-s) has these losses."""
-    size = np.abs(losses)  # the loss is an odd function of x
-    c, b = q * math.exp(-s * s / 2), (1 - q) * -np.expm1(-size)
-    root = np.log((b + np.sqrt(b * b + 4 * c * c * np.exp(-size))) / (2 * c)) + size
-    return np.asarray(np.sign(losses) * root / s)
-
-
-class Round(NamedTuple):
-    """Round in one order. up: P-masses of a distribution above it on the grid, the last at infinity. down: P-masses of
-    one below it, if every loss is reduced by m and every delta by `slack`."""
-
-    up: Array
-    down: Array
-    m: float
-    slack: float = 0.0
+def merged(p: Array, q: Array, ratios: Array) -> tuple[Array, float, float]:
+    """Return P-masses at increasing ratios p/q, and masses (p, q) that are left, of ordered outcomes. Outcomes are
+    merged, and split if necessary, so that each sum has one of these ratios (post-processing)."""
+    exact, found, place, p_sum, q_sum = ratios.tolist(), np.zeros(len(ratios)), 0, 0.0, 0.0
+    for p_one, q_one in zip(p.tolist(), q.tolist(), strict=True):
+        while place < len(exact) - 1:
+            lack, gain = exact[place] * q_sum - p_sum, p_one - exact[place] * q_one
+            if gain <= lack:
+                break
+            found[place] = p_sum + lack / gain * p_one
+            p_one, q_one = p_one * (1 - lack / gain), q_one * (1 - lack / gain)
+            place, p_sum, q_sum = place + 1, 0.0, 0.0
+        p_sum, q_sum = p_sum + p_one, q_sum + q_one
+    return found, p_sum, q_sum
 
 
 class Grid:
@@ -82,86 +66,63 @@ class Grid:
         self.size, self.n, self.h = size, size // 2, 2 * largest / size
         self.losses = np.arange(-self.n, self.n) * self.h
 
-    def up(self, p: Array, q: Array) -> Array:
-        """Return P-masses on the grid above bins (p, q) below, between and above its losses; the last: infinity."""
-        inner_p, inner_q = p[1:-1], q[1:-1]
-        high = np.clip((inner_p - inner_q * np.exp(self.losses[:-1])) / -math.expm1(-self.h), 0, inner_p)
-        found = np.concatenate([inner_p - high, [0.0, p[-1]]])
-        found[1:-1] += high
-        found[0] += p[0]
+    def profile(self, masses: Array, gammas: Array) -> Array:
+        """Return the sums of masses (1 - gamma e^-loss) over larger losses, for a gamma from each step of the grid."""
+        above = [np.append(np.cumsum(one[:0:-1])[::-1], 0.0) for one in (masses, masses * np.exp(-self.losses))]
+        return np.asarray(np.maximum(above[0] - gammas * above[1], 0.0))
+
+    def up(self, p: Array, q: Array, low: Array, high: Array) -> Array:
+        """Return P-masses on the grid above outcomes (p, q), whose losses are between low and high."""
+        left = np.clip(np.floor(low / self.h), -self.n, self.n)
+        right = np.maximum(np.ceil(high / self.h), left + 1)
+        moved = np.clip((p - q * np.exp(left * self.h)) / -np.expm1((left - right) * self.h), 0, p)
+        found = np.bincount((left + self.n).astype(np.int64), p - moved, self.size + 1)
+        found += np.bincount((np.minimum(right, self.n) + self.n).astype(np.int64), moved, self.size + 1)
+        found[-1] += _BEYOND
         return found
 
-    def down(self, p: Array, q: Array, places: Array) -> tuple[Array, float]:
-        """Return (P-masses on the grid, m) of outcomes (p, q), merged by their nearest places."""
-        kept = (places >= 0) & (p > 0)
-        places = np.minimum(places[kept], self.size - 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p_sum, q_sum = (np.bincount(places, one[kept], self.size) for one in (p, q))
-            offset = np.where(p_sum > 0, np.log(p_sum) - np.log(q_sum) - self.losses, 0.0)
-        room = self.h
-        while p_sum[offset < -room / 2].sum() * self.h < room / 2 and room > self.h * 1e-6:
-            room /= 2
-        late = offset < -room
-        found = np.where(late, 0.0, p_sum)
-        to = np.flatnonzero(late) - np.ceil(-offset[late] / self.h).astype(int)  # a lower loss, at most the true one
-        np.add.at(found, to[to >= 0], p_sum[late][to >= 0])
-        return found, room
-
-    def of_line(self, points: Callable[[Array], Array], first: Mixture, second: Mixture) -> tuple[Round, Round]:
-        """Return the rounds of P against Q, and of Q against P with reflected losses. `points` inverts the loss."""
-        at, between, places = points(self.losses), points(self.losses[1:] - self.h / 2), np.arange(self.size)
-        p, q = (mixed_masses(at, one) for one in (first, second))
-        p_merged, q_merged = (mixed_masses(between, one) for one in (first, second))
-        reflected = [np.concatenate([[0.0, 0.0], one[-2:1:-1], [one[0] + one[1]]]) for one in (q, p)]
-        back = self.up(*reflected)
-        back[1] += q[-1]
-        return (
-            Round(self.up(p, q), *self.down(p_merged, q_merged, places)),
-            Round(back, *self.down(q_merged[1:], p_merged[1:], self.size - places[1:])),
-        )
+    def down(self, p: Array, q: Array) -> Array:
+        """Return P-masses on the grid below outcomes (p, q)."""
+        p, q = p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)]
+        exact = np.log(p / q) * (8 / self.h)
+        order = np.argsort(exact)
+        starts = np.flatnonzero(np.diff(np.floor(exact[order]), prepend=np.nan))
+        p, q = (np.add.reduceat(one[order], starts) for one in (p, q))
+        found, p_sum, q_sum = merged(p, q, np.exp(self.losses))
+        if p_sum > 0 and (place := math.floor(math.log(p_sum / q_sum) / self.h) + self.n) >= 0:
+            found[min(place, self.size - 1)] += p_sum
+        return found
 
 
-def mixed_masses(edges: Array, parts: Mixture) -> Array:
-    """Return the masses of a mixture of Gaussians below, between and above the edges."""
-    edges = np.concatenate([[-np.inf], edges, [np.inf]])
-    return np.asarray(sum(weight * normal_masses(edges, mean) for weight, mean in parts))
-
-
-def gaussian_orders(grid: Grid, q: float, s: float, replaces: bool) -> tuple[Round, Round]:
-    """Return one round of Gaussian noise for clients drawn with probability q, in both orders."""
-    if replaces and q < 1:
-        return grid.of_line(partial(replaced_points, q=q, s=s), [(1 - q, 0.0), (q, s)], [(1 - q, 0.0), (q, -s)])
-    s *= 1 + replaces
-    return grid.of_line(partial(poisson_points, q=q, s=s), [(1 - q, 0.0), (q, s)], [(1.0, 0.0)])
+def gaussian_orders(grid: Grid, q: float, s: float, replaces: bool, *_: Any) -> tuple[Round, Round]:
+    """Return one round of Gaussian noise for clients drawn with probability q: P against Q, and Q against P."""
+    first, second = [(1 - q, 0.0), (q, s)], [(1 - q, 0.0), (q, -s)] if replaces else [(1.0, 0.0)]
+    edges = np.linspace(-_REACH - s * replaces, _REACH + s, grid.size + 1)
+    p, q_of = (np.sum([w * normal_masses(edges, mean) for w, mean in one], axis=0) for one in (first, second))
+    logs = [[math.log(w) + mean * edges - mean * mean / 2 for w, mean in one if w] for one in (first, second)]
+    losses = np.logaddexp.reduce(logs[0]) - np.logaddexp.reduce(logs[1])
+    forth = (grid.up(p, q_of, losses[:-1], losses[1:]), grid.down(p, q_of), 0.0)
+    return forth, (grid.up(q_of, p, -losses[1:], -losses[:-1]), grid.down(q_of, p), 0.0)
 
 
 def epoch_orders(grid: Grid, bins: int, rounds: int, s: float, size: int, share: float) -> tuple[Round, Round]:
     """Return the results of `rounds` rounds of a balls-and-bins epoch, in both orders.
 
-    The likelihood ratio is R = (bins - rounds + X_1 + ... + X_rounds) / bins with X_i = exp(s g_i - s^2/2). A variable
-    that is larger in convex order has a larger profile, so X is spread to, or merged on, a grid of its own, whose tails
-    lack at most a `share`.
+    The likelihood ratio is R = (bins - rounds + X_1 + ... + X_rounds) / bins with X_i = exp(s g_i - s^2/2). An X larger in
+    convex order has a larger profile, so X is spread to, or merged on, a grid, whose tails lack at most a `share`.
     """
     spread, reach = math.sqrt(math.expm1(s * s)), math.sqrt(2 * math.log(4 * rounds / share)) + s
     top = math.exp(s * reach - s * s / 2)
     largest = top + rounds + 12 * spread * math.sqrt(rounds)
     h, found = largest / size, []
-    count = int(min(top / h, size - 2))
-    values = h * np.arange(size)
-    with np.errstate(divide="ignore"):
-        at, between = np.log(h * np.arange(count + 1)), np.log(h * (np.arange(count + 1) + 0.5))
-    lines = [(logs + s * s / 2) / s for logs in (at, np.concatenate([[-np.inf], between]))]
-    (q, p), (q_low, p_low) = ([normal_masses(line, 0.0), normal_masses(line, s)] for line in lines)
+    count, values = int(min(top / h, size - 2)), h * np.arange(size)
+    line = (np.log(np.maximum(h * np.arange(count + 1), 1e-300)) + s * s / 2) / s
+    q, p = normal_masses(line, 0.0), normal_masses(line, s)
     high = np.clip(p / h - q * np.arange(count), 0, q)
-    up = np.zeros(size)
+    up, low = np.zeros(size), np.zeros(size)
     up[:count] += q - high
     up[1 : count + 1] += high
-    with np.errstate(divide="ignore", invalid="ignore"):
-        offset = np.where(q_low > 0, np.abs(p_low / q_low - values[: count + 1]), np.inf)
-    widest = np.argsort(-offset)  # outcomes that are left out: a share 1e3 of masses
-    kept = widest[np.cumsum((p_low + q_low)[widest]) > 1e3 * share / rounds]
-    low, room = np.zeros(size), float(offset[kept[0]]) * rounds / bins
-    low[kept] = q_low[kept]
+    low[1:] = merged(p, q, values)[0][1:] / values[1:]
     tail_q, tail_p = (math.erfc(one / math.sqrt(2)) / 2 for one in (reach, reach - s))
     summed = [np.fft.irfft(np.fft.rfft(one) ** rounds, size) for one in (up, low)]
     wrapped = tail([(up, rounds)], values, largest)
@@ -169,101 +130,141 @@ def epoch_orders(grid: Grid, bins: int, rounds: int, s: float, size: int, share:
     ratio = (bins - rounds + values) / bins
     for order in (0, 1):
         high, low = (np.maximum(one, 0.0) for one in summed)
-        sign, weight = 1 - 2 * order, 1 + rounds * top / bins if order == 0 else 1.0
-        slack = (wrapped + noise) * weight
+        sign, slack = 1 - 2 * order, (wrapped + noise) * (1 + (rounds * top / bins if order == 0 else 0.0))
         missing = slack + rounds * tail_q + (rounds / bins * tail_p if order == 0 else 0.0)
         exact = np.log(np.maximum(ratio, 1e-300)) * sign
-        place = np.floor(exact / grid.h).astype(np.int64)
-        share_up = -np.expm1(place * grid.h - exact) / -math.expm1(-grid.h)
-        mass = high * ratio if order == 0 else high
-        spread_up = np.zeros(grid.size + 1)
-        for step, part in ((0, 1 - share_up), (1, share_up)):
-            spread_up += np.bincount(np.clip(place + grid.n + step, 0, grid.size), mass * part, grid.size + 1)
-        spread_up[-1] += missing
-        lower_ratio = np.maximum(ratio - sign * room, 1e-300)
-        p_low, q_low = (low * lower_ratio, low) if order == 0 else (low, low * lower_ratio)
-        places = np.rint(np.log(lower_ratio) * sign / grid.h).astype(np.int64) + grid.n
-        found.append(Round(spread_up, *grid.down(p_low, q_low, places), slack))
+        one, two = (ratio, np.ones(size))[::sign]
+        above = grid.up(high * one, high * two, exact, exact)
+        above[-1] += missing
+        found.append((above, grid.down(low * one, low * two), slack))
     return found[0], found[1]
 
 
-def orders_of(grid: Grid, kind: str, *numbers: Any, delta: float) -> tuple[Round, Round]:
-    """Return the results of one part of a composition in both orders."""
-    if kind == "gaussian":
-        return gaussian_orders(grid, *numbers)
-    return epoch_orders(grid, *numbers, min(8 * grid.size, _MOST_OF_EPOCHS), delta * 1e-7)  # type: ignore[call-arg]
+def fixed_outcomes(q: float, lengths: Array, count: int) -> list[Array]:
+    """Return (p, q, smallest losses, largest losses) of about `count` rectangles of the plane in a fixed-size round.
+
+    P = (1-q) N(x) + q N(a) against Q = (1-q) N(x) + q N(0), lengths (|x|^2, |a|^2, x.a): the client sends a or zero, or
+    another one sends x in its place."""
+    (other, own, product), a = lengths, math.sqrt(lengths[1])
+    x, y = product / a, math.sqrt(max(other - product**2 / own, 0.0))
+    first, last, top = min(0.0, x) - _REACH, max(a, x) + _REACH, y + _REACH
+    wide, high = (last - first) * a, (top + _REACH) * y
+    step = max(math.sqrt(wide * high / count), wide / count)
+    across, along = np.linspace(first, last, int(wide / step) + 2), np.linspace(-_REACH, top, int(high / step) + 2)
+    of_x, of_y = {m: normal_masses(across, m) for m in (0.0, a, x)}, {m: normal_masses(along, m) for m in (0.0, y)}
+    found = [(1 - q) * np.outer(of_x[x], of_y[y]) + q * np.outer(of_x[mean], of_y[0.0]) for mean in (a, 0.0)]
+    low, high = np.sort([x * across[:-1], x * across[1:]], axis=0)
+    others = [low[:, None] + y * along[:-1] - other / 2, high[:, None] + y * along[1:] - other / 2]
+    for sign, one in ((-1, across[:-1]), (1, across[1:])):  # the loss increases in a.z, its size decreases in x.z
+        u = (a * one - own / 2)[:, None]
+        found.append(np.log1p(q * np.expm1(u) / ((1 - q) * np.exp(np.where(sign * u > 0, *others)) + q)))
+    return [one.ravel() for one in found]
+
+
+def game(grid: Grid, rounds: list[Array], count: int, shift: float = 0.0) -> Array:
+    """Return V(e^x) - (1 - e^x)_+ at x = h i + shift for an adversary who chooses one of these rounds each time. Rounds
+    are P-masses of `Grid.up`, or those of `Grid.down` for a lower bound."""
+    n, size, upper, gammas, kernels = grid.n, grid.size, len(rounds[0]) > grid.size, np.exp(grid.losses + shift), []
+    for one in rounds:
+        p, q = one[:size], one[:size] * np.exp(-grid.losses)
+        right = grid.profile(p, gammas) + one[size:].sum()
+        left = np.maximum(gammas * np.cumsum(q) - np.cumsum(p), 0.0) + gammas * max(1 - q.sum(), 0.0)
+        spectrum = np.fft.rfft(np.concatenate([p[n:], np.zeros(size), p[:n]]))
+        kernels.append((spectrum, np.where(gammas >= 1, right, left)))
+    values = np.zeros(size)
+    for _ in range(count):
+        padded = np.pad(values, n, mode="edge" if upper else "constant")
+        noise = 5e-16 * (1 + math.log2(2 * size) * float(np.linalg.norm(padded)))
+        spectrum, values = np.fft.rfft(padded), np.zeros(size)
+        for kernel, profile in kernels:
+            np.maximum(values, np.fft.irfft(spectrum * kernel, 2 * size)[n:-n] + profile, out=values)
+        values = np.clip(values + (noise if upper else -noise), 0.0, np.minimum(gammas, 1.0))
+    return values
+
+
+def fixed_interval(q: float, s: float, count: int, delta: float) -> tuple[float, float]:
+    """Return (lower, upper) of the epsilon of `count` rounds of fixed-size sampling under zero-out.
+
+    Vectors x, a of length s suffice (Lemma 4). A round is above another one in both orders if its Gram matrix of (x, a)
+    is larger. For 1 + cosine within e of m that is |x|^2 = (1 + 2e) s^2, |a|^2 = (1 + e/2) s^2, x.a = (m - 1) s^2.
+    """
+    ends = np.concatenate([[0.0], np.geomspace(2.5e-4, 1, 61), 2 - np.geomspace(1, 0.01, 19)[1:], [2.0]])
+    e, m = np.diff(ends) / 2, (ends[1:] + ends[:-1]) / 2
+    above = s * s * np.stack([1 + 2 * e, 1 + e / 2, m - 1], axis=1)
+    below = s * s * np.array([(1.0, 1.0, one - 1) for one in (0.0, *m[1::2])])
+    for largest in np.geomspace(0.1, 60, 25):
+        grid = Grid(largest, 1 << 11)
+        worst = grid.up(*fixed_outcomes(q, above[0], 20_000))
+        if worst[-1] * count < delta / 1000 and game(grid, [worst], count)[-1] < delta / 50:
+            break
+    lower, upper, size = 0.0, math.inf, 1 << 12
+    while size < 1 << 15 and upper > lower * (1 + (WIDEST - 1) * 0.9):
+        size *= 2
+        grid = Grid(largest, size)
+        values = game(grid, [grid.up(*fixed_outcomes(q, one, 10 * size)) for one in above], count)
+        worse = np.maximum(values[grid.n :], values[grid.n : 0 : -1] * np.exp(grid.losses[grid.n :]))  # of both orders
+        upper, shift = min(upper, crossing(worse, grid.h, delta)), 0.0
+        attained = [grid.down(*fixed_outcomes(q, one, 10 * size)[:2]) for one in below]
+        for _ in range(2):  # the second time with a state just below the first result
+            one = game(grid, attained, count, shift)[grid.n :]
+            k = int(np.argmax(one <= delta)) - 1
+            lower = max(lower, k * grid.h + shift)
+            share = math.log(max(one[k], delta) / delta) / math.log(max(one[k], delta) / max(one[k + 1], 1e-300))
+            shift = min(max(shift + grid.h * (share - 0.02), 0.0), grid.h)
+    return lower, upper * (1 + LOOSE_FIXED)
 
 
 def composed(grid: Grid, rounds: list[tuple[Round, int]], delta: float) -> tuple[float, float, float]:
     """Return bounds (lower, upper) of epsilon of a composition in one order, and of the chance to leave the grid."""
-    found, outside, total = [], 0.0, sum(count for _, count in rounds)
-    for side in ("up", "down"):
-        masses = [(getattr(one, side)[: grid.size], count) for one, count in rounds]
-        product = math.prod(np.fft.rfft(np.fft.ifftshift(one)) ** count for one, count in masses)
-        result = np.fft.fftshift(np.fft.irfft(product, grid.size))
-        beyond = sum(tail(masses, sign * grid.losses, (grid.n - 1) * grid.h) for sign in (1, -1))
+    found, beyond, total = [], 0.0, sum(count for _, count in rounds)
+    for side, sign in ((0, 1), (1, -1)):
+        masses = [(np.asarray(one[side])[: grid.size], count) for one, count in rounds]
+        power = math.prod(np.fft.rfft(np.fft.ifftshift(one)) ** count for one, count in masses)
+        result = np.maximum(np.fft.fftshift(np.fft.irfft(power, grid.size)), 0.0)
+        beyond = sum(tail(masses, way * grid.losses, (grid.n - 1) * grid.h) for way in (1, -1))
         noise = 2.2e-16 * (total + 30) * math.sqrt(grid.size) * float(np.linalg.norm(result))
-        result, error = np.maximum(result, 0.0), noise + beyond
-        if side == "up":
-            outside, certain = beyond, [min(float(one.up[-1]), 1 - 1e-9) for one, _ in rounds]
-            infinite = -math.expm1(
-                sum(count * math.log1p(-one) for one, (_, count) in zip(certain, rounds, strict=True))
-            )
-            found.append(smallest_epsilon(result, grid.losses, delta - infinite - error))
-        else:
-            error += sum(count * one.slack for one, count in rounds)
-            less = sum(count * one.m for one, count in rounds)
-            found.append(max(smallest_epsilon(result, grid.losses, delta + error) - less, 0.0))
-    return found[1], found[0], outside
+        lost = noise + beyond + sum(count * float(one[0][-1] if side == 0 else one[2]) for one, count in rounds)
+        found.append(crossing(grid.profile(result, np.exp(grid.losses))[grid.n :], grid.h, delta - sign * lost))
+    return found[1], found[0], beyond
 
 
 def tail(masses: list[tuple[Array, int]], values: Array, end: float) -> float:
     """Return a bound on the probability that a sum of values exceeds `end`. masses: pairs (masses, count)."""
-    best = 1.0
+    logs = [0.0]
     for t in np.geomspace(0.01, 600, 50) / end:
         grown = np.exp(t * values)
-        log = sum(count * math.log(max(float(one @ grown), 1e-300)) for one, count in masses)
-        best = min(best, math.exp(min(log - t * end, 0.0)))
-    return best
+        logs.append(sum(count * math.log(max(float(one @ grown), 1e-300)) for one, count in masses) - t * end)
+    return math.exp(min(logs))
 
 
-def smallest_epsilon(masses: Array, losses: Array, delta: float) -> float:
-    """Return the smallest epsilon >= 0 with sum of masses (1 - e^(epsilon - loss)) over larger losses <= delta."""
-    if delta <= 0:
-        return math.inf
-    p, loss = masses[losses > 0], losses[losses > 0]
-    above = np.cumsum(p[::-1])[::-1]
-    weighted = np.cumsum((p * np.exp(-loss))[::-1])[::-1]
-    if above.sum() == 0 or above[0] - weighted[0] <= delta:
-        return 0.0
-    at = np.append(above[1:], 0.0) - np.exp(loss) * np.append(weighted[1:], 0.0)  # delta at each loss
-    k = int(np.argmax(at <= delta))
-    return math.log((above[k] - delta) / weighted[k])
+def crossing(values: Array, h: float, delta: float) -> float:
+    """Return the x >= 0 at which a convex curve with these values at e^0, e^h, e^(2h), ... falls to delta."""
+    k = int(np.argmax(values <= delta))
+    share = (values[k - 1] - delta) / (values[k - 1] - values[k]) if k else 0.0
+    return max((k - 1) * h + math.log1p(math.expm1(h) * share), 0.0) if values[k] <= delta else math.inf
 
 
 def interval(parts: list[tuple[tuple[Any, ...], int]], delta: float) -> tuple[float, float]:
     """Return (lower, upper) of the epsilon of a composition at delta. parts: pairs (kind and numbers, count)."""
+    if parts[0][0][0] == "fixed":
+        (_, q, s), count = parts[0]
+        return fixed_interval(q, s, count, delta)
 
     def bounds(largest: float, size: int) -> list[float]:
         grid = Grid(largest, size)
-        made = [(orders_of(grid, *part, delta=delta), count) for part, count in parts]
+        make: dict[str, Any] = {"gaussian": gaussian_orders, "epoch": epoch_orders}
+        made = [(make[kind](grid, *numbers, min(8 * size, _MOST), delta * 1e-7), n) for (kind, *numbers), n in parts]
         ends = [composed(grid, [(pair[order], count) for pair, count in made], delta) for order in (0, 1)]
         return [max(column) for column in zip(*ends, strict=True)]
 
-    largest = 1.0
-    while bounds(largest, 1 << 12)[2] > 1e-6 * delta:
-        largest *= 1.5
-        if largest > 100:
-            raise Unknown("losses above 100: epsilon is too large for this verifier.")
-    lower, upper, size, width = 0.0, math.inf, 1 << 13, math.inf
-    most = _MOST_OF_EPOCHS >> 2 if any(part[0] == "epoch" for part, _ in parts) else _MOST_POINTS
-    while size < most and upper > lower * (1 + (WIDEST - 1) / 3) + 1e-9:
+    for largest in np.geomspace(1, 100, 12):  # a larger epsilon has no upper end
+        if bounds(largest, 1 << 12)[2] <= 1e-6 * delta:
+            break
+    lower, upper, size = 0.0, math.inf, 1 << 13
+    while size < _MOST and upper > lower * (1 + (WIDEST - 1) / 3) + 1e-9:
         size *= 4
         low, high, _ = bounds(largest, size)
         lower, upper = max(low, lower), min(high, upper)
-        if not upper - lower < width * 0.9:
-            break
-        width = upper - lower
     return lower, upper * (1 + LOOSE)
 
 
@@ -283,8 +284,7 @@ def read_chain(content: bytes) -> tuple[list[dict[str, Any]], list[str]]:
 
 def parts_of(mechanism: Any, rounds: int) -> tuple[float, str, str, float, list[Any]]:
     """Return (noise multiplier, adjacency, sampling, share of clients, parts) of equal rounds."""
-    inner: Any = mechanism
-    numbers: Any = {"name": "all"}
+    inner, numbers = mechanism, {"name": "all"}
     if mechanism["kind"] == "subsampled" and set(mechanism) == {"kind", "mechanism", "sampling"}:
         inner, numbers = mechanism["mechanism"], mechanism["sampling"]
     name, keys = numbers["name"], set(numbers) - {"name", "stream"}
@@ -301,6 +301,9 @@ def parts_of(mechanism: Any, rounds: int) -> tuple[float, str, str, float, list[
         if name == "balls-and-bins" and keys == {"bins"} and not replaces and 2 <= (b := int(numbers["bins"])) <= 1e4:
             ends = ((b, rounds // b), (rounds % b, 1))
             return z, adjacency, name, 1 / b, [(("epoch", b, r, 1 / z), n) for r, n in ends if r and n]
+        fixed = name == "fixed" and keys == {"cohort", "clients"} and adjacency == "zero-out" and z >= 0.4
+        if fixed and 1e-4 <= (q := int(numbers["cohort"]) / int(numbers["clients"])) < 1:
+            return z, adjacency, name, q, [(("fixed", q, 1 / z), rounds)]
     raise Unknown(f"{name} {numbers} with noise multiplier {z} under {adjacency} is not known here.")
 
 
@@ -316,9 +319,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     summary = json.loads((folder / "summary.json").read_bytes())
     config = tomllib.loads((folder / "config.toml").read_text())
     require(head is None or head in heads, "the head given is not in the ledger: lines were changed or removed.")
-    require(
-        head in (None, heads[-1]), "the ledger has lines after the head given, which vouches for none of them.", Unknown
-    )
+    require(head in (None, heads[-1]), "the ledger has lines after the head given, which are not verified.", Unknown)
     plan, rounds = header.get("plan", {}), len(lines)
     known = {"kind", "version", "unit", "clients", "randomness", "about", "population", "binding", "plan", "solved"}
     simple = set(header) <= known and header["version"] == 1 and header["unit"] == "client"
@@ -332,7 +333,9 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     found, parts = [], list[Any]()
     for some in kinds.values():
         z, adjacency, name, share, more = parts_of(some[0]["mechanism"], len(some))
-        require(name not in ("cyclic", "balls-and-bins") or len(kinds) == 1, "two schedules are not known.", Unknown)
+        require(name in ("all", "poisson") or len(kinds) == 1, "two kinds of rounds are not known.", Unknown)
+        stated = some[0]["mechanism"].get("sampling", {}).get("clients", header["clients"])
+        require(stated == header["clients"], "a cohort is of another number of clients than the header's.")
         for one in some:
             fields = {"kind", "round", "mechanism", "sensitivity_in_clips", "clip_norm", "noise_std"}
             require(set(one) - {"nonce"} == fields | {"noise_placement", "detail"}, "a line has unknown keys.", Unknown)
@@ -343,15 +346,13 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
         parts += more
     z, adjacency, name, share = found[-1]
     require(len({one[1:] for one in found}) == 1, "rounds with different samplings are not known.", Unknown)
-    tables = {key: one for key, one in config.items() if key != "federation"}
-    tables["federation"] = {key: one for key, one in config["federation"].items() if key != "rounds"}
+    tables = config | {"federation": {key: one for key, one in config["federation"].items() if key != "rounds"}}
     digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
     require(digest == header["binding"]["configuration"], "config.toml is not the one that the ledger's header binds.")
-    expected = {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "clients": header["clients"]}
-    expected |= {"unit": "client", "adjacency": adjacency, "sampling": name, "randomness": header["randomness"]}
-    expected |= {"clip_norm": lines[-1]["clip_norm"], "population": header.get("population")}
-    expected |= {"noise_placement": "server", "no_statement": None}
-    expected |= {"noise_multiplier": z} if len(found) == 1 else {}
+    expected = {key: header.get(key) for key in ("unit", "clients", "randomness", "population")}
+    expected |= {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "no_statement": None}
+    expected |= {"adjacency": adjacency, "sampling": name, "clip_norm": lines[-1]["clip_norm"]}
+    expected |= {"noise_placement": "server"} | ({"noise_multiplier": z} if len(found) == 1 else {})
     wrong = [key for key, one in expected.items() if summary.get(key) != one]
     require(not wrong, f"summary.json: {', '.join(wrong)}: not those of the ledger.")
     require(abs(summary["cohort"] - share * header["clients"]) < 1, "summary.json: the cohort is not the ledger's.")
@@ -366,20 +367,20 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     require((summary.get("lower_bound") or 0) <= upper, "summary.json: the lower bound is above epsilon.")
     if (folder / "pack.json").exists():
         pack = json.loads((folder / "pack.json").read_bytes())
-        for name, digest in pack["files"].items():
-            inside = Path(name).name == name and (folder / name).is_file()
-            require(inside, f"pack.json names {name}, which is not in the bundle.")
-            require(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, f"{name}: its digest differs.")
+        for file, digest in pack["files"].items():
+            inside = Path(file).name == file and (folder / file).is_file()
+            same = inside and hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest
+            require(same, f"pack.json: {file} is not a file of the bundle with the digest stated.")
         pattern = r"Client-level .*? at most (\S+) at delta (\S+) for (\S+) neighbours,"
         says = re.match(pattern, pack["statement"]) or [""] * 4
         require(says[1], "the statement in pack.json is not known here.", Unknown)
         close = epsilon <= float(says[1]) <= epsilon * 1.001 + 1e-3 and delta <= float(says[2]) <= delta * 1.001
         require(close and says[3] == adjacency, "the statement in pack.json is not that of summary.json.")
-    require(upper <= lower * WIDEST, f"the interval is wider than {WIDEST}; {text}.", Unknown)
+    require(upper <= lower * (WIDEST + (name == "fixed") * LOOSE_FIXED), f"the interval is too wide: {text}.", Unknown)
     return ("verified" if head else "consistent with itself"), lower, upper, text
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Verify one bundle, print the verdict, and return the exit status."""
     parser = argparse.ArgumentParser(description="Verify a published run, with numpy alone.")
     parser.add_argument("bundle")
