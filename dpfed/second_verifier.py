@@ -108,7 +108,7 @@ def gaussian_orders(grid: Grid, q: float, s: float, replaces: bool, *_: Any) -> 
 def epoch_orders(grid: Grid, bins: int, rounds: int, s: float, size: int, share: float) -> tuple[Round, Round]:
     """Return the results of `rounds` rounds of a balls-and-bins epoch, in both orders.
 
-    The likelihood ratio is R = (bins - rounds + X_1 + ... + X_rounds) / bins with X_i = exp(s g_i - s^2/2). An X larger in
+    The likelihood ratio is R = (bins - rounds + X_1 + ... + X_rounds) / bins, X_i = exp(s g_i - s^2/2). An X larger in
     convex order has a larger profile, so X is spread to, or merged on, a grid, whose tails lack at most a `share`.
     """
     spread, reach = math.sqrt(math.expm1(s * s)), math.sqrt(2 * math.log(4 * rounds / share)) + s
