@@ -186,30 +186,29 @@ def fixed_interval(q: float, s: float, count: int, delta: float) -> tuple[float,
     """Return (lower, upper) of the epsilon of `count` rounds of fixed-size sampling under zero-out.
 
     Vectors x, a of length s suffice (Lemma 4). A round is above another one in both orders if its Gram matrix of (x, a)
-    is larger. For 1 + cosine within e of m that is |x|^2 = (1 + 2e) s^2, |a|^2 = (1 + e/2) s^2, x.a = (m - 1) s^2.
+    is larger: for 1 + cosine within e of m, |x|^2 = (1 + k e) s^2, |a|^2 = (1 + e/k) s^2, x.a = (m - 1) s^2, any k.
     """
     ends = np.concatenate([[0.0], np.geomspace(2.5e-4, 1, 61), 2 - np.geomspace(1, 0.01, 19)[1:], [2.0]])
     e, m = np.diff(ends) / 2, (ends[1:] + ends[:-1]) / 2
-    above = s * s * np.stack([1 + 2 * e, 1 + e / 2, m - 1], axis=1)
     below = s * s * np.array([(1.0, 1.0, one - 1) for one in (0.0, *m[1::2])])
     for largest in np.geomspace(0.1, 60, 25):
         grid = Grid(largest, 1 << 11)
-        worst = grid.up(*fixed_outcomes(q, above[0], 20_000))
+        worst = grid.up(*fixed_outcomes(q, below[0], 20_000))
         if worst[-1] * count < delta / 1000 and game(grid, [worst], count)[-1] < delta / 50:
             break
-    lower, upper, size = 0.0, math.inf, 1 << 12
+    lower, upper, size, k = 0.0, math.inf, 1 << 12, 1.5
     while size < 1 << 15 and upper > lower * (1 + (WIDEST - 1) * 0.9):
-        size *= 2
-        grid = Grid(largest, size)
+        size, k = 2 * size, 3 * k
+        grid, above = Grid(largest, size), s * s * np.stack([1 + k * e, 1 + e / k, m - 1], axis=1)
         values = game(grid, [grid.up(*fixed_outcomes(q, one, 10 * size)) for one in above], count)
         worse = np.maximum(values[grid.n :], values[grid.n : 0 : -1] * np.exp(grid.losses[grid.n :]))  # of both orders
         upper, shift = min(upper, crossing(worse, grid.h, delta)), 0.0
         attained = [grid.down(*fixed_outcomes(q, one, 10 * size)[:2]) for one in below]
         for _ in range(2):  # the second time with a state just below the first result
             one = game(grid, attained, count, shift)[grid.n :]
-            k = int(np.argmax(one <= delta)) - 1
-            lower = max(lower, k * grid.h + shift)
-            share = math.log(max(one[k], delta) / delta) / math.log(max(one[k], delta) / max(one[k + 1], 1e-300))
+            i = int(np.argmax(one <= delta)) - 1
+            lower = max(lower, i * grid.h + shift)
+            share = math.log(max(one[i], delta) / delta) / math.log(max(one[i], delta) / max(one[i + 1], 1e-300))
             shift = min(max(shift + grid.h * (share - 0.02), 0.0), grid.h)
     return lower, upper * (1 + LOOSE_FIXED)
 
