@@ -1,6 +1,5 @@
 """Nodes that fail, lie, stutter or keep silent are clients lost, and charged as such; rounds end as in process."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -17,18 +16,10 @@ from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+from .served import lines, serve_run
+
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
-
-
-def serve_run(grid, tables, out, **settings):
-    from dpfed.engines.flower.server_app import serve_run
-
-    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
-
-
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 def changed(**values):

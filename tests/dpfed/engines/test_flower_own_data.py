@@ -9,10 +9,12 @@ from safetensors.torch import load_file
 
 from accounting import Ledger
 from dpfed.cli import status
-from dpfed.config.tables import override, parse
+from dpfed.config.tables import override
 from dpfed.errors import ConfigError, DataError, RunError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+from .served import serve_run
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
@@ -39,12 +41,6 @@ def with_steps(tables):
 
 def on_nodes(tables):
     return override(tables, ["data.partition=nodes"])
-
-
-def serve_run(grid, tables, out):
-    from dpfed.engines.flower.server_app import serve_run
-
-    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5)
 
 
 def share_of(experiment):

@@ -1,7 +1,5 @@
 """The strategy on nodes of this process: what a run in process does, and nodes that fail, lie or stutter."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,6 +7,8 @@ from safetensors.torch import load_file
 from accounting import Ledger
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+from .served import lines, serve_run
 
 COINS = {"clip_norm": 0.5, "accountant": "rdp"}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}
@@ -63,17 +63,6 @@ METHODS = {
         None,
     ),
 }
-
-
-def serve_run(grid, tables, out, **settings):
-    from dpfed.config.tables import parse
-    from dpfed.engines.flower.server_app import serve_run
-
-    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
-
-
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("case", sorted(METHODS))

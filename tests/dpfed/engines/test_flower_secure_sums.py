@@ -1,7 +1,5 @@
 """The whole protocol over Flower's messages: the sums of the protocol in process, and the server never holds a row."""
 
-import json
-
 import pytest
 import torch
 from refusals import refused
@@ -13,6 +11,8 @@ from dpfed.config.tables import parse
 from dpfed.errors import WireError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+from .served import lines, serve_run
 
 SHARES = {
     "clip_norm": 0.5,
@@ -41,16 +41,6 @@ CASES = {
         SHARES,
     ),
 }
-
-
-def serve_run(grid, tables, out, **settings):
-    from dpfed.engines.flower.server_app import serve_run
-
-    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
-
-
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
