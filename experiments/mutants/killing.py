@@ -33,6 +33,7 @@ def pytest_runtestloop(session) -> bool:
             left_out = path.stem == "__main__" or str(path.relative_to(mutants.ROOT)).startswith(mutants.NOT_MUTATED)
             if not left_out:
                 importlib.import_module(str(path.relative_to(mutants.ROOT).with_suffix("")).replace("/", "."))
+    gc.unfreeze()  # tests/conftest.py freezes what collection made, and `swap` looks for functions among all objects
     items = {item.nodeid: item for item in session.items}
     lines = [json.loads(line) for path in Path(os.environ["REACHED"]).glob("*.jsonl") for line in _lines(path)]
     tests = {one["test"]: one for one in lines if one.get("test") in items and one["passed"]}
@@ -49,7 +50,7 @@ def pytest_runtestloop(session) -> bool:
             shown = _chosen(mutant, reaching, before.get(number), float(os.environ.get("SECONDS", "40")))
             outcome, by = _in_a_fork(mutant, [items[one["test"]] for one in shown], sum(map(_cost, shown)))
             if not by:
-                outcome = "not reached"
+                outcome = "nothing shown: the change could not be made" if shown else "not reached"
             elif outcome == "killed" and _in_a_fork(None, [items[by]], 30)[0] == "killed":
                 outcome = "nothing shown: the test fails without a change"
         with out.open("a") as file:
