@@ -360,7 +360,8 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     require(config["federation"]["clients"] == header["clients"], "config.toml: clients are not the ledger's.")
     require(1e-9 <= delta < 1, f"delta {delta} is not known here.", Unknown)
     lower, upper = interval(parts, delta)
-    text = f"epsilon between {lower:.6g} and {upper:.6g}, stated {epsilon}; {header['randomness']} randomness"
+    room = f"{LOOSE_FIXED if name == 'fixed' else LOOSE:.2%} room above, {header['randomness']} randomness"
+    text = f"epsilon between {lower:.6g} and {upper:.6g}, stated {epsilon}; {room}"
     require(lower <= epsilon, f"epsilon {epsilon} is below {lower:.6g}: it is no bound for these releases.")
     require(epsilon <= upper, f"epsilon {epsilon} is above {upper:.6g}: it is not that of these releases.")
     require((summary.get("lower_bound") or 0) <= upper, "summary.json: the lower bound is above epsilon.")
