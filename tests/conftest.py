@@ -7,9 +7,7 @@ for all of its settings but every n-th; the nearest marker of a test, class or f
 
 import gc
 import os
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,9 +16,6 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # every core has a worker: threads 
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 os.environ["DPFED_CACHE_DIR"] = ""  # tests compute, and leave nothing behind
 os.fsync = lambda descriptor: None  # no test loses its machine, and thousands of writes would wait for the disk
-_memory = Path("/dev/shm")
-if _memory.is_dir() and shutil.disk_usage(_memory).free > 8 << 30 and not os.statvfs(_memory).f_flag & os.ST_NOEXEC:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_memory))  # where pytest puts tmp_path: no disk is waited for
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None, max_examples=25)
 settings.load_profile("reproducible")
 

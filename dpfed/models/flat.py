@@ -310,9 +310,10 @@ class FlatModel:
 
 
 def _is_plain(part: nn.Module) -> bool:
-    indexes = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+    # Recurrent layers keep their tensors in a list, too.
+    others = isinstance(part, nn.Embedding | nn.EmbeddingBag | nn.RNNBase)
     changed = "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks
-    return type(part).__module__.startswith("torch.nn.modules.") and not (indexes or changed)
+    return type(part).__module__.startswith("torch.nn.modules.") and not (others or changed)
 
 
 def _tensor_slots(module: nn.Module) -> list[tuple[dict[str, Any], str, str]]:

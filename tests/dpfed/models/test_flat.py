@@ -91,7 +91,9 @@ def hooked() -> nn.Module:
     return layer
 
 
-@pytest.mark.parametrize("make", [lambda: Custom(3, 2), hooked, lambda: nn.Embedding(3, 2), lambda: nn.BatchNorm1d(3)])
+@pytest.mark.parametrize(
+    "make", [lambda: Custom(3, 2), hooked, lambda: nn.Embedding(3, 2), lambda: nn.LSTM(3, 2), lambda: nn.BatchNorm1d(3)]
+)
 def test_networks_with_code_of_others_or_indices_are_not_plain(make) -> None:
     assert not FlatModel(lambda: nn.Sequential(make(), nn.ReLU())).plain
 

@@ -156,7 +156,7 @@ HELD: dict[str, tuple[dict[str, object], float]] = {
 the settings bounds epsilon."""
 
 
-@pytest.mark.slow_but_one_in(60)
+@pytest.mark.slow_but_one_in(20)
 @pytest.mark.parametrize("name", HELD)
 def test_no_epsilon_is_below_that_of_the_worst_reading(name: str, tmp_path: Path) -> None:
     settings, mu = HELD[name]
