@@ -44,6 +44,7 @@ OF_OURS = (
     "accuracy/gains-cnn.toml",
     "accuracy/ideas.toml",
     "accuracy/one-start.toml",
+    "accuracy/one-start-fashion-mnist.toml",
     "fedpm-masks/ideas-digits.toml",
     "accuracy/cifar-10.toml",
     "accuracy/no-trusted-server.toml",
