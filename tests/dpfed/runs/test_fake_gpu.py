@@ -154,7 +154,7 @@ def test_only_what_is_sent_leaves_a_gpu_and_is_counted_beside_in_bytes(name, mon
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
 def test_integers_are_rounded_and_summed_on_a_gpu(kind):
-    """Of 32,768 integers a client only those leave that 8 bits do not decide, about 1%, and the words that are sent."""
+    """Entries that 8 bits leave open, about 1% of 32,768 a client, and the words that are sent are all that leaves."""
     shares = ("federation.sampling=fixed", "privacy.noise=discrete-gaussian", "privacy.placement=clients")
     with fake_gpu():
         fake.COPIES.clear()
