@@ -1,10 +1,10 @@
 """Files of the runs behind a table: config, ledger, summary, diagnostics and metrics, without models.
 
-python experiments/stored_runs.py pack SWEEP RESULTS.csv     from a sweep's folder; RESULTS.tar.xz is beside it
+python experiments/stored_runs.py pack SWEEP RESULTS.csv     add a sweep's runs; RESULTS.tar.xz is beside the results
 python experiments/stored_runs.py unpack RESULTS.csv FOLDER  FOLDER/ROW/run.seed=SEED, if all digests are right
 
-Then `dpfed audit FOLDER/ROW/run.seed=SEED` makes every check of a run that needs no model. A line of RESULTS.csv has
-the SHA-256 of its run's files.
+No run is added whose audit fails or is incomplete. Then `dpfed audit FOLDER/ROW/run.seed=SEED` makes every check of a
+run that needs no model. A line of RESULTS.csv has the commit of its sweep and the SHA-256 of its run's files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import io
 import json
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
+
+from dpfed.audit.run import audit_run
 
 FILES = ("config.toml", "diagnostics.jsonl", "ledger.jsonl", "metrics.jsonl", "summary.json")
 FIELDS = (
@@ -41,35 +44,49 @@ def archive_of(results: Path) -> Path:
     return results.with_suffix(".tar.xz")
 
 
+def lines_of(results: Path) -> list[dict[str, str]]:
+    """Return the lines of a file of results; an empty list without the file."""
+    return list(csv.DictReader(results.read_text(encoding="utf-8").splitlines())) if results.exists() else []
+
+
 def pack(sweep: Path, results: Path) -> None:
-    """Write the results and the archive of a sweep's runs, in the order of their folders."""
-    lines = []
-    with tarfile.open(archive_of(results), "w:xz", preset=9) as archive:
-        for run in sorted(file.parent for file in sweep.glob("*/run.seed=*/summary.json")):
+    """Add a sweep's finished runs to the results and their archive; lines are sorted by row and seed."""
+    commit = json.loads((sweep / "sweep.json").read_text())["commit"]
+    with tempfile.TemporaryDirectory() as name:
+        old = Path(name)
+        unpack(results, old)
+        runs = {(line["row"], line["seed"]): (run_folder(old, line), line) for line in lines_of(results)}
+        for run in (file.parent for file in sorted(sweep.glob("*/run.seed=*/summary.json"))):
+            if (verdict := audit_run(run).verdict) != "pass":
+                sys.exit(f"{run}: its audit says {verdict}.")
             summary = json.loads((run / "summary.json").read_text())
-            line = {"row": run.parent.name, "seed": run.name.partition("=")[2]}
-            lines.append(line | {key: summary.get(key) for key in FIELDS} | {"files_sha256": digest(run)})
-            for name in FILES:
-                content, about = (run / name).read_bytes(), tarfile.TarInfo(f"{line['row']}/{run.name}/{name}")
-                about.size = len(content)
-                archive.addfile(about, io.BytesIO(content))
+            line = {"row": run.parent.name, "seed": run.name.partition("=")[2], "commit": commit}
+            line |= {key: summary.get(key) for key in FIELDS}
+            runs[line["row"], line["seed"]] = run, line | {"files_sha256": digest(run)}
+        with tarfile.open(archive_of(results), "w:xz", preset=9) as archive:
+            for key in sorted(runs):
+                for name in FILES:
+                    content = (runs[key][0] / name).read_bytes()
+                    about = tarfile.TarInfo(f"{key[0]}/run.seed={key[1]}/{name}")
+                    about.size = len(content)
+                    archive.addfile(about, io.BytesIO(content))
     with results.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ("row", "seed", *FIELDS, "files_sha256"), lineterminator="\n")
+        writer = csv.DictWriter(file, ("row", "seed", *FIELDS, "commit", "files_sha256"), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows(runs[key][1] for key in sorted(runs))
 
 
 def unpack(results: Path, folder: Path) -> list[Path]:
     """Write the runs of a file of results and return their folders; ends with a message if a digest is wrong."""
-    with tarfile.open(archive_of(results)) as archive:
-        archive.extractall(folder, filter="data")
-    runs = []
-    with results.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            run = run_folder(folder, line)
-            if digest(run) != line["files_sha256"]:
-                sys.exit(f"{run}: its files are not those of {results}, line {line['row']}, seed {line['seed']}.")
-            runs.append(run)
+    runs, lines = [], lines_of(results)
+    if lines:
+        with tarfile.open(archive_of(results)) as archive:
+            archive.extractall(folder, filter="data")
+    for line in lines:
+        run = run_folder(folder, line)
+        if digest(run) != line["files_sha256"]:
+            sys.exit(f"{run}: its files are not those of {results}, line {line['row']}, seed {line['seed']}.")
+        runs.append(run)
     return runs
 
 

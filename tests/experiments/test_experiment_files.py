@@ -45,6 +45,7 @@ OF_OURS = (
     "accuracy/ideas.toml",
     "accuracy/one-start.toml",
     "accuracy/one-start-fashion-mnist.toml",
+    "fed-smp/without-factor.toml",
     "fedpm-masks/ideas-digits.toml",
     "accuracy/cifar-10.toml",
     "accuracy/no-trusted-server.toml",

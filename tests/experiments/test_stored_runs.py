@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import dpfed
 from dpfed.audit.run import audit_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -76,3 +77,18 @@ def test_a_changed_digit_is_seen(stored: ModuleType, folder: Path, tmp_path: Pat
     (run / "summary.json").write_text(summary.replace(str(epsilon), str(epsilon - 0.001)))
     assert stored.digest(run) != line["files_sha256"]
     assert audit_run(run).verdict == "fail"
+
+
+def test_runs_are_added_with_their_commit_and_none_that_fails_its_audit(stored: ModuleType, tmp_path: Path) -> None:
+    results = tmp_path / "results.csv"
+    for seed in (1, 2):
+        sweep = tmp_path / str(seed)
+        run = sweep / "row" / f"run.seed={seed}"
+        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1, "run.seed": seed}, out=run)
+        (sweep / "sweep.json").write_text(json.dumps({"commit": f"commit {seed}"}))
+        stored.pack(sweep, results)
+    assert [line["commit"] for line in stored.lines_of(results)] == ["commit 1", "commit 2"]
+    assert len(stored.unpack(results, tmp_path / "unpacked")) == 2
+    (run / "summary.json").write_text((run / "summary.json").read_text().replace('"epsilon": ', '"epsilon": -'))
+    with pytest.raises(SystemExit, match="its audit says fail"):
+        stored.pack(sweep, results)
