@@ -41,13 +41,19 @@ def direction(size: int, device: torch.device) -> Tensor:
     return rademacher(client_seeds([_SEED], 1).to(device), "audit.probe", size)[0]
 
 
+@lru_cache(maxsize=4)
+def _integer_direction(size: int, device: torch.device) -> Tensor:
+    return direction(size, device).to(torch.int64)
+
+
 def probe(rows: Tensor) -> Tensor:
     """Return the sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
     float64 for floats, with the rounding of sums in float32."""
-    signs = direction(rows.shape[1], rows.device)
     if rows.is_floating_point():
-        return (rows @ signs.to(rows.dtype)).double().sum()
-    return (rows.to(torch.int64).sum(dim=0) * signs.to(torch.int64)).sum()
+        return (rows @ direction(rows.shape[1], rows.device).to(rows.dtype)).double().sum()
+    total = (rows[0] if len(rows) == 1 else rows.sum(dim=0)).to(torch.int64)
+    signs = _integer_direction(len(total), rows.device)
+    return torch.dot(total, signs) if total.device.type == "cpu" else (total * signs).sum()  # CUDA has no integer dot
 
 
 def probe_of(vector: Tensor) -> int | float:

@@ -263,13 +263,13 @@ class ClipMoves(Stage):
 
     def largest_bound_fraction(self, rows: Tensor, reference: Tensor, norm: float) -> float:
         """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows obey both bounds."""
-        moves = rows.double() / self._exact_units(reference)
-        largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
-        return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
+        if not rows.numel():
+            return 0.0
+        moves = rows if self.metric == "euclidean" else rows.double() / self._exact_units(reference)
+        largest = float(row_norms(moves).max()) / norm
+        return max(largest, float(largest_magnitudes(moves).max()) / self.linf) if self.linf else largest
 
     def _exact_units(self, reference: Tensor) -> Tensor:
-        if self.metric == "euclidean":
-            return torch.ones_like(reference, dtype=torch.float64)
         theta = reference.double().clamp(self.edge, 1 - self.edge)
         return (theta * (1 - theta)).sqrt()
 

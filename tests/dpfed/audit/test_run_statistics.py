@@ -172,3 +172,12 @@ def test_values_of_counts_are_seldom_as_near_as_the_bound_says():
     for level in (0.01, 0.1):
         assert sum(one < level for one in near) <= binom.isf(1e-5, 4_000, level)
     assert sum(one < 0.1 for one in near) > 200
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_probes_of_integers_are_exact(rows, dtype):
+    drawn = np.random.default_rng(7).integers(-(2**31), 2**31, (rows, 1_000))
+    signs = [int(one) for one in watch.direction(1_000, torch.device("cpu"))]
+    exact = sum(int(value) * signs[place] for row in drawn for place, value in enumerate(row))
+    assert int(watch.probe(torch.from_numpy(drawn).to(dtype))) == exact
