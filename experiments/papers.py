@@ -213,26 +213,37 @@ def private_masks() -> str:
     return table(head, rows)
 
 
+def extremes(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value, or one if both are equal as printed; "" without values."""
+    return " to ".join(dict.fromkeys(f"{one:.2f}" for one in (min(values), max(values)))) if values else ""
+
+
 def fedpm_table_1() -> str:
     """Return FedPM's Table 1 settings on small images."""
     runs = grouped(read("fedpm/table-1-small-images.csv"), "images", "method", "setting")
     settings = sorted({setting for _, _, setting in runs}, reverse=True)
+
+    def bits(lines: Sequence[Line]) -> float:
+        return statistics.fmean(float(line["uplink_bits_per_parameter"]) for line in lines)
+
     rows = [
         [
             f"{images}: {method}",
             *(mean([100 * float(line["test_accuracy"]) for line in runs[images, method, one]]) for one in settings),
             "; ".join(sorted({line["rounds"] for one in settings for line in runs[images, method, one]})),
             str(len(runs[images, method, settings[0]])),
+            extremes([bits(runs[images, method, one]) for one in settings]),
         ]
         for images, method in dict.fromkeys((images, method) for images, method, _ in runs)
     ]
-    return table(("", *settings, "rounds", "seeds"), rows)
+    return table(("", *settings, "rounds", "seeds", "bits a parameter"), rows)
 
 
 def fedmrn_table_1() -> str:
     """Compare FedMRN's Table 1 on Fashion-MNIST with 12 rounds of dpfed."""
-    lines = [line for line in read("fedmrn/12-rounds/table.csv") if line["quantity"] == "test_accuracy"]
-    runs, splits = {(line["row"], line["split"]): line for line in lines}, ("IID", "Non-IID-1", "Non-IID-2")
+    lines, splits = read("fedmrn/12-rounds/table.csv"), ("IID", "Non-IID-1", "Non-IID-2")
+    runs = {(line["row"], line["split"]): line for line in lines if line["quantity"] == "test_accuracy"}
+    bits = grouped([line for line in lines if line["quantity"] == "uplink_bits_per_parameter"], "row")
     printed = {
         (line["row"], line["x"]): line["value"]
         for line in read("fedmrn/table-1-fashion-mnist.csv")
@@ -245,9 +256,10 @@ def fedmrn_table_1() -> str:
             line = runs.get((method, split))
             ours = f"{float(line['mean']):.1f} ± {float(line['std']):.1f}" if line else NONE
             cells += [printed[method, split], ours]
-        rows.append([*cells, runs[method, "IID"]["n"] if (method, "IID") in runs else ""])
+        sent = extremes([float(line["mean"]) for line in bits[method,]])
+        rows.append([*cells, runs[method, "IID"]["n"] if (method, "IID") in runs else "", sent])
     head = [f"{split}, {whose}" for split in splits for whose in ("paper", "ours")]
-    return table(("", *head, "seeds"), rows)
+    return table(("", *head, "seeds", "bits a parameter"), rows)
 
 
 def fedmrn_figure_4() -> str:

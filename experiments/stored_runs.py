@@ -57,12 +57,14 @@ def pack(sweep: Path, results: Path) -> None:
         unpack(results, old)
         runs = {(line["row"], line["seed"]): (run_folder(old, line), line) for line in lines_of(results)}
         for run in (file.parent for file in sorted(sweep.glob("*/run.seed=*/summary.json"))):
+            key = run.parent.name, run.name.partition("=")[2]
+            if key in runs and digest(run) == digest(runs[key][0]):
+                continue
             if (verdict := audit_run(run).verdict) != "pass":
                 sys.exit(f"{run}: its audit says {verdict}.")
             summary = json.loads((run / "summary.json").read_text())
-            line = {"row": run.parent.name, "seed": run.name.partition("=")[2], "commit": commit}
-            line |= {key: summary.get(key) for key in FIELDS}
-            runs[line["row"], line["seed"]] = run, line | {"files_sha256": digest(run)}
+            line = {"row": key[0], "seed": key[1], "commit": commit} | {one: summary.get(one) for one in FIELDS}
+            runs[key] = run, line | {"files_sha256": digest(run)}
         with tarfile.open(archive_of(results), "w:xz", preset=9) as archive:
             for key in sorted(runs):
                 for name in FILES:

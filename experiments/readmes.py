@@ -1,9 +1,10 @@
-"""Write the tables of accuracy/README.md on methods from one start, between its marks, from the stored runs.
+"""Write the tables between the marks of experiments/*/README.md from files of results.
 
-    python experiments/one_start.py
+    python experiments/readmes.py
 
-A block of README.md begins with `<!-- one start: DATA -->` and ends with `<!-- end -->`. Rows are named as in the
-sweep's file; verdicts follow the rule of verdicts.py.
+A table begins after `<!-- table: NAME -->` and ends before `<!-- end -->`. NAME is a table of papers.py, "fed-smp
+runs", or "one start: DATA": methods from one start, with rows named as in the sweep's file, and verdicts by the rule of
+verdicts.py.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE / "fed-smp")]
 
+import collect  # noqa: E402
 import papers  # noqa: E402
 import verdicts  # noqa: E402
 
-README = HERE / "accuracy" / "README.md"
+READMES = sorted(HERE.glob("*/README.md"))
 FILES = {"digits": ("one-start", "one-start"), "Fashion-MNIST": ("one-start-fashion-mnist", "one-start-fashion-mnist")}
 """Names of a data set's sweep and results."""
 COLD, COORDINATES, WARM = ", cold", ", public samples for coordinates only", ", warm"
@@ -55,7 +57,7 @@ def percents(lines: Sequence[papers.Line], quantity: str) -> str:
     return papers.mean([100 * float(line[quantity]) for line in lines])
 
 
-def block(data: str) -> str:
+def one_start(data: str) -> str:
     """Return the accuracy of the public images alone, the table of methods, and the table of claims."""
     sweep, name = FILES[data]
     results = papers.read(f"accuracy/{name}.csv")
@@ -85,11 +87,20 @@ def block(data: str) -> str:
     )
 
 
+def made(name: str) -> str:
+    """Return the table of this name."""
+    if name == "fed-smp runs":
+        return collect.table(papers.read("fed-smp/results.csv"))
+    kind, _, data = name.partition(": ")
+    return one_start(data) if kind == "one start" else papers.TABLES[name]()
+
+
 def filled(text: str) -> str:
-    """Return the text with all its blocks made anew."""
-    made = re.compile(r"(<!-- one start: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return made.sub(lambda found: f"{found[1]}\n{block(found[2])}\n\n{found[3]}", text)
+    """Return the text with all its tables made anew."""
+    marked = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return marked.sub(lambda found: f"{found[1]}\n{made(found[2])}\n\n{found[3]}", text)
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for readme in READMES:
+        readme.write_text(filled(readme.read_text(encoding="utf-8")), encoding="utf-8")
