@@ -310,7 +310,8 @@ class FlatModel:
 
 
 def _is_plain(part: nn.Module) -> bool:
-    # Recurrent layers keep their tensors in a list, too.
+    """Return True for a layer of torch's own that has no hooks, no indices as inputs, and no second list of its tensors
+    (recurrent layers have one)."""
     others = isinstance(part, nn.Embedding | nn.EmbeddingBag | nn.RNNBase)
     changed = "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks
     return type(part).__module__.startswith("torch.nn.modules.") and not (others or changed)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from reference import poisson_binomial
 
+from accounting.bernoulli import sums
 from accounting.bernoulli.sums import SumDivergences, _moments
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -123,3 +124,13 @@ def test_a_slope_above_half_the_information_leaves_nothing_of_small_moves(cohort
                 slope = share * alpha / 2 * information
                 upper, _ = SumDivergences(cohort, c, alpha)._evaluate(np.arange(3), low, high, slope)
                 assert np.all((upper <= slope * 1e-14) == nothing)
+
+
+def test_different_rows_with_one_mixed_number_are_not_taken_for_equal(monkeypatch):
+    def bound():
+        found = SumDivergences(30, 0.2, np.array([2.0, 5.0, 17.0]))
+        return found.supremum_minus_slope(np.array([0.1, 0.5, 2.0]), 0.3, np.full(3, 1e-6), 10**5)
+
+    right = bound()
+    monkeypatch.setattr(sums, "_MIXERS", np.zeros_like(sums._MIXERS))  # every row has the number 0
+    np.testing.assert_array_equal(bound(), right)
