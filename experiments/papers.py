@@ -118,11 +118,19 @@ def fed_smp_table_1() -> str:
                 period(both) if both else "",
             ]
         )
+    alone = public_samples_alone("fed-smp/public_alone.csv")
+    rows.append(["1,000 public samples alone", "not printed", mean(alone, 2), "", mean(alone, 2), "", str(len(alone)), *4 * [""]])
     head = ("", "paper, best", "ours, as published", "its epsilon, replace-one", "ours, true 1.01")
     return table(
         (*head, "its epsilon, add-remove", "seeds", "rounds", "audit", "device", "public epochs"),
         rows,
     )
+
+
+def public_samples_alone(name: str) -> list[float]:
+    """Return the test accuracy of each seed's network that sees public samples and no client."""
+    lines = [line for line in read(name) if line["public_samples_alone"]]
+    return [100 * float(one) for _, one in sorted({(line["seed"], line["public_samples_alone"]) for line in lines})]
 
 
 def accuracies(lines: Sequence[Line]) -> str:
@@ -181,7 +189,7 @@ def fed_smp_figure_3() -> str:
 def private_masks() -> str:
     """Compare private FedPM with Fed-SMP's top-k at equal epsilon and bits."""
     rows = []
-    for data in ("digits", "mnist", "fashion-mnist"):
+    for data, start in (("digits", ""), ("mnist", "-mnist"), ("fashion-mnist", "-fashion-mnist")):
         lines = [line for line in read("fedpm-masks/results.csv") if line["group"] == f"{data}-private"]
         for (row,), runs in grouped(lines, "row").items():
             if row not in ("fedpm", "dp-fedavg") and not row.startswith("fed-smp-topk"):
@@ -199,6 +207,8 @@ def private_masks() -> str:
                     period(runs),
                 ]
             )
+        if alone := public_samples_alone(f"accuracy/one-start{start}.csv"):
+            rows.append([f"{data}: public samples alone", mean(alone), *3 * [""], str(len(alone)), *3 * [""]])
     head = (
         "",
         "last round, %",
