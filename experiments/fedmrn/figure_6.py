@@ -65,6 +65,7 @@ def configurations(profile: Profile, device: str) -> dict[str, Config]:
     ]
     cells = [cell for cell in plan(file, profile="cpu", out=None).grid.cells if cell.at["split"] == "IID"]
     tables = {cell.row: cell.config.to_dict() for cell in cells}
+    tables["FedAvg on FedPM's network"] = tables["FedAvg"] | {"model": tables["FedPM"]["model"]}
     for one in tables.values():
         one["data"] = {"name": "random-images"}
     return {row: parse(override(one, settings), source=row) for row, one in tables.items()}
