@@ -131,11 +131,10 @@ def epoch_orders(grid: Grid, bins: int, rounds: int, s: float, size: int, share:
     for order in (0, 1):
         high, low = (np.maximum(one, 0.0) for one in summed)
         sign, slack = 1 - 2 * order, (wrapped + noise) * (1 + (rounds * top / bins if order == 0 else 0.0))
-        missing = slack + rounds * tail_q + (rounds / bins * tail_p if order == 0 else 0.0)
         exact = np.log(np.maximum(ratio, 1e-300)) * sign
         one, two = (ratio, np.ones(size))[::sign]
         above = grid.up(high * one, high * two, exact, exact)
-        above[-1] += missing
+        above[-1] += slack + rounds * tail_q + (rounds / bins * tail_p if order == 0 else 0.0)
         found.append((above, grid.down(low * one, low * two), slack))
     return found[0], found[1]
 
@@ -143,8 +142,7 @@ def epoch_orders(grid: Grid, bins: int, rounds: int, s: float, size: int, share:
 def fixed_outcomes(q: float, lengths: Array, count: int) -> list[Array]:
     """Return (p, q, smallest losses, largest losses) of about `count` rectangles of the plane in a fixed-size round.
 
-    P = (1-q) N(x) + q N(a) against Q = (1-q) N(x) + q N(0), lengths (|x|^2, |a|^2, x.a): the client sends a or zero, or
-    another one sends x in its place."""
+    P = (1-q) N(x) + q N(a), Q = (1-q) N(x) + q N(0), lengths (|x|^2, |a|^2, x.a): one's a or zero, or another's x."""
     (other, own, product), a = lengths, math.sqrt(lengths[1])
     x, y = product / a, math.sqrt(max(other - product**2 / own, 0.0))
     first, last, top = min(0.0, x) - _REACH, max(a, x) + _REACH, y + _REACH
@@ -200,9 +198,13 @@ def fixed_interval(q: float, s: float, count: int, delta: float) -> tuple[float,
     while size < 1 << 15 and upper > lower * (1 + (WIDEST - 1) * 0.9):
         size, k = 2 * size, 3 * k
         grid, above = Grid(largest, size), s * s * np.stack([1 + k * e, 1 + e / k, m - 1], axis=1)
-        values = game(grid, [grid.up(*fixed_outcomes(q, one, 10 * size)) for one in above], count)
-        worse = np.maximum(values[grid.n :], values[grid.n : 0 : -1] * np.exp(grid.losses[grid.n :]))  # of both orders
-        upper, shift = min(upper, crossing(worse, grid.h, delta)), 0.0
+        made = (fixed_outcomes(q, one, 10 * size) for one in above)
+        orders = [(grid.up(x, y, low, high), grid.up(y, x, -high, -low)) for x, y, low, high in made]
+        values = game(grid, [one for one, _ in orders], count)
+        other = values[grid.n : 0 : -1] * np.exp(grid.losses[grid.n :])  # the other order; e^x also multiplies rounding
+        if crossing(other, grid.h, delta) > (end := crossing(values[grid.n :], grid.h, delta)):
+            end = max(end, crossing(game(grid, [one for _, one in orders], count)[grid.n :], grid.h, delta))
+        upper, shift = min(upper, end), 0.0
         attained = [grid.down(*fixed_outcomes(q, one, 10 * size)[:2]) for one in below]
         for _ in range(2):  # the second time with a state just below the first result
             one = game(grid, attained, count, shift)[grid.n :]
@@ -246,8 +248,7 @@ def crossing(values: Array, h: float, delta: float) -> float:
 def interval(parts: list[tuple[tuple[Any, ...], int]], delta: float) -> tuple[float, float]:
     """Return (lower, upper) of the epsilon of a composition at delta. parts: pairs (kind and numbers, count)."""
     if parts[0][0][0] == "fixed":
-        (_, q, s), count = parts[0]
-        return fixed_interval(q, s, count, delta)
+        return fixed_interval(parts[0][0][1], parts[0][0][2], parts[0][1], delta)
 
     def bounds(largest: float, size: int) -> list[float]:
         grid = Grid(largest, size)
@@ -350,8 +351,8 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     require(digest == header["binding"]["configuration"], "config.toml is not the one that the ledger's header binds.")
     expected = {key: header.get(key) for key in ("unit", "clients", "randomness", "population")}
     expected |= {"ledger_head": heads[-1], "ledger_entries": rounds, "rounds": rounds, "no_statement": None}
-    expected |= {"adjacency": adjacency, "sampling": name, "clip_norm": lines[-1]["clip_norm"]}
-    expected |= {"noise_placement": "server"} | ({"noise_multiplier": z} if len(found) == 1 else {})
+    expected |= {"adjacency": adjacency, "sampling": name, "noise_placement": "server"}
+    expected |= {"clip_norm": lines[-1]["clip_norm"]} | ({"noise_multiplier": z} if len(found) == 1 else {})
     wrong = [key for key, one in expected.items() if summary.get(key) != one]
     require(not wrong, f"summary.json: {', '.join(wrong)}: not those of the ledger.")
     require(abs(summary["cohort"] - share * header["clients"]) < 1, "summary.json: the cohort is not the ledger's.")
@@ -371,8 +372,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
             inside = Path(file).name == file and (folder / file).is_file()
             same = inside and hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest
             require(same, f"pack.json: {file} is not a file of the bundle with the digest stated.")
-        pattern = r"Client-level .*? at most (\S+) at delta (\S+) for (\S+) neighbours,"
-        says = re.match(pattern, pack["statement"]) or [""] * 4
+        says = re.match(r"Client-level .*? at most (\S+) at delta (\S+) for (\S+) neigh", pack["statement"]) or [""] * 4
         require(says[1], "the statement in pack.json is not known here.", Unknown)
         close = epsilon <= float(says[1]) <= epsilon * 1.001 + 1e-3 and delta <= float(says[2]) <= delta * 1.001
         require(close and says[3] == adjacency, "the statement in pack.json is not that of summary.json.")

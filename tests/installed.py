@@ -23,7 +23,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
-TESTS = ["tests/accounting/gaussian", "tests/accounting/ledger", "tests/dpfed/stages", "tests/dpfed/cli/test_verify.py"]
+TESTS = [
+    "tests/accounting/gaussian",
+    "tests/accounting/ledger",
+    "tests/dpfed/stages",
+    "tests/dpfed/cli/test_verify.py",
+    "tests/dpfed/cli/test_second_verifier.py",
+]
 
 
 def built(folder: Path) -> tuple[Path, Path]:

@@ -119,7 +119,8 @@ class AdaptiveRule:
         second = state.memory.get("second", torch.full_like(mean_move, self.tau**2))
         first = first * self.beta1 + mean_move * (1 - self.beta1)
         second = self._second_moment(second, mean_move.square())
-        moved = state.broadcast + self.learning_rate * first / (second.sqrt() + self.tau)
+        root = second.double().sqrt().to(second.dtype)  # float32 roots of torch differ among processors
+        moved = state.broadcast + self.learning_rate * first / (root + self.tau)
         if self.averaged is not None:
             moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
         return replace(state, round=state.round + 1, broadcast=moved, memory={"first": first, "second": second})
