@@ -23,7 +23,11 @@ import papers  # noqa: E402
 import verdicts  # noqa: E402
 
 READMES = sorted(HERE.glob("*/README.md"))
-FILES = {"digits": ("one-start", "one-start"), "Fashion-MNIST": ("one-start-fashion-mnist", "one-start-fashion-mnist")}
+FILES = {
+    "digits": ("one-start", "one-start"),
+    "Fashion-MNIST": ("one-start-fashion-mnist", "one-start-fashion-mnist"),
+    "MNIST": ("one-start-fashion-mnist", "one-start-mnist"),
+}
 """Names of a data set's sweep and results."""
 COLD, COORDINATES, WARM = ", cold", ", public samples for coordinates only", ", warm"
 _STEP_1, _SIGNS, _TOP_K, _RAND_K = (
@@ -38,6 +42,7 @@ _PAIRS = (
 CLAIMS = {
     "digits": (("Fed-SMP rand-k", "DP-FedAvg"), ("Fed-SMP top-k", "DP-FedAvg"), ("FedPM", "Fed-SMP top-k")),
     "Fashion-MNIST": _PAIRS,
+    "MNIST": _PAIRS,
 }
 """Pairs of methods, the first of which may be above the second from the same warm start."""
 
@@ -48,13 +53,13 @@ def folder(row: str) -> str:
 
 
 def judged(differences: Sequence[float]) -> str:
-    """Return the mean difference in points, its standard error and the verdict; "" without differences."""
-    return f"{verdicts.points(differences)}, {verdicts.verdict(differences)}" if differences else ""
+    """Return the mean difference in points, its standard error and the verdict; a mark without differences."""
+    return f"{verdicts.points(differences)}, {verdicts.verdict(differences)}" if differences else papers.NONE
 
 
 def percents(lines: Sequence[papers.Line], quantity: str) -> str:
-    """Return mean and standard deviation in percent."""
-    return papers.mean([100 * float(line[quantity]) for line in lines])
+    """Return mean and standard deviation in percent; a mark without runs."""
+    return papers.mean([100 * float(line[quantity]) for line in lines]) if lines else papers.NONE
 
 
 def one_start(data: str) -> str:
@@ -72,8 +77,9 @@ def one_start(data: str) -> str:
         ending = COORDINATES if name + COORDINATES in names else COLD
         cold, warm = runs[folder(name + ending),], runs[folder(name + WARM),]
         gains = [100 * (float(line["test_accuracy"]) - float(line["public_samples_alone"])) for line in warm]
-        before = percents(cold, "test_accuracy") + (" (coordinates)" if ending == COORDINATES else "") if cold else ""
-        after, bits = percents(warm, "test_accuracy"), f"{float(warm[0]['uplink_bits_per_parameter']):.3g}"
+        before = percents(cold, "test_accuracy") + (" (coordinates)" if ending == COORDINATES and cold else "")
+        after = percents(warm, "test_accuracy") + (f" ({len(warm)} seeds)" if 0 < len(warm) < 3 else "")
+        bits = "; ".join(dict.fromkeys(f"{float(line['uplink_bits_per_parameter']):.3g}" for line in [*cold, *warm]))
         rows.append([name, before, after, judged(above(name + WARM, name + ending)), judged(gains), bits])
     claims = [[one, other, judged(above(one + WARM, other + WARM))] for one, other in CLAIMS[data]]
     alone = runs[folder(next(name for name in names if name.endswith(WARM))),]
