@@ -54,8 +54,7 @@ def test_roots_of_random_polynomials_are_those_of_scipy():
 
 def test_a_root_that_cannot_be_found_is_an_error():
     refused(ValueError, "no sign change", brentq, lambda x: x * x + 1, -1.0, 1.0, xtol=1e-9, rtol=1e-9)
-    with pytest.raises(ValueError, match="nan"):
-        brentq(lambda x: x if abs(x) > 0.5 else math.nan, -1.0, 1.1, xtol=1e-9, rtol=1e-9)
+    refused(ValueError, "nan", brentq, lambda x: x if abs(x) > 0.5 else math.nan, -1.0, 1.1, xtol=1e-9, rtol=1e-9)
     refused(RuntimeError, "after 3 steps", brentq, lambda x: x**3 - 2, 0.0, 9.0, xtol=1e-300, rtol=1e-15, maxiter=3)
 
 

@@ -70,8 +70,7 @@ def test_a_limit_that_the_sampling_does_not_keep_is_refused(fields, due):
     fields = {**GOLDEN, "bands": 60, "separation": 30, **fields}
     of = {"noise_multiplier": 5.0, "rounds": 180}
     assert budget.epsilon(Plan(**fields, participations=due), **of) > 0
-    with pytest.raises(InvalidParameter, match=f"Use at least {due}"):
-        budget.epsilon(Plan(**fields, participations=due - 1), **of)
+    refused(InvalidParameter, f"Use at least {due}", budget.epsilon, Plan(**fields, participations=due - 1), **of)
 
 
 def test_a_separation_that_a_public_order_does_not_have_is_refused():

@@ -200,5 +200,4 @@ def test_a_project_with_impossible_terms_is_refused(tmp_path, terms):
 
 def test_a_line_that_is_no_release_is_not_a_projects(project):
     project.ledger.record(Aborted(round=0, reason="too few"))
-    with pytest.raises(LedgerError, match="not a release"):
-        ProjectLedger.open(project.ledger.path).charge(release(1, FREE), run="a")
+    refused(LedgerError, "not a release", ProjectLedger.open(project.ledger.path).charge, release(1, FREE), run="a")

@@ -259,8 +259,7 @@ def test_a_quieter_round_costs_one_unit_and_another_none_is_made_of(golden):
         golden.charge(release(number, mechanism), run="b")
     assert golden.units == (450, 326)
     for louder in (poisson(1.399, 1 / 60), poisson(1.4, 1 / 59), poisson(1.0, 1 / 200), poisson(9.0, 1.0)):
-        with pytest.raises(BudgetSpent, match="not bought before"):
-            golden.charge(release(9, louder), run="b")
+        refused(BudgetSpent, "not bought before", golden.charge, release(9, louder), run="b")
     assert golden.units == (450, 326)
 
 
@@ -301,8 +300,7 @@ def test_a_purchase_that_was_paid_too_little_is_found(golden):
     cut = Ledger.read(path)
     cut.record(type(line)(round=0, units=34, plan=line.plan, detail=line.detail))
     golden.ledger = cut
-    with pytest.raises(LedgerError, match="34 of 330 units do not suffice for 20 rounds"):
-        ProjectLedger.open(kept(golden)).to_dict()
+    refused(LedgerError, "34 of 330 units do not suffice for 20 rounds", ProjectLedger.open(kept(golden)).to_dict)
 
 
 def test_declared_runs_have_their_natural_price(tmp_path):
@@ -385,8 +383,7 @@ def test_a_project_of_02_of_one_kind_goes_on_in_units(tmp_path):
     assert project.condition is None
     assert project.units == (450, 330)
     for plan in ATTACK.values():
-        with pytest.raises(BudgetSpent):
-            project.charge(release(0, plan[0]), run="b")
+        refused(BudgetSpent, "", project.charge, release(0, plan[0]), run="b")
     project.pay = 40
     project.begin([PILOT] * 20, run="b")
     project.charge(release(0, PILOT), run="b")
@@ -401,5 +398,4 @@ def test_a_project_of_02_of_several_kinds_goes_on_and_says_when_its_number_holds
     assert project.units is None
     project.charge(release(2, GOLDEN), run="a")
     project.charge(release(0, poisson(2.5, 1 / 60)), run="b")
-    with pytest.raises(BudgetSpent, match="would bring the project to epsilon"):
-        project.charge(release(0, poisson(1.0, 1.0)), run="b")
+    refused(BudgetSpent, "would bring the project to epsilon", project.charge, release(0, poisson(1.0, 1.0)), run="b")

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import accounting
 from accounting import (
@@ -115,10 +116,8 @@ def test_what_it_has_not_is_said(pure):
 
 def test_a_kind_without_an_entry_is_refused():
     stranger = Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
-    with pytest.raises(UnsupportedMechanism, match="Pure: no Renyi curve"):
-        rdp.curve(stranger, [2.0])
-    with pytest.raises(InvalidParameter, match="this version does not support this mechanism"):
-        mechanisms.from_dict(stranger.to_dict())
+    refused(UnsupportedMechanism, "Pure: no Renyi curve", rdp.curve, stranger, [2.0])
+    refused(InvalidParameter, "this version does not support this mechanism", mechanisms.from_dict, stranger.to_dict())
 
 
 def test_every_entry_is_whole():

@@ -83,8 +83,7 @@ def test_a_network_that_cannot_train_on_small_batches_is_refused(
 
 
 def test_a_network_that_cannot_train_on_small_batches_is_refused_without_privacy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="on a batch of 1 sample"):
-        run(tmp_path, clients(*[8] * 6), Wrapped(squeezed), public=True)
+    refused(ConfigError, "on a batch of 1 sample", run, tmp_path, clients(*[8] * 6), Wrapped(squeezed), public=True)
 
 
 def test_a_loss_that_cannot_take_one_sample_is_refused(tmp_path: Path) -> None:
@@ -245,8 +244,7 @@ def test_wrappers_for_devices_and_compilers_are_taken_off(wrap: Callable[[], nn.
 def test_scripted_networks_are_refused_by_name(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Linear(8, 3))
     for model in (scripted, nn.Sequential(scripted)):
-        with pytest.raises(ConfigError, match=r"torch\.jit.*Give the module"):
-            run(tmp_path, clients(*[6] * 6), model)
+        refused(ConfigError, r"torch\.jit.*Give the module", run, tmp_path, clients(*[6] * 6), model)
 
 
 def test_a_lone_sample_trains_alike_simulated_and_deployed() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from local_training import batches, descend, training_of
+from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
@@ -149,12 +150,10 @@ def test_masks_take_adam_and_no_weight_decay(tiny_config: Any) -> None:
     masks = MaskTraining(network=freeze(model, SEEDS), learning_rate=0.1, optimizer="adam", schedule=cosine(4))
     assert learning_rate_of_round(masks, 2) == pytest.approx(0.05)
     for settings in (["local.optimizer=adamw"], ["local.weight_decay=0.1"]):
-        with pytest.raises(ConfigError, match="masks' scores"):
-            build(tiny_config("method.name=fedpm", *settings, without=["privacy"]))
+        refused(ConfigError, "masks' scores", build, tiny_config("method.name=fedpm", *settings, without=["privacy"]))
 
 
 def test_a_schedule_that_ends_with_the_run_keeps_it_from_being_prolonged(tiny_config: Any, tmp_path: Any) -> None:
     federation.run(build(tiny_config("local.schedule=cosine")), tmp_path / "run")
     longer = build(tiny_config("local.schedule=cosine", "federation.rounds=5"))
-    with pytest.raises(RunError, match="ends with the last round"):
-        federation.run(longer, tmp_path / "run", resume=True)
+    refused(RunError, "ends with the last round", federation.run, longer, tmp_path / "run", resume=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from dpfed.data import Partition, dirichlet, natural, some_labels, unbalanced
 from dpfed.errors import ConfigError
@@ -132,11 +133,9 @@ def test_natural_raises_on_more_clients_than_there_are(clients: int) -> None:
 def test_label_partitions_raise_on_numbers_that_cannot_be(make) -> None:
     labels = np.array([0, 1, 2, 5])
     for clients, each in ((0, 1), (2, 0), (2, 5)):
-        with pytest.raises(ConfigError, match=f"labels={each}.*from 1 to 4"):
-            make(labels, clients, each, generator())
+        refused(ConfigError, f"labels={each}.*from 1 to 4", make, labels, clients, each, generator())
     for clients, alpha in ((0, 1.0), (2, 0.0), (2, float("nan"))):
-        with pytest.raises(ConfigError, match="alpha="):
-            dirichlet(labels, clients, alpha, generator())
+        refused(ConfigError, "alpha=", dirichlet, labels, clients, alpha, generator())
 
 
 def test_partitions_are_the_generators_choice() -> None:

@@ -160,8 +160,7 @@ def test_letters_beyond_the_declared_ones_are_refused_before_any_round(tmp_path:
     save_file(arrays(train_inputs=texts, test_inputs=np.ones((20, 5))), tmp_path / "mine.safetensors")
     where = {"name": str(tmp_path / "mine.safetensors"), "classes": 3}
     tables = RUN | {"data": where, "model": {"name": "char-lstm", "hidden": [4]}}
-    with pytest.raises(DataError, match="an input of 'mine' is not among the 3 declared letters"):
-        build(parse(tables, source="test"))
+    refused(DataError, "an input of 'mine' is not among the 3 declared letters", build, parse(tables, source="test"))
 
 
 @pytest.mark.parametrize("given", [1, "clients", "client-steps"])

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 
 from dpfed.clients.schedule import draw_schedule
@@ -62,8 +63,7 @@ def test_a_population_of_a_million_takes_no_memory():
 
 
 def test_a_client_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match=r"clients 0\.\.999999"):
-        POOL.of(1_000_000)
+    refused(ConfigError, r"clients 0\.\.999999", POOL.of, 1_000_000)
 
 
 def tables(**changes):
@@ -79,8 +79,7 @@ def tables(**changes):
 def test_the_configuration_says_how_many_samples_a_client_has():
     made = partition_of(parse(tables(), source="t"), load_digits(), Seeds(root=0))
     assert (made.clients, made.total) == (50_000, 400_000)
-    with pytest.raises(ConfigError, match=r"data\.samples"):
-        parse(tables(data={"name": "digits", "partition": "resampled"}), source="t")
+    refused(ConfigError, r"data\.samples", parse, tables(data={"name": "digits", "partition": "resampled"}), source="t")
     with pytest.raises(ConfigError, match=r"data\.samples with data\.partition='iid': is for resampled"):
         parse(tables(data={"name": "digits", "samples": 3}), source="t")
 

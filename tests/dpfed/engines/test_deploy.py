@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-import pytest
+from refusals import refused
 
 from dpfed.cli import status
 from dpfed.config.tables import parse
@@ -37,8 +37,7 @@ def test_the_app_names_no_path_of_its_maker(tmp_path):
 
 def test_nothing_is_overwritten(tmp_path, checked, tables):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"is not empty \(notes.txt\)"):
-        write_app(checked(tables("fedavg")), tmp_path, name="x")
+    refused(RunError, r"is not empty \(notes.txt\)", write_app, checked(tables("fedavg")), tmp_path, name="x")
 
 
 def test_what_no_node_could_run_is_refused_before_an_app_is_written(tmp_path, capsys):

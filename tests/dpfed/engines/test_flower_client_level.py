@@ -452,8 +452,7 @@ def test_what_cannot_work_is_refused_when_it_is_made(settings, words):
 
 def test_an_impossible_plan_is_refused_before_a_node_is_asked():
     grid = Nodes(10, by(1.0))
-    with pytest.raises((ConfigError, AccountingError)):
-        wrapped(cohort=11).configure_train(1, model(), ConfigRecord(), grid)
+    refused((ConfigError, AccountingError), "", wrapped(cohort=11).configure_train, 1, model(), ConfigRecord(), grid)
     refused(RunError, "no round has begun", lambda: wrapped().guarantee())
 
 

@@ -158,8 +158,7 @@ def test_a_round_beyond_the_run_s_is_not_uploaded_to(hostile):
     content = Instruction(
         round=2, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=server.print, solved=server.solved
     ).to_content()
-    with pytest.raises(WireError, match="asked for round 2 of 2"):
-        server.say(Message(content, dst_node_id=997, message_type="train"))
+    refused(WireError, "asked for round 2 of 2", server.say, Message(content, dst_node_id=997, message_type="train"))
 
 
 def test_a_server_without_noise_of_the_clients_gets_no_sum_of_two_either(grid, tables):

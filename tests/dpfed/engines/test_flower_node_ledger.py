@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import AccountingError
@@ -138,8 +139,7 @@ def test_a_resumed_round_sends_the_stored_upload_and_is_charged_once(tmp_path, t
     more = ("federation.sampling=all", "federation.cohort=4")
     chosen, budgets = tables("dp-fedavg", *SECURE, *more, privacy=NOISE), dict.fromkeys(range(4), enough_for(3))
     first = nodes(chosen, budgets, ends_in=7)
-    with pytest.raises(Ended):
-        serve(first, chosen, tmp_path / "run")
+    refused(Ended, "", serve, first, chosen, tmp_path / "run")
     again = nodes(chosen, budgets)
     serve(again, chosen, tmp_path / "run", resume=True)
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 2]
@@ -167,8 +167,7 @@ def test_a_round_that_the_server_charges_again_is_charged_again(tmp_path, tables
         save(self, done, seconds)
 
     monkeypatch.setattr(Run, "_save_round", ended)
-    with pytest.raises(Ended):
-        serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
+    refused(Ended, "", serve, nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
     monkeypatch.undo()
     serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run", resume=True)
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 1, 2]

@@ -96,8 +96,7 @@ def test_a_plan_without_later_refusals_is_charged_whole_or_refused_before_round_
     """Two clip norms over noise 8: as many rounds as of noise 4 under add-remove."""
     most = answered(ledger(tmp_path / "a"), PLAN, 100)
     node = ledger(tmp_path / "b")
-    with pytest.raises(BudgetSpent, match="Round 1 was not answered"):
-        answer(node, ServerPlan.of("too long", most + 1, mechanism), 0)
+    refused(BudgetSpent, "Round 1 was not answered", answer, node, ServerPlan.of("too long", most + 1, mechanism), 0)
     assert node.report()["runs"] == {}
     plan = ServerPlan.of("fits", most, mechanism)
     assert answered(node, plan, most) == most
@@ -236,12 +235,10 @@ def test_declarations(tmp_path):
     refused(WireError, "cannot be read", lambda: ledger(tmp_path).admit(replace(PLAN, release="{}"), 0, clip_norm=1.0))
     with pytest.raises(WireError, match="without sampling"):
         ledger(tmp_path).admit(replace(PLAN, release=json.dumps(DRAWN.to_dict())), 0, clip_norm=1.0)
-    with pytest.raises(BudgetSpent, match="of a plan"):
-        ledger(tmp_path).admit(replace(PLAN, whole_plan=True), 100, clip_norm=1.0)
+    refused(BudgetSpent, "of a plan", ledger(tmp_path).admit, replace(PLAN, whole_plan=True), 100, clip_norm=1.0)
     refused(WireError, "simulated", lambda: ledger(tmp_path).admit(replace(PLAN, run=""), 0, clip_norm=1.0))
     correlated = subsample(NOISE, CorrelatedRounds(coefficients=(1.0, 0.5), separation=1, participations=3))
-    with pytest.raises(WireError, match="correlated"):
-        ledger(tmp_path).admit(ServerPlan.of("c", 3, correlated), 0, clip_norm=1.0)
+    refused(WireError, "correlated", ledger(tmp_path).admit, ServerPlan.of("c", 3, correlated), 0, clip_norm=1.0)
     discrete = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
     fixed = ServerPlan.of("d", 3, subsample(discrete, FixedSizeSampling(cohort=2, clients=9)))
     assert fixed.mechanism().adjacency == "replace-one"

@@ -57,8 +57,7 @@ def test_no_row_of_integers_is_longer_than_the_noise_is_charged_for(size, steps)
 
 def test_integers_and_noise_that_do_not_fit_are_refused():
     code = integers()
-    with pytest.raises(ConfigError, match="must be equal"):
-        replace(code, noise=replace(code.noise, l2_bound=0.9 * code.noise.l2_bound))
+    refused(ConfigError, "must be equal", replace, code, noise=replace(code.noise, l2_bound=0.9 * code.noise.l2_bound))
     refused(ConfigError, "must be equal", lambda: replace(code, noise=replace(code.noise, dimension=49)))
     refused(ConfigError, "variance", integers, 1.0, steps=1e6)
 

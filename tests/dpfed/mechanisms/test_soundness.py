@@ -66,16 +66,14 @@ def test_a_chain_without_its_bound_or_its_noise_is_refused(chains, name):
     stages = chains[name]
     for kind in (Clip, ClipMoves, Integers, type(stages.private)):
         if stages.find(kind) is not None:
-            with pytest.raises(ConfigError, match="chain"):
-                require_sound(stages.without(kind))
+            refused(ConfigError, "chain", require_sound, stages.without(kind))
 
 
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("name", CHAINS)
 def test_weights_between_bound_and_noise_are_refused(chains, name):
     stages = chains[name]
-    with pytest.raises(ConfigError, match="right before"):
-        require_sound(with_before(stages, type(stages.private), weigh(stages)))
+    refused(ConfigError, "right before", require_sound, with_before(stages, type(stages.private), weigh(stages)))
 
 
 @pytest.mark.parametrize("name", ["server", "shares", "integers", "decoded first", "coins"])
@@ -102,8 +100,7 @@ def test_a_count_that_is_not_charged_is_refused(chains):
 def test_a_second_release_is_refused(chains):
     stages = chains["server"]
     noise = stages.find(GaussianNoise)
-    with pytest.raises(ConfigError, match="two stages make it private"):
-        require_sound(with_after(stages, Encode, noise_like(noise)))
+    refused(ConfigError, "two stages make it private", require_sound, with_after(stages, Encode, noise_like(noise)))
 
 
 def noise_like(noise):

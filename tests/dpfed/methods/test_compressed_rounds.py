@@ -239,8 +239,7 @@ def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, 
     ],
 )
 def test_an_epsilon_that_could_not_be_stated_is_refused_before_anything_is_written(settings, complaint):
-    with pytest.raises(UnsupportedMechanism, match=complaint):
-        build(config("dp-fedavg", privacy={**PRIVATE, "delta": 0.01, **settings}))
+    refused(UnsupportedMechanism, complaint, build, config("dp-fedavg", privacy={**PRIVATE, "delta": 0.01, **settings}))
 
 
 def test_names_of_schemes_are_those_of_the_registry():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from local_training import batches, descend, training_of
+from refusals import refused
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -160,10 +161,8 @@ def test_another_frozen_network_is_another_run(tiny_config: Any, tmp_path: Any) 
     with pytest.raises(Exception, match="interrupted"):
         federation.run(build(config), tmp_path / "run", stop=iter([False, True]).__next__)
     scale = 2.0
-    with pytest.raises(Exception, match="the model that it starts from"):
-        federation.run(build(config), tmp_path / "run", resume=True)
+    refused(Exception, "the model that it starts from", federation.run, build(config), tmp_path / "run", resume=True)
 
 
 def test_a_network_without_anything_to_train_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no parameters with requires_grad"):
-        FlatModel(lambda: nn.Linear(2, 2).requires_grad_(False))
+    refused(ConfigError, "no parameters with requires_grad", FlatModel, lambda: nn.Linear(2, 2).requires_grad_(False))

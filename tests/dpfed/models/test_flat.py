@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -75,8 +76,7 @@ def test_plain_networks_train_as_by_functional_call_and_stay_as_they_were(make) 
     model.plain = False
     assert plain.equal(model.train_clients(weights, inputs, torch.ones(2, 5))[0])
     model.plain = True
-    with pytest.raises(RuntimeError):
-        model.train_clients(weights, inputs[..., 1:], torch.ones(2, 5))
+    refused(RuntimeError, "", model.train_clients, weights, inputs[..., 1:], torch.ones(2, 5))
     now = model._training.state_dict(keep_vars=True)
     assert all(isinstance(one, nn.Parameter) and one.equal(kept[name]) for name, one in now.items())
 
@@ -129,8 +129,7 @@ def test_clients_side_by_side_have_the_outputs_of_each_by_itself(name: str, shap
     ],
 )
 def test_flat_model_raises_on_hidden_state(layer: nn.Module | None, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        FlatModel(lambda: nn.Sequential(nn.Linear(3, 3), layer) if layer else nn.ReLU())
+    refused(ConfigError, complaint, FlatModel, lambda: nn.Sequential(nn.Linear(3, 3), layer) if layer else nn.ReLU())
 
 
 def normalised() -> nn.Module:

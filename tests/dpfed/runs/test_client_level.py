@@ -206,8 +206,7 @@ def test_an_error_in_the_callers_generator_costs_nothing(tmp_path):
         raise ZeroDivisionError
 
     for step in private.rounds():
-        with pytest.raises(ZeroDivisionError):
-            step.release(broken(step))
+        refused(ZeroDivisionError, "", step.release, broken(step))
         step.release(rows(step))
     assert releases(level()) != []
     assert len(Ledger.read(private.ledger).releases) == 3
@@ -231,11 +230,9 @@ def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
     private, old = level(tmp_path), []
     for step in private.rounds():
         step.release(rows(step))
-        with pytest.raises(RunError, match=r"was released already. Release inside the loop"):
-            step.release(rows(step))
+        refused(RunError, r"was released already. Release inside the loop", step.release, rows(step))
         for before in old:
-            with pytest.raises(RunError, match="was released already"):
-                before.release(rows(before))
+            refused(RunError, "was released already", before.release, rows(before))
         old.append(step)
     refused(RunError, "was released already", lambda: step.release(rows(step)))
     assert len(Ledger.read(private.ledger).releases) == 3
@@ -279,8 +276,7 @@ def test_a_skipped_round_releases_and_costs_nothing(tmp_path):
     assert [type(entry) for entry in Ledger.read(private.ledger).entries] == [Release, Aborted, Release, Aborted]
     assert {one.reason for one in Ledger.read(private.ledger).entries if isinstance(one, Aborted)} == {SKIPPED}
     for step in skipped:
-        with pytest.raises(RunError, match="is over, or another round has begun"):
-            step.release(rows(step))
+        refused(RunError, "is over, or another round has begun", step.release, rows(step))
 
 
 def _after(private, count):

@@ -96,8 +96,7 @@ def test_uploads_that_are_releases_are_charged_before_they_are_read(tmp_path):
     private = level(tmp_path, dimension=D, stages=seen, adjacency="zero-out")
     for step in private.rounds():
         if step.round == 1:
-            with pytest.raises(ConfigError):
-                step.release(rows(step)[1:])
+            refused(ConfigError, "", step.release, rows(step)[1:])
             assert len(Ledger.read(private.ledger).releases) == 2
         step.release(rows(step))
     assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1, 2]

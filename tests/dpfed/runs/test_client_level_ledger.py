@@ -131,8 +131,7 @@ def test_nothing_is_returned_that_the_ledger_does_not_hold(tmp_path, monkeypatch
             patch.setattr(
                 "accounting.ledger.regular_file.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
             )
-            with pytest.raises(LedgerError, match="was not released"):
-                step.release(rows(step))
+            refused(LedgerError, "was not released", step.release, rows(step))
         assert len(Ledger.read(private.ledger).releases) == step.round
         step.release(rows(step))
 

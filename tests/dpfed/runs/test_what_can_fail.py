@@ -307,8 +307,7 @@ def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
     with pytest.raises(RunError, match=r"other\.jsonl: has no charge of round 0"):
         federation.run(experiment, folder, resume=True, project=other)
     assert federation.run(experiment, folder, resume=True, project=project).summary["rounds"] == 3
-    with pytest.raises(RunError, match="interrupted"):
-        federation.run(experiment, tmp_path / "alone", stop=iter([False, True]).__next__)
+    refused(RunError, "interrupted", federation.run, experiment, tmp_path / "alone", stop=iter([False, True]).__next__)
     with pytest.raises(RunError, match=r"is not charged to a project.*leave out --ledger"):
         federation.run(experiment, tmp_path / "alone", resume=True, project=project)
 
@@ -365,8 +364,7 @@ def test_secure_randomness_takes_discrete_noise(tmp_path):
     ):
         refused(ConfigError, r"run\.randomness='secure' with Gaussian noise", tiny, "run.randomness=secure", *settings)
     coins = ("method.name=fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", "run.randomness=secure")
-    with pytest.raises(ConfigError, match=r"privacy\.noise_std=0\.5"):
-        build(configured(*coins, privacy={"noise_multiplier": None}))
+    refused(ConfigError, r"privacy\.noise_std=0\.5", build, configured(*coins, privacy={"noise_multiplier": None}))
     build(configured(*(one for one in coins if "std" not in one), privacy={"noise_multiplier": None}))
     outcome = federation.run(tiny("run.randomness=secure", "privacy.noise=skellam"), tmp_path / "run")
     assert outcome.summary["for_release"] is True

@@ -9,6 +9,7 @@ from pathlib import Path
 import joblib
 import pytest
 import run_folders
+from refusals import refused
 
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError, RunInterrupted
@@ -81,8 +82,7 @@ def test_a_failing_run_is_reported_and_does_not_stop_the_others(experiment_file,
     one = planned(experiment_file(), out)
     broken = one.grid.cells[0]
     rounds = iter([True])
-    with pytest.raises(RunInterrupted):
-        federation.run(build(broken.config), out / broken.folder, stop=lambda: next(rounds))
+    refused(RunInterrupted, "", federation.run, build(broken.config), out / broken.folder, stop=lambda: next(rounds))
     (out / broken.folder / "checkpoint.safetensors").write_bytes(b"damaged")
     arguments = ["sweep", str(one.file), "--profile", "smoke", "--out", str(out), "--jobs", "1"]
     assert status(arguments) == 1
@@ -119,8 +119,7 @@ def test_nothing_runs_where_something_cannot_be_built(experiment_file, tmp_path,
     monkeypatch.delenv("DPFED_DATA_DIR", raising=False)
     row = '[[row]]\nname = "Other data"\nset = { data.name = "fashion-mnist" }\n\n[profiles.smoke]'
     one = planned(experiment_file(("[profiles.smoke]", row)), tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"nothing was run.*\n  Other data: .*DPFED_DATA_DIR"):
-        run_sweep(one, jobs=1)
+    refused(ConfigError, r"nothing was run.*\n  Other data: .*DPFED_DATA_DIR", run_sweep, one, jobs=1)
     assert not (tmp_path / "out").exists()
 
 
