@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
+from refusals import refused
 
 from dpfed.config.tables import override, parse
 from dpfed.round import run_round
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.runs.folder import RunFolder
 from dpfed.sources import TrainedClients
 from dpfed.stages.chain import Stages
 
@@ -61,6 +66,25 @@ def killed_after(number):
             raise Killed
 
     return on_round
+
+
+def killed_run(config, folder, *, after):
+    """Run the configuration until it is killed at the end of this round."""
+    refused(Killed, "", lambda: federation.run(build(config), folder, on_round=killed_after(after)))
+
+
+def killed_before_checkpoint(experiment, folder, number, **more):
+    """Run the experiment until it is killed between the charge of this round and its checkpoint."""
+    real = RunFolder.save_checkpoint
+
+    def save(self, saved):
+        if saved.state.round == number:
+            raise Killed
+        real(self, saved)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RunFolder, "save_checkpoint", save)
+        refused(Killed, "", federation.run, experiment, folder, **more)
 
 
 def with_updates(experiment, updates):

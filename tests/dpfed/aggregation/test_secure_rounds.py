@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 
 from accounting import Aborted, Ledger
 from dpfed.aggregation.sums import PlainSums
@@ -14,7 +13,7 @@ from dpfed.round import NO_RESULT, draw_round_cohort
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Book, random_updates, watched_round, with_updates
+from ...rounds import Book, killed_run, random_updates, watched_round, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -169,14 +168,7 @@ def test_an_interrupted_run_with_aborted_rounds_resumes_to_the_same_end(secure_c
     )
     whole = federation.run(build(secure_config("dp-fedavg", *settings)), tmp_path / "whole")
 
-    class Killed(Exception):
-        pass
-
-    def kill(record):
-        if record["round"] == 5:
-            raise Killed
-
-    refused(Killed, "", federation.run, build(secure_config("dp-fedavg", *settings)), tmp_path / "part", on_round=kill)
+    killed_run(secure_config("dp-fedavg", *settings), tmp_path / "part", after=5)
     resumed = federation.run(build(secure_config("dp-fedavg", *settings)), tmp_path / "part", resume=True)
     assert resumed.summary | {"seconds": 0} == whole.summary | {"seconds": 0}
     assert (tmp_path / "part" / "ledger.jsonl").read_bytes() == (tmp_path / "whole" / "ledger.jsonl").read_bytes()

@@ -21,14 +21,9 @@ from dpfed.config.tables import override
 from dpfed.errors import ConfigError, DataError, RunError
 from dpfed.runs.loop import Outcome
 
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
+from ...rounds import DIGITS, tables
+
+TABLES = tables(DIGITS, privacy={"accountant": "rdp"})
 SAME = ("test_accuracy", "best_test_accuracy", "epsilon", "delta", "noise_multiplier", "rounds", "parameters")
 
 

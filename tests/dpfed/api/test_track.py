@@ -14,13 +14,9 @@ import dpfed
 from dpfed.api.track import clipping_hint, open_trackers, progress_display
 from dpfed.errors import ConfigError
 
-TABLES = {
-    "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"}, "run": {"evaluate_every": 2},
-}  # fmt: skip
+from ...rounds import DIGITS, tables
+
+TABLES = tables(DIGITS, model={"hidden": [4]}, privacy={"accountant": "rdp"}, run={"evaluate_every": 2})
 PUBLIC = {"round", "test_accuracy", "test_loss", "epsilon", "clip_norm", "uplink_megabytes", "aborted"}
 
 

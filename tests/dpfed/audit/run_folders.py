@@ -8,25 +8,18 @@ import tomli_w
 
 from accounting.ledger.hash_chain import chained_line
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import override, parse
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 4},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
+from ...rounds import DIGITS, configured, tables
+
+TABLES = tables(DIGITS, federation={"rounds": 4}, privacy={"accountant": "rdp"})
 SURE = 1 - 1e-6
 """Confidence at which no seed of these tests fails by chance."""
 
 
 def run(folder, *settings, without=()):
-    tables = {key: value for key, value in TABLES.items() if key not in without}
-    federation.run(build(parse(override(tables, settings), source="test")), folder)
+    federation.run(build(configured(*settings, start=TABLES, **dict.fromkeys(without))), folder)
     return folder
 
 

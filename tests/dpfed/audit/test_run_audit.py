@@ -15,6 +15,7 @@ from dpfed.report.audit import write_cards
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+from ...rounds import killed_before_checkpoint
 from . import run_folders
 from .broken_parts import WrongNormals
 from .run_folders import SURE, TABLES, change, change_summary
@@ -119,25 +120,12 @@ def _check_second_opinion(record, best, *, gaussian):
         assert said[0].startswith("second opinion ")
 
 
-class Killed(Exception):
-    """Stands for kill -9."""
-
-
 @pytest.mark.parametrize("randomness", ["simulated", "secure"])
-def test_a_run_that_was_killed_and_resumed_passes(tmp_path, monkeypatch, randomness):
+def test_a_run_that_was_killed_and_resumed_passes(tmp_path, randomness):
     """Killed between a charge and its checkpoint: a secure round is then charged twice, a simulated one once."""
     settings = ["federation.sampling=all", f"run.randomness={randomness}", "privacy.noise=discrete-gaussian"]
     config = parse(override(TABLES, settings), source="test")
-    real = federation.RunFolder.save_checkpoint
-
-    def save(self, saved):
-        if saved.state.round == 2:
-            raise Killed
-        real(self, saved)
-
-    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "run"))
-    monkeypatch.undo()
+    killed_before_checkpoint(build(config), tmp_path / "run", 2)
     federation.run(build(config), tmp_path / "run", resume=True)
     found = audit_run(tmp_path / "run", confidence=SURE)
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]

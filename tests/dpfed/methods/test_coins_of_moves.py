@@ -16,18 +16,18 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
 from dpfed.stages.project import SharedMask, SignedProbabilities
 
+from ...rounds import DIGITS
+from ...rounds import tables as changed
 from ..announced import announced
 
 BOUND, CLIENTS = 0.2, 40
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 2},
-    "local": {"learning_rate": 1.0, "epochs": 1, "batch_size": 10},
-    "method": {"name": "fedpm"},
-    "mask": {"edge": 0.05, "spread": 0.0, "readout": "mean", "bound": BOUND},
-    "privacy": {"clip_norm": 0.8, "slots": CLIENTS, "adjacency": "zero-out"},
-}
+TABLES = changed(
+    DIGITS | {"privacy": {"clip_norm": 0.8, "slots": CLIENTS, "adjacency": "zero-out"}},
+    federation={"rounds": 2},
+    local={"learning_rate": 1.0},
+    method={"name": "fedpm"},
+    mask={"edge": 0.05, "spread": 0.0, "readout": "mean", "bound": BOUND},
+)
 SIGNS = ("method.name=stochastic-sign", "privacy.noise=coins", f"method.options.bound={BOUND}")
 # Of the mean over entries, in standard deviations: a right one fails with probability 6e-7.
 SURE = 5.0

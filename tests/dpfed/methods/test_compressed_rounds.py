@@ -15,7 +15,6 @@ from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Gaussian
 from dpfed import compress
 from dpfed.compress.payload import most_bytes
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
 from dpfed.runs import loop as federation
@@ -23,7 +22,7 @@ from dpfed.runs.experiment import build
 from dpfed.server.rules import Averaging
 from dpfed.stages.chain import Stages
 
-from ...rounds import watched_round
+from ...rounds import DIGITS, configured, killed_run, watched_round
 from ..announced import a_round, announced, arrive
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -34,18 +33,8 @@ PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
 
 
 def config(method, *settings, privacy=None):
-    tables = {
-        "data": {"name": "digits"},
-        "model": {"name": "mlp", "hidden": [8]},
-        "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-        "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-        "method": {"name": method},
-    }
-    if method == "fedavg-topk" and not any(setting.startswith("method.keep") for setting in settings):
-        tables["method"]["keep"] = 0.1
-    if privacy is not None:
-        tables["privacy"] = privacy
-    return parse(override(tables, settings), source="test")
+    kept = ["method.keep=0.1"] if method == "fedavg-topk" and "method.keep" not in str(settings) else []
+    return configured(*kept, *settings, start=DIGITS | {"privacy": {}}, method={"name": method}, privacy=privacy)
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -192,15 +181,7 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
 
     whole = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "whole")
 
-    class Killed(Exception):
-        pass
-
-    def kill(record):
-        if record["round"] == 2:
-            raise Killed
-
-    with pytest.raises(Killed):
-        federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "cut", on_round=kill)
+    killed_run(config("signsgd", "method.error_feedback=true"), tmp_path / "cut", after=2)
     resumed = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
 

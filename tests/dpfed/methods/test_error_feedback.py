@@ -6,7 +6,6 @@ from refusals import refused
 from accounting import Plan, budget
 from accounting.errors import AccountingError
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.soundness import require_forgetful
 from dpfed.runs import loop as federation
@@ -14,18 +13,14 @@ from dpfed.runs.experiment import build
 from dpfed.stages.chain import NoMemory, Stages
 from dpfed.stages.encode import Encode
 
+from ...rounds import DIGITS, configured
+
 PRIVATE = ("privacy.clip_norm=0.5", "privacy.noise_multiplier=2.0", "method.error_feedback=true")
 
 
 def config(method, *settings):
-    tables = {
-        "data": {"name": "digits"},
-        "model": {"name": "mlp", "hidden": [8]},
-        "federation": {"clients": 60, "cohort": 12, "rounds": 4},
-        "local": {"learning_rate": 0.3, "steps": 1, "batch_size": 10},
-        "method": {"name": method},
-    }
-    return parse(override(tables, (*PRIVATE, *settings)), source="test")
+    more = ("federation.rounds=4", "local.steps=1", *PRIVATE)
+    return configured(*more, *settings, start=DIGITS | {"privacy": {}}, method={"name": method}, local={"epochs": None})
 
 
 @pytest.mark.slow_but_one_in(4)

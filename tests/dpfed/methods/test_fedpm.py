@@ -24,25 +24,21 @@ from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
 from dpfed.stages.wires import MaskWire, entropy_of_ones
 
-from ...rounds import Killed, killed_after, watched_round, with_after
+from ...rounds import DIGITS, configured, killed_run, tables, watched_round, with_after
 from ..announced import Recorder, bound
 
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-    "local": {"learning_rate": 1.0, "epochs": 1, "batch_size": 10},
-    "method": {"name": "fedpm"},
-    "mask": {"edge": 0.2, "spread": 0.0, "readout": "mean"},
-    "server": {"rule": "step"},
-    "privacy": {"clip_norm": 0.8, "slots": 30},
-}
+TABLES = tables(
+    DIGITS | {"privacy": {"clip_norm": 0.8, "slots": 30}},
+    local={"learning_rate": 1.0},
+    method={"name": "fedpm"},
+    mask={"edge": 0.2, "spread": 0.0, "readout": "mean"},
+    server={"rule": "step"},
+)
 SIZE = 64 * 8 + 8 + 8 * 10 + 10
 
 
 def config(*settings, without=()):
-    tables = {key: value for key, value in TABLES.items() if key not in without}
-    return parse(override(tables, settings), source="test")
+    return configured(*settings, start=TABLES, **dict.fromkeys(without))
 
 
 def plain(*settings):
@@ -75,7 +71,7 @@ def test_two_measures_of_a_masks_bits_stand_beside_each_other(tmp_path):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(MaskWire, "client", seen)
-        refused(Killed, "", lambda: federation.run(build(plain(*settings)), tmp_path / "run", on_round=killed_after(1)))
+        killed_run(plain(*settings), tmp_path / "run", after=1)
         outcome = federation.run(build(plain(*settings)), tmp_path / "run", resume=True)
     shares = [mask.mean(dtype=float) for mask in sent]
     expected = np.mean([entropy([share, 1 - share], base=2) for share in shares])
@@ -259,14 +255,7 @@ def test_an_epsilon_alone_calibrates_the_clip():
 def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
     whole = federation.run(build(config("server.momentum=0.5")), tmp_path / "whole")
 
-    class Killed(Exception):
-        pass
-
-    def kill(record):
-        if record["round"] == 2:
-            raise Killed
-
-    refused(Killed, "", lambda: federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", on_round=kill))
+    killed_run(config("server.momentum=0.5"), tmp_path / "cut", after=2)
     resumed = federation.run(build(config("server.momentum=0.5")), tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
     same = ("model.safetensors", "ledger.jsonl")

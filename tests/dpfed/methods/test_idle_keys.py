@@ -2,24 +2,17 @@
 
 import pytest
 
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import check_configuration
+
+from ...rounds import DIGITS, configured
 
 INTEGERS = {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "skellam"}
 
 
 def checked(method, *settings, privacy=None):
-    tables = {
-        "data": {"name": "digits"},
-        "model": {"name": "mlp", "hidden": [8]},
-        "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-        "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-        "method": {"name": method},
-    }
-    if privacy is not None:
-        tables["privacy"] = privacy
-    check_configuration(parse(override(tables, settings), source="test"))
+    start = DIGITS | {"privacy": {}}
+    check_configuration(configured(*settings, start=start, method={"name": method}, privacy=privacy))
 
 
 MASKED, POSTERIOR, ADAM = "aggregation.kind=masked", "server.rule=posterior", "local.optimizer=adam"

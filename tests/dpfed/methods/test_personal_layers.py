@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 
 import dpfed
 from accounting.errors import AccountingError
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.soundness import require_forgetful
 from dpfed.runs import loop as federation
@@ -18,20 +17,16 @@ from dpfed.server.rules import Averaging
 from dpfed.stages.chain import NoMemory
 from dpfed.stages.stage import Observer
 
+from ...rounds import DIGITS, configured, killed_run
+
 DRAW = torch.Generator().manual_seed(0)
 CLIENTS = [(torch.randn(4, 6, generator=DRAW), torch.arange(4) % 3) for _ in range(5)]
 PRIVATE = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
 
 
 def config(method, *settings, private=("privacy.clip_norm=0.5", "privacy.noise_multiplier=2.0")):
-    tables = {
-        "data": {"name": "digits"},
-        "model": {"name": "mlp", "hidden": [8]},
-        "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-        "local": {"learning_rate": 0.3, "steps": 2, "batch_size": 10, "personal": ["3.*"]},
-        "method": {"name": method},
-    }
-    return parse(override(tables, (*private, *settings)), source="test")
+    local = {"epochs": None, "steps": 2, "personal": ["3.*"]}
+    return configured(*private, *settings, start=DIGITS, local=local, method={"name": method}, privacy=None)
 
 
 def network():
@@ -102,12 +97,8 @@ def test_personal_layers_are_not_in_uploads_and_the_charge_is_equal(method):
 
 
 def test_a_run_resumes_with_them_and_the_next_run_of_a_project_begins_without(tmp_path):
-    def kill(record):
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
     whole = federation.run(build(config("dp-fedavg")), tmp_path / "whole")
-    refused(KeyboardInterrupt, "", lambda: federation.run(build(config("dp-fedavg")), tmp_path / "cut", on_round=kill))
+    killed_run(config("dp-fedavg"), tmp_path / "cut", after=2)
     resumed = federation.run(build(config("dp-fedavg")), tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
     again = build(config("dp-fedavg"))

@@ -15,7 +15,7 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
-from ...rounds import watched_round, with_after, with_before
+from ...rounds import killed_run, watched_round, with_after, with_before
 from ..announced import Recorder
 
 WAYS = {
@@ -97,12 +97,7 @@ def test_a_resumed_run_scores_its_canaries_once(tiny_config, tmp_path):
     settings = ("audit.canaries=30", "federation.rounds=5")
     run(tiny_config, tmp_path / "whole", *settings)
 
-    def kill(record):
-        if record["round"] == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        federation.run(build(tiny_config(*settings)), tmp_path / "part", on_round=kill)
+    killed_run(tiny_config(*settings), tmp_path / "part", after=3)
     federation.run(build(tiny_config(*settings)), tmp_path / "part", resume=True)
     assert scores(tmp_path / "part") == scores(tmp_path / "whole")
 

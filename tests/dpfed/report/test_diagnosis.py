@@ -15,13 +15,16 @@ from dpfed.report.diagnosis import Cause, RunEvidence, evidence_of, likely_cause
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-TABLES = {
-    "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [16]},
-    "federation": {"clients": 120, "cohort": 60, "rounds": 10},
-    "local": {"learning_rate": 0.3, "epochs": 2, "batch_size": 5},
-    "method": {"name": "dp-fedavg"}, "privacy": {"noise_multiplier": 0.6, "clip_norm": 1.0, "accountant": "rdp"},
-    "run": {"evaluate_every": 1},
-}  # fmt: skip
+from ...rounds import DIGITS, tables
+
+TABLES = tables(
+    DIGITS,
+    model={"hidden": [16]},
+    federation={"clients": 120, "cohort": 60, "rounds": 10},
+    local={"epochs": 2, "batch_size": 5},
+    privacy={"noise_multiplier": 0.6, "accountant": "rdp"},
+    run={"evaluate_every": 1},
+)
 PLANTED = {
     None: (),
     "noise too large": ("privacy.noise_multiplier=40",),

@@ -8,14 +8,9 @@ from run_folders import PRIVATE, run_folder
 import dpfed
 from dpfed.cli import status
 
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 1},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
+from ...rounds import DIGITS, tables
+
+TABLES = tables(DIGITS, federation={"rounds": 1}, privacy={"accountant": "rdp"})
 CHANGES = {
     "a": {},
     "b": {"run.seed": 1},

@@ -14,6 +14,8 @@ from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+from ...rounds import DIGITS, configured
+
 pytestmark = pytest.mark.drawn
 
 
@@ -28,17 +30,11 @@ class Pages(dict):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A private run's page, a run's that is not, and one over both."""
-    from dpfed.config.tables import parse
 
     folder = tmp_path_factory.mktemp("pages")
-    tables = {
-        "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [8]},
-        "federation": {"clients": 60, "cohort": 12, "rounds": 4},
-        "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    }  # fmt: skip
-    more = {"fedavg": {}, "dp-fedavg": {"privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0}}}
+    more = {"fedavg": {"privacy": None}, "dp-fedavg": {}}
     for name, changes in more.items():
-        config = parse({**tables, "method": {"name": name}, **changes}, source="test")
+        config = configured("federation.rounds=4", start=DIGITS, method={"name": name}, **changes)
         write_report(federation.run(build(config), folder / name))
     over = write_experiment_report(collect_runs([folder / name for name in more]), folder / "over")
     files = {"plain": folder / "fedavg/report.html", "private": folder / "dp-fedavg/report.html", "over": over}

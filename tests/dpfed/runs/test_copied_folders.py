@@ -21,9 +21,8 @@ from dpfed.runs import loop as federation
 from dpfed.runs.binding import LedgerHeads
 from dpfed.runs.book import LedgerBook, project_releases_of
 from dpfed.runs.experiment import build
-from dpfed.runs.folder import RunFolder
 
-from ...rounds import Killed
+from ...rounds import Killed, killed_after, killed_before_checkpoint
 
 NOISE = Gaussian(noise_multiplier=50.0, adjacency="add-remove")
 KINDS = {"independent": NOISE, "schedule": Subsampled(mechanism=NOISE, sampling=BallsAndBins(bins=4, stream="s"))}
@@ -234,14 +233,8 @@ def test_of_three_copies_of_a_secure_run_one_goes_on(tiny_config, tmp_path):
     config = tiny_config(*settings, "federation.cohort=20", "federation.rounds=4", "model.hidden=[4]")
 
     def until(number, folder, *, resume):
-        def stop(record):
-            if record["round"] == number:
-                raise Killed
-
-        with pytest.raises(Killed):
-            federation.run(
-                build(config), folder, resume=resume, on_round=stop, project=ProjectLedger.open(project.ledger.path)
-            )
+        how = {"on_round": killed_after(number), "project": ProjectLedger.open(project.ledger.path)}
+        refused(Killed, "", federation.run, build(config), folder, resume=resume, **how)
 
     until(2, tmp_path / "run", resume=False)
     for name in "abc":
@@ -264,13 +257,7 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
     config = tiny_config(
         "run.randomness=secure", "privacy.noise=discrete-gaussian", "federation.rounds=2", "model.hidden=[4]"
     )
-    save, charge = RunFolder.save_checkpoint, ProjectLedger.charge
-
-    def killed_once(self, saved):
-        if saved.state.round == 2:
-            monkeypatch.setattr(RunFolder, "save_checkpoint", save)
-            raise Killed
-        save(self, saved)
+    charge = ProjectLedger.charge
 
     def charged_once(self, release, *, run, first, **named):
         if release.round in [line.round for line in project_releases_of(run, self)]:
@@ -278,10 +265,9 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
         else:
             charge(self, release, run=run, first=first, **named)
 
-    monkeypatch.setattr(RunFolder, "save_checkpoint", killed_once)
     if planted:
         monkeypatch.setattr(ProjectLedger, "charge", charged_once)
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "run", project=ProjectLedger.open(path)))
+    killed_before_checkpoint(build(config), tmp_path / "run", 2, project=ProjectLedger.open(path))
     done = federation.run(build(config), tmp_path / "run", resume=True, project=ProjectLedger.open(path))
     assert done.summary["interrupted_charges"] == 1
     alone = audit_run(tmp_path / "run", confidence=1 - 1e-9)

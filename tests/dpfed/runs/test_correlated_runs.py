@@ -18,8 +18,9 @@ from dpfed.mechanisms.correlated import Correlated
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.runs.folder import RunFolder
 from dpfed.seeds import Seeds
+
+from ...rounds import killed_before_checkpoint
 
 BANDS = (
     "federation.sampling=cyclic", "federation.cohort=20", "federation.rounds=5", "privacy.bands=3",
@@ -128,20 +129,11 @@ def test_clients_that_come_too_soon_are_refused(tiny_config):
     refused(ConfigError, "at most 1 times", replace, noise, correlated=replace(law, separation=3, participations=1))
 
 
-def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_config, tmp_path, monkeypatch):
+def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_config, tmp_path):
     """Resumed, the round is repeated with the same noise and charged once: every file is that of the whole run."""
     config, folder = tiny_config(*BUFFERS), tmp_path / "broken"
     whole = federation.run(build(config), tmp_path / "whole")
-    honest = RunFolder.save_checkpoint
-
-    def killed(self, checkpoint):
-        if checkpoint.state.round == 4:
-            raise KeyboardInterrupt
-        honest(self, checkpoint)
-
-    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
-    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), folder))
-    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    killed_before_checkpoint(build(config), folder, 4)
     assert len(Ledger.read(folder / "ledger.jsonl").releases) == 4
     resumed = federation.run(build(config), folder, resume=True)
     assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]

@@ -20,7 +20,7 @@ from dpfed.report.privacy_text import privacy_statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, with_derived_defaults
 
-from ...rounds import Killed, killed_after
+from ...rounds import killed_run
 
 BINS = (
     "federation.sampling=balls-and-bins", "federation.cohort=10", "federation.rounds=12", "method.name=dp-fedavg",
@@ -41,7 +41,7 @@ def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path):
     stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
     assert whole.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
     assert whole.summary["adjacency"] == "zero-out"
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(7)))
+    killed_run(config, tmp_path / "broken", after=7)
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
@@ -69,7 +69,7 @@ def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_p
     assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
     assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
     assert not any("only on its id" in note for note in whole.summary["notes"])
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(7)))
+    killed_run(config, tmp_path / "broken", after=7)
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}

@@ -17,7 +17,7 @@ from dpfed.errors import RunError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Killed, killed_after
+from ...rounds import killed_before_checkpoint, killed_run
 
 SUMMARY_KEYS = {
     "method", "dataset", "model", "parameters", "clients", "cohort", "sampling", "rounds", "test_accuracy",
@@ -108,7 +108,7 @@ def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, 
 def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
     config = tiny_config("federation.rounds=5", *settings)
     whole = federation.run(build(config), tmp_path / "whole")
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(3)))
+    killed_run(config, tmp_path / "broken", after=3)
     resumed = federation.run(build(config), tmp_path / "broken", resume=True)
     assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "broken"))
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
@@ -117,33 +117,20 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, se
     assert [r["epsilon"] for r in resumed.metrics] == pytest.approx([r["epsilon"] for r in whole.metrics], rel=1e-9)
 
 
-def killed_between_charge_and_checkpoint(config, folder, monkeypatch):
-    real = federation.RunFolder.save_checkpoint
-
-    def save(self, saved):
-        if saved.state.round == 2:
-            raise Killed
-        real(self, saved)
-
-    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
-    refused(Killed, "", lambda: federation.run(build(config), folder))
-    monkeypatch.undo()
-    assert len(Ledger.read(folder / "ledger.jsonl").releases) == 2
-
-
-def test_a_simulated_round_killed_after_its_charge_is_repeated_and_charged_once(tiny_config, tmp_path, monkeypatch):
+def test_a_simulated_round_killed_after_its_charge_is_repeated_and_charged_once(tiny_config, tmp_path):
     whole = federation.run(build(tiny_config()), tmp_path / "whole")
-    killed_between_charge_and_checkpoint(tiny_config(), tmp_path / "run", monkeypatch)
+    killed_before_checkpoint(build(tiny_config()), tmp_path / "run", 2)
+    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 2
     resumed = federation.run(build(tiny_config()), tmp_path / "run", resume=True)
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 3
     assert resumed.summary["epsilon"] == whole.summary["epsilon"]
     assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
 
 
-def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path, monkeypatch):
+def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path):
     config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian")
     whole = federation.run(build(config), tmp_path / "whole")
-    killed_between_charge_and_checkpoint(config, tmp_path / "run", monkeypatch)
+    killed_before_checkpoint(build(config), tmp_path / "run", 2)
     resumed = federation.run(build(config), tmp_path / "run", resume=True)
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
     assert resumed.summary["epsilon"] > whole.summary["epsilon"]
@@ -153,7 +140,7 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
 
 
 def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):
-    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(1)))
+    killed_run(tiny_config(), tmp_path / "run", after=1)
     with pytest.raises(RunError, match=r"privacy\.clip_norm was 1\.0, is 2\.0"):
         federation.run(build(tiny_config("privacy.clip_norm=2.0")), tmp_path / "run", resume=True)
 
@@ -165,14 +152,14 @@ def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config
 
 
 def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
-    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2)))
+    killed_run(tiny_config(), tmp_path / "run", after=2)
     ledger = tmp_path / "run" / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
     refused(RunError, "without a charge", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
 
 
 def test_a_damaged_checkpoint_is_one_error(tiny_config, tmp_path):
-    refused(Killed, "", lambda: federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2)))
+    killed_run(tiny_config(), tmp_path / "run", after=2)
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
     refused(RunError, "checkpoint", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
 

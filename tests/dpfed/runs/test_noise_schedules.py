@@ -15,6 +15,8 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.spending import VaryingRounds
 
+from ...rounds import killed_run
+
 FALLING = ("federation.rounds=6", "privacy.noise_schedule=[1.5, 1.0, 0.5]", "privacy.noise_multiplier=2.0")
 NOISES = [3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
 
@@ -76,11 +78,7 @@ def test_a_run_goes_on_with_the_noise_of_its_round(tiny_config, tmp_path):
     config = tiny_config(*FALLING)
     whole = federation.run(build(config), tmp_path / "whole")
 
-    def stop(record):
-        if record["round"] == 3:
-            raise KeyboardInterrupt
-
-    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), tmp_path / "run", on_round=stop))
+    killed_run(config, tmp_path / "run", after=3)
     again = federation.run(build(config), tmp_path / "run", resume=True)
     charged = [
         gaussian_of(one.mechanism).noise_multiplier for one in Ledger.read(tmp_path / "run/ledger.jsonl").releases

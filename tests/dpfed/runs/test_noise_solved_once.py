@@ -23,6 +23,7 @@ from dpfed.runs.experiment import build
 from dpfed.runs.resuming import with_solved_noise
 
 from ...private_loops import rows
+from ...rounds import Killed, killed_after, killed_run
 
 DATA = dpfed.data.from_clients(
     [(np.random.default_rng(k).normal(size=(4, 6)).astype(np.float32), np.arange(4) % 3) for k in range(20)],
@@ -162,7 +163,7 @@ def test_a_run_is_resumed_on_another_processor(tmp_path, another_processor, sett
     def run(**more):
         return dpfed.run("dp-fedavg-digits", given, data=DATA, model=model, out=out, **{"progress": False} | more)
 
-    refused(KeyboardInterrupt, "", lambda: run(progress=interrupted_after(2)))
+    refused(Killed, "", lambda: run(progress=killed_after(2)))
     header = Ledger.header_of(out / "ledger.jsonl")
     assert key in header.solved
     another_processor()
@@ -197,11 +198,7 @@ def test_noise_of_clients_is_resumed_on_another_processor(tmp_path, tiny_config,
     small = ("model.hidden=[2]", "data.train_samples=240", "federation.sampling=all")
     config = tiny_config(*settings, *small[: 3 if settings[:4] == RECORDS else 2], without=["privacy"])
 
-    def on_round(line):
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    refused(KeyboardInterrupt, "", lambda: federation.run(build(config), tmp_path / "run", on_round=on_round))
+    killed_run(config, tmp_path / "run", after=2)
     ledger = tmp_path / "run" / "ledger.jsonl"
     solved = Ledger.header_of(ledger).solved
     another_processor()
@@ -233,14 +230,6 @@ def model():
     import torch
 
     return torch.nn.Linear(6, 3)
-
-
-def interrupted_after(rounds):
-    def on_round(line):
-        if line["round"] == rounds:
-            raise KeyboardInterrupt
-
-    return on_round
 
 
 PLANNED = {"epsilon": 8.0, "noise_multiplier": 4.0}

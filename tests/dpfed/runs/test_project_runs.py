@@ -16,6 +16,8 @@ from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+from ...rounds import Killed, killed_after
+
 
 @pytest.fixture
 def project(tmp_path):
@@ -79,12 +81,8 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     project.pay = price - 1
     refused(BudgetSpent, f"--pay {price}", run, tiny_config, project, tmp_path / "b", *other)
 
-    def kill(record):
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
     project.pay = price
-    refused(KeyboardInterrupt, "", run, tiny_config, project, tmp_path / "b", *other, on_round=kill)
+    refused(Killed, "", run, tiny_config, project, tmp_path / "b", *other, on_round=killed_after(2))
     assert project.units == (units, left - price)
     again = ProjectLedger.open(project.ledger.path)
     done = run(tiny_config, again, tmp_path / "b", *other, resume=True).summary
@@ -126,11 +124,8 @@ def test_a_round_that_others_forestalled_names_the_project(tiny_config, tmp_path
 
 
 def test_an_interrupted_run_charges_its_project_once(tiny_config, tmp_path, project):
-    def kill(record):
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
-    refused(KeyboardInterrupt, "", run, tiny_config, project, tmp_path / "a", "federation.rounds=4", on_round=kill)
+    rounds = "federation.rounds=4"
+    refused(Killed, "", run, tiny_config, project, tmp_path / "a", rounds, on_round=killed_after(2))
     run(tiny_config, project, tmp_path / "a", "federation.rounds=4", resume=True)
     lines = Ledger.read(project.ledger.path).releases
     assert [one.round for one in lines] == [0, 1, 2, 3]

@@ -20,7 +20,7 @@ from dpfed.report.privacy_text import privacy_statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Killed
+from ...rounds import killed_before_checkpoint
 
 EXACT = ("run.randomness=secure", "local.record.noise=discrete-gaussian")
 RECORD = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
@@ -45,20 +45,6 @@ def without_noise_multiplier(config):
 def weights_of(folder):
     tensors = load_file(folder / "model.safetensors")
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
-
-
-def killed(experiment, folder, monkeypatch, *, before_checkpoint):
-    """A run that ends after the charge of this round and before its checkpoint."""
-    real = federation.RunFolder.save_checkpoint
-
-    def save(self, saved):
-        if saved.state.round == before_checkpoint:
-            raise Killed
-        real(self, saved)
-
-    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
-    refused(Killed, "", federation.run, experiment, folder)
-    monkeypatch.undo()
 
 
 @pytest.mark.slow_but_one_in(9)
@@ -165,7 +151,7 @@ def test_the_run_stops_before_the_round_in_which_a_client_would_exceed_the_budge
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeypatch, settings):
     chosen = config("federation.rounds=4", *settings)
     whole = federation.run(build(chosen), tmp_path / "whole")
-    killed(build(chosen), tmp_path / "run", monkeypatch, before_checkpoint=3)
+    killed_before_checkpoint(build(chosen), tmp_path / "run", 3)
     resumed = federation.run(build(chosen), tmp_path / "run", resume=True)
     for name in ("model.safetensors", "ledger.jsonl", "metrics.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
@@ -178,7 +164,7 @@ def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_c
 ):
     everybody = config("federation.sampling=all", *EXACT)
     whole = federation.run(build(everybody), tmp_path / "whole")
-    killed(build(everybody), tmp_path / "run", monkeypatch, before_checkpoint=2)
+    killed_before_checkpoint(build(everybody), tmp_path / "run", 2)
     resumed = federation.run(build(everybody), tmp_path / "run", resume=True)
     assert not weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4

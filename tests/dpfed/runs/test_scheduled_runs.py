@@ -16,9 +16,8 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.runs.folder import RunFolder
 
-from ...rounds import Killed, killed_after
+from ...rounds import killed_before_checkpoint, killed_run
 
 BINS = ("federation.sampling=balls-and-bins", "federation.cohort=20", "federation.rounds=5")
 RESTS = ("federation.sampling=min-separation", "federation.separation=2", "federation.cohort=20", "federation.rounds=5")
@@ -43,7 +42,7 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     stated = guarantee(Composed(parts=((part, 5),)), delta=1e-4)
     assert whole.summary["epsilon"] == stated.epsilon
     assert whole.metrics[-1]["epsilon"] == pytest.approx(stated.epsilon, rel=1e-3)
-    refused(Killed, "", lambda: federation.run(build(config), tmp_path / "broken", on_round=killed_after(4)))
+    killed_run(config, tmp_path / "broken", after=4)
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     assert (tmp_path / "whole" / "diagnostics.jsonl").read_text().count('"members"') == 5
@@ -111,19 +110,10 @@ def test_a_loop_of_ones_own_releases_every_round():
 SECURE = ("run.randomness=secure", "privacy.noise=discrete-gaussian", "privacy.placement=server")
 
 
-def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_config, tmp_path, monkeypatch):
+def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_config, tmp_path):
     """Killed between the charge of round 4 and its checkpoint: the round is charged once and not repeated."""
     config, folder = tiny_config(*BINS, *SECURE), tmp_path / "run"
-    honest = RunFolder.save_checkpoint
-
-    def killed(self, checkpoint):
-        if checkpoint.state.round == 4:
-            raise Killed
-        honest(self, checkpoint)
-
-    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
-    refused(Killed, "", lambda: federation.run(build(config), folder))
-    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    killed_before_checkpoint(build(config), folder, 4)
     assert len(Ledger.read(folder / "ledger.jsonl").releases) == 4
     outcome = federation.run(build(config), folder, resume=True)
     book = Ledger.read(folder / "ledger.jsonl")
@@ -143,7 +133,7 @@ def test_a_secure_schedule_goes_on_and_leaves_out_what_was_interrupted(tiny_conf
     assert drawn != other
 
 
-def test_coins_that_were_seen_are_not_drawn_again_after_a_kill(tiny_config, tmp_path, monkeypatch):
+def test_coins_that_were_seen_are_not_drawn_again_after_a_kill(tiny_config, tmp_path):
     """Uploads of round 1 may have been seen before the kill: other coins of the same clients would be a second upload,
     and four rounds of a period of three are accounted as two of the first cohort alone."""
     settings = (
@@ -152,16 +142,7 @@ def test_coins_that_were_seen_are_not_drawn_again_after_a_kill(tiny_config, tmp_
         "federation.cohort=20", "federation.rounds=4", "run.randomness=secure",
     )  # fmt: skip
     config, folder = tiny_config(*settings, without=["privacy"]), tmp_path / "run"
-    honest = RunFolder.save_checkpoint
-
-    def killed(self, checkpoint):
-        if checkpoint.state.round == 2:
-            raise Killed
-        honest(self, checkpoint)
-
-    monkeypatch.setattr(RunFolder, "save_checkpoint", killed)
-    refused(Killed, "", lambda: federation.run(build(config), folder))
-    monkeypatch.setattr(RunFolder, "save_checkpoint", honest)
+    killed_before_checkpoint(build(config), folder, 2)
     outcome = federation.run(build(config), folder, resume=True)
     book = Ledger.read(folder / "ledger.jsonl")
     assert [one.round for one in book.releases] == [0, 1, 2, 3]
@@ -172,7 +153,7 @@ def test_coins_that_were_seen_are_not_drawn_again_after_a_kill(tiny_config, tmp_
 
 def test_a_schedule_whose_key_is_lost_does_not_go_on(tiny_config, tmp_path):
     config, folder = tiny_config(*BINS, *SECURE), tmp_path / "run"
-    refused(Killed, "", lambda: federation.run(build(config), folder, on_round=killed_after(2)))
+    killed_run(config, folder, after=2)
     (folder / "schedule.key").unlink()
     refused(RunError, r"schedule\.key", lambda: federation.run(build(config), folder, resume=True))
 
