@@ -70,10 +70,7 @@ def of_torchvision() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     yield "densenet", lambda: models.DenseNet(4, (1, 1), 8, num_classes=CLASSES)
     yield "convnext", lambda: models.ConvNeXt([block(16, 32, 1), block(32, None, 1)], num_classes=CLASSES)
     yield "vision_transformer", lambda: models.VisionTransformer(32, 8, 1, 2, 16, 16, num_classes=CLASSES)
-    yield (
-        "swin_transformer",
-        lambda: models.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [4, 4], num_classes=CLASSES),
-    )
+    yield ("swin_transformer", lambda: models.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [4, 4], num_classes=CLASSES))
 
 
 def of_timm() -> Iterator[tuple[str, Callable[[], nn.Module]]]:

@@ -76,11 +76,7 @@ def test_fed_smp_randk_moves_only_masked_coordinates_by_the_clipped_scaled_value
     assert set(np.flatnonzero(moved)) <= set(kept)
 
 
-METHODS = [
-    ("dp-fedavg",),
-    ("fed-smp-randk", "method.keep=0.1"),
-    ("fed-smp-topk", "method.keep=0.1", "data.public=100"),
-]
+METHODS = [("dp-fedavg",), ("fed-smp-randk", "method.keep=0.1"), ("fed-smp-topk", "method.keep=0.1", "data.public=100")]
 
 
 @pytest.mark.parametrize("chosen", METHODS, ids=lambda m: m[0])

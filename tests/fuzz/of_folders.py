@@ -79,7 +79,6 @@ PARSERS: dict[str, Parser] = {
     "diagnostics": Parser(seeds=lambda: [_DIAGNOSTICS], parse=_diagnostics),
     "sweep": Parser(seeds=lambda: [json.dumps(_SWEEP).encode()], parse=_sweep),
     "published": Parser(
-        seeds=lambda: [b"row,x,quantity,value,where\na,1,epsilon,1.5,table 1\nb,,test_accuracy,80,\n"],
-        parse=_published,
+        seeds=lambda: [b"row,x,quantity,value,where\na,1,epsilon,1.5,table 1\nb,,test_accuracy,80,\n"], parse=_published
     ),
 }

@@ -315,82 +315,18 @@ NOT_ON_THE_GRID = {
 the same bits everywhere are stored as bits, the others as numbers."""
 
 SLOW = {
-    *(
-        "plain fedavg",
-        "gauss dp-fedavg epsilon",
-        "gauss dp-fedavg z",
-        "gauss dp-fedavg fixed rdp",
-    ),
-    *(
-        "gauss fed-smp-randk",
-        "gauss fed-smp-randk momentum",
-        "gauss fed-smp-topk",
-    ),
-    *(
-        "gauss fed-smp-topk client-steps",
-        "gauss budget stops",
-        "adaptive fed-smp fixed",
-        "schedule noise",
-    ),
-    *(
-        "schedule noise fed-smp",
-        "schedule balls-and-bins",
-        "schedule allocation",
-        "schedule lanes",
-    ),
-    *(
-        "shares sized",
-        "shares charged",
-        "shares calibrated charged",
-        "shares aborts",
-        "masked dp-fedavg",
-    ),
-    *(
-        "masked fed-smp",
-        "masked fedscalar shared",
-        "masked skellam shares",
-        "protocol dp-fedavg",
-    ),
-    *(
-        "coins fedpm-private",
-        "coins fedpm-private masked",
-        "coins fedpm-private uploads",
-        "coins of masks",
-    ),
-    *(
-        "coins of masks noise",
-        "coins of masks fisher",
-        "coins signs",
-        "coins signs keep uploads",
-    ),
-    *(
-        "coins signs masked",
-        "coins trials",
-        "coins trials masked bits",
-        "coins canaries",
-    ),
-    *(
-        "coins calibrated stops",
-        "dithered",
-        "dithered fixed z",
-        "records",
-        "loop fixed z",
-    ),
-    *(
-        "loop skellam fixed",
-        "trained dp-fedavg",
-        "trained coins of masks",
-        "trained dithered",
-    ),
-    *(
-        "audit dp-fedavg",
-        "audit dp-fedavg poisson",
-        "audit dp-fedavg adaptive",
-        "audit dp-fedavg masked",
-    ),
-    *(
-        "audit qsgd",
-        "audit fedpm",
-    ),
+    *("plain fedavg", "gauss dp-fedavg epsilon", "gauss dp-fedavg z", "gauss dp-fedavg fixed rdp"),
+    *("gauss fed-smp-randk", "gauss fed-smp-randk momentum", "gauss fed-smp-topk"),
+    *("gauss fed-smp-topk client-steps", "gauss budget stops", "adaptive fed-smp fixed", "schedule noise"),
+    *("schedule noise fed-smp", "schedule balls-and-bins", "schedule allocation", "schedule lanes"),
+    *("shares sized", "shares charged", "shares calibrated charged", "shares aborts", "masked dp-fedavg"),
+    *("masked fed-smp", "masked fedscalar shared", "masked skellam shares", "protocol dp-fedavg"),
+    *("coins fedpm-private", "coins fedpm-private masked", "coins fedpm-private uploads", "coins of masks"),
+    *("coins of masks noise", "coins of masks fisher", "coins signs", "coins signs keep uploads"),
+    *("coins signs masked", "coins trials", "coins trials masked bits", "coins canaries"),
+    *("coins calibrated stops", "dithered", "dithered fixed z", "records", "loop fixed z"),
+    *("loop skellam fixed", "trained dp-fedavg", "trained coins of masks", "trained dithered"),
+    *("audit dp-fedavg", "audit dp-fedavg poisson", "audit dp-fedavg adaptive", "audit dp-fedavg masked"),
+    *("audit qsgd", "audit fedpm"),
 }
 """Settings that take more than half a second, most of it the account's; what they promise is in quick ones, too."""

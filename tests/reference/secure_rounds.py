@@ -28,12 +28,7 @@ class SecureRound:
     def __post_init__(self):
         self.ids = np.arange(self.clients) * 3
         self.terms = agree_on_terms(
-            self.ids,
-            size=self.size,
-            bits=self.bits,
-            threshold=self.threshold,
-            neighbours=self.neighbours,
-            graph_seed=1,
+            self.ids, size=self.size, bits=self.bits, threshold=self.threshold, neighbours=self.neighbours, graph_seed=1
         )
         if self.rows is None:
             shape = (self.clients, self.size)

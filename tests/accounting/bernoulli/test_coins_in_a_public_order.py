@@ -13,15 +13,7 @@ from accounting.budget import epsilon as epsilon_of_plan
 from accounting.compose import accountant, rdp
 from accounting.compose.running import Running, epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import (
-    Composed,
-    Cyclic,
-    Gaussian,
-    PoissonSampling,
-    Subsampled,
-    from_dict,
-    subsample,
-)
+from accounting.mechanisms import Composed, Cyclic, Gaussian, PoissonSampling, Subsampled, from_dict, subsample
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.schedules import BallsAndBins, MinSeparation
 
@@ -107,8 +99,7 @@ def test_descriptions_are_read_back(coins):
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [BallsAndBins(bins=3), MinSeparation(separation=2, probability=0.3), PoissonSampling(probability=0.1)],
+    "sampling", [BallsAndBins(bins=3), MinSeparation(separation=2, probability=0.3), PoissonSampling(probability=0.1)]
 )
 def test_an_order_that_is_secret_hides_nothing_of_uploads_that_are_seen(sampling):
     refused(InvalidParameter, "public order", Subsampled, mechanism=MANY, sampling=sampling)

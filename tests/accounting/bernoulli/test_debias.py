@@ -6,12 +6,7 @@ import pytest
 from reference import clipped_normal
 from refusals import refused
 
-from accounting.bernoulli.debias import (
-    clipped_mean,
-    clipped_mean_slope,
-    invert,
-    reachable,
-)
+from accounting.bernoulli.debias import clipped_mean, clipped_mean_slope, invert, reachable
 from accounting.errors import InvalidParameter
 
 SIGMAS = [1e-3, 0.1, 0.5, 2.0, 1e3, 1e9]

@@ -283,8 +283,7 @@ def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_th
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"epsilon": 1.0}, {"rounds": 5}, {"noise_multiplier": 1.0, "rounds": 5, "epsilon": 1.0}],
+    "given", [{}, {"epsilon": 1.0}, {"rounds": 5}, {"noise_multiplier": 1.0, "rounds": 5, "epsilon": 1.0}]
 )
 def test_all_but_one_of_the_three_must_be_given(given):
     with pytest.raises(InvalidParameter, match="epsilon, noise_multiplier and rounds: give all but one"):

@@ -108,8 +108,7 @@ def test_a_million_rounds_with_a_chance_of_a_billionth():
 
 
 @pytest.mark.parametrize(
-    "mechanism",
-    [rounds_of(0.01, 1.0, 1000), rounds_of(1e-9, 1.0, 10, "replace-one"), rounds_of(0.0, 1.0, 10)],
+    "mechanism", [rounds_of(0.01, 1.0, 1000), rounds_of(1e-9, 1.0, 10, "replace-one"), rounds_of(0.0, 1.0, 10)]
 )
 def test_other_mechanisms_are_refused(mechanism):
     with pytest.raises(UnsupportedMechanism):

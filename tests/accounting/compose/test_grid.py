@@ -4,12 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import (
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-)
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,12 +69,7 @@ def test_no_cell_is_below_the_truth(q, z, rounds):
 
 
 @settings(max_examples=50)
-@given(
-    length=st.integers(1, 40),
-    least=st.integers(0, 39),
-    left=st.floats(0.01, 3.0),
-    right=st.floats(0.01, 3.0),
-)
+@given(length=st.integers(1, 40), least=st.integers(0, 39), left=st.floats(0.01, 3.0), right=st.floats(0.01, 3.0))
 def test_the_search_finds_the_least_of_every_length(length, least, left, right):
     orders = np.linspace(1.5, 9.0, length)
     values = np.where(np.arange(length) < least, left, right) * np.abs(np.arange(length) - least)

@@ -89,8 +89,7 @@ def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
     eps = np.linspace(-3, 3, 61)
     options = {"sampling_probability": q, "noise_multiplier": z}
     mechanism = Subsampled(
-        mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE),
-        sampling=PoissonSampling(probability=q),
+        mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE), sampling=PoissonSampling(probability=q)
     )
     exact = np.maximum(
         sampled_profiles.removal_profile(eps, **options), sampled_profiles.addition_profile(eps, **options)

@@ -27,11 +27,7 @@ def laws(q, sigma):
 
 def pair_of(name, q, sigma):
     present, absent, negated = laws(q, sigma)
-    return {
-        "removal": (present, absent),
-        "addition": (absent, present),
-        "replacement": (present, negated),
-    }[name]
+    return {"removal": (present, absent), "addition": (absent, present), "replacement": (present, negated)}[name]
 
 
 def value(name, epsilon, q, sigma):

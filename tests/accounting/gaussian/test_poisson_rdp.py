@@ -110,12 +110,7 @@ def test_ends_of_the_domain():
 
 
 @settings(max_examples=60)
-@given(
-    q=st.floats(1e-6, 0.9),
-    sigma=st.floats(0.05, 50),
-    order=st.floats(1.01, 60),
-    more=st.floats(1.0, 1.1),
-)
+@given(q=st.floats(1e-6, 0.9), sigma=st.floats(0.05, 50), order=st.floats(1.01, 60), more=st.floats(1.0, 1.1))
 def test_grows_with_order_and_sampling_and_falls_with_noise(q, sigma, order, more):
     here = ours(order, q, sigma) * (1 + 1e-11)
     assert ours(order, min(q * more, 1.0), sigma) * (1 + 1e-11) >= here / (1 + 1e-11) ** 2

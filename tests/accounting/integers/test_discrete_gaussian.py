@@ -206,10 +206,7 @@ def test_the_published_setting_costs_rounding_and_nothing_else():
 
 
 def test_mixed_with_gaussians_and_skellam_in_one_composition():
-    parts = [
-        (noise(100.0, 5, 20), 3),
-        (Gaussian(noise_multiplier=1.0, adjacency="zero-out"), 2),
-    ]
+    parts = [(noise(100.0, 5, 20), 3), (Gaussian(noise_multiplier=1.0, adjacency="zero-out"), 2)]
     shift = math.sqrt(3 * 400 / 500 + 2)
     together = Gaussian(noise_multiplier=1 / shift, adjacency="zero-out")
     stated = guarantee(Composed(parts=tuple(parts)), delta=1e-5)

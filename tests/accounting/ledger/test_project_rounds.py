@@ -21,12 +21,7 @@ def one_round(schedule, z=1.0):
 
 def line(number, mechanism, run="b"):
     return Release(
-        round=number,
-        mechanism=mechanism,
-        clip_norm=1.0,
-        noise_std=1e9,
-        noise_placement="server",
-        detail={"run": run},
+        round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1e9, noise_placement="server", detail={"run": run}
     )
 
 

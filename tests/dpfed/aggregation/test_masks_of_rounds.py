@@ -36,14 +36,7 @@ def seen(monkeypatch):
             cryptography.apply_masks(words, given)
             rows[-1].extend(row.tobytes() for row in words)
 
-        sums = SecureSums(
-            kind=kind,
-            bits=16,
-            neighbours=None,
-            threshold=0.6,
-            tolerance=None,
-            seeds=SEEDS,
-        )
+        sums = SecureSums(kind=kind, bits=16, neighbours=None, threshold=0.6, tolerance=None, seeds=SEEDS)
         with monkeypatch.context() as patch:
             patch.setattr(cryptography, "MaskStream", Watched)
             patch.setattr(client, "apply_masks", apply)

@@ -201,12 +201,7 @@ REFUSED = {
     ("method.name=dp-fedavg", *PRIVATE, "privacy.adaptive.quantile=0.5"): "is for gaussian",
     ("method.name=dp-fedavg", *PRIVATE, "aggregation.steps=2000000000"): "at most 32 can be summed",
     ("method.name=dp-fedavg", *PRIVATE, "aggregation.threshold=0.5"): "greater than 0.5",
-    (
-        "method.name=dp-fedavg",
-        *PRIVATE,
-        "aggregation.dropout=0.1",
-        "aggregation.lost.upload=1",
-    ): "both set which",
+    ("method.name=dp-fedavg", *PRIVATE, "aggregation.dropout=0.1", "aggregation.lost.upload=1"): "both set which",
     ("method.name=dp-fedavg", *PRIVATE, "aggregation.neighbours=5"): "aggregation.neighbours=5: must be an even number",
     ("method.name=dp-fedavg", *PRIVATE, "aggregation.neighbours=2"): "aggregation.neighbours=2 of .* below log2",
     ("method.name=dp-fedavg", *PRIVATE, "aggregation.lost.lunch=1"): "'advertise', 'share', 'upload', 'unmask' or",

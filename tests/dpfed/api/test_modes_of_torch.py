@@ -88,11 +88,7 @@ def test_sparse_gradients_are_refused_before_the_first_round(tmp_path):
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     "updates",
-    [
-        torch.eye(4).to_sparse(),
-        [torch.ones(4).to_sparse()] * 4,
-        [{"a": torch.eye(2).to_sparse()}] * 4,
-    ],
+    [torch.eye(4).to_sparse(), [torch.ones(4).to_sparse()] * 4, [{"a": torch.eye(2).to_sparse()}] * 4],
     ids=["sparse", "rows", "dictionaries"],
 )
 def test_updates_that_are_not_dense_are_refused_and_the_round_goes_on(updates):

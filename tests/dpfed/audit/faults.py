@@ -115,12 +115,7 @@ FAULTS = (
         epsilon=math.inf,
         layers=(check("empty round"),),
     ),
-    Fault(
-        name="rounding up in magnitude",
-        make=broken_rounds.biased_rounding,
-        shift=1.4046,
-        layers=(check("norm"),),
-    ),
+    Fault(name="rounding up in magnitude", make=broken_rounds.biased_rounding, shift=1.4046, layers=(check("norm"),)),
     Fault(name="a clip with 1% slack", make=broken_rounds.clip_with_slack, shift=1.01, layers=(check("norm"),)),
     Fault(
         name="rows up to 1% beyond the bound are not clipped",

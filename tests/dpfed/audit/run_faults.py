@@ -340,22 +340,14 @@ MEMBERS, SHAPE = "members follow the sampler", "noise is shaped as charged"
 MASK = "coordinates are chosen by public data"
 
 FAULTS = (
-    RunFault(
-        name="a client of a group is not clipped",
-        check=BOUNDED,
-        broken=changing(unclipped),
-    ),
+    RunFault(name="a client of a group is not clipped", check=BOUNDED, broken=changing(unclipped)),
     RunFault(
         name="the same, on integers under masks",
         settings=("aggregation.kind=masked",),
         check=BOUNDED,
         broken=changing(unclipped),
     ),
-    RunFault(
-        name="a row is summed twice",
-        check=SUMS,
-        broken=summed_twice,
-    ),
+    RunFault(name="a row is summed twice", check=SUMS, broken=summed_twice),
     RunFault(name="a twentieth of the noiseless sum moves the model", check=STEP, broken=leaking),
     RunFault(
         name="a fixed-size cohort drawn once",

@@ -107,11 +107,7 @@ def _alarms(mu, noise, claim, n, repetitions, seed, cut):
     profile = gaussian_claim(claim)
     return sum(
         reject_claim(
-            noise * rng.standard_normal(n),
-            mu + noise * rng.standard_normal(n),
-            profile,
-            alpha=ALPHA,
-            thresholds=cut,
+            noise * rng.standard_normal(n), mu + noise * rng.standard_normal(n), profile, alpha=ALPHA, thresholds=cut
         ).rejected
         for _ in range(repetitions)
     )

@@ -46,8 +46,7 @@ def test_data_sets_of_torch(kind):
 
 
 @pytest.mark.parametrize(
-    "loader",
-    [DataLoader(WHOLE, sampler=SubsetRandomSampler([1, 2])), DataLoader(WHOLE, collate_fn=lambda rows: rows)],
+    "loader", [DataLoader(WHOLE, sampler=SubsetRandomSampler([1, 2])), DataLoader(WHOLE, collate_fn=lambda rows: rows)]
 )
 def test_a_loader_that_may_leave_samples_out_is_refused(loader):
     with pytest.raises(DataError, match="client 0: a DataLoader with a custom sampler, batch_sampler or"):

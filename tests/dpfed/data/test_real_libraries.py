@@ -17,11 +17,7 @@ def images():
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
     pixels = [DRAW.integers(0, 255, (8, 8, 3), dtype=np.uint8) for _ in range(40)]
     features = datasets.Features(
-        {
-            "image": datasets.Image(),
-            "y": datasets.ClassLabel(names=["cat", "dog"]),
-            "who": datasets.Value("string"),
-        }
+        {"image": datasets.Image(), "y": datasets.ClassLabel(names=["cat", "dog"]), "who": datasets.Value("string")}
     )
     columns = {"image": pixels, "y": [i % 2 for i in range(40)], "who": [f"u{i // 10}" for i in range(40)]}
     return pixels, datasets.Dataset.from_dict(columns, features=features)

@@ -120,10 +120,7 @@ def test_records_are_charged_for_every_upload(tmp_path, tables, nodes):
 
 @pytest.mark.parametrize(
     ("more", "privacy", "word"),
-    [
-        (("run.randomness=simulated",), NOISE, "cannot be repeated"),
-        ((), None, "cannot be repeated"),
-    ],
+    [(("run.randomness=simulated",), NOISE, "cannot be repeated"), ((), None, "cannot be repeated")],
 )
 def test_an_app_without_charges_of_rounds_is_refused_at_the_introduction(tmp_path, tables, nodes, more, privacy, word):
     chosen = tables("dp-fedavg" if privacy else "fedavg", *SECURE, *more, privacy=privacy)

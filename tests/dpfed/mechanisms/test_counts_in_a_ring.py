@@ -24,11 +24,7 @@ COHORT = 100
 def stage(bits, *, trials=1):
     coins = BernoulliAggregate(dimension=trials, floor=0.01, adjacency="zero-out", linf_clip=0.4, cohort=COHORT)
     made = PrivateCoins(
-        coins=coins,
-        sampling=FullParticipation(),
-        randomness=Simulated(seeds=Seeds(root=2)),
-        trials=trials,
-        bits=bits,
+        coins=coins, sampling=FullParticipation(), randomness=Simulated(seeds=Seeds(root=2)), trials=trials, bits=bits
     )
     return made
 

@@ -231,11 +231,7 @@ def test_every_short_draw_is_the_first_k_whose_sum_exceeds_the_uniform(law, vari
             assert abs(drawn[head]) == bisect_right(sums, uniform), head
         assert drawn[head] == 0 or (drawn[head] < 0) == bool(head & 1)
     assert 0 < len(undecided) < len(heads) / 4
-    assert [len(draw_short(law(variance), count, SIMULATED, "edges")) for count in (0, 1, 5)] == [
-        0,
-        1,
-        5,
-    ]
+    assert [len(draw_short(law(variance), count, SIMULATED, "edges")) for count in (0, 1, 5)] == [0, 1, 5]
 
 
 def test_a_short_table_that_decides_too_much_is_seen():

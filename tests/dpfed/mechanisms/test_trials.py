@@ -28,10 +28,7 @@ FALSE_ALARM = 1e-4
 def stage(trials=TRIALS, cohort=COHORT):
     coins = BernoulliAggregate(dimension=trials * SIZE, floor=0.1, adjacency="zero-out", linf_clip=0.4, cohort=cohort)
     return PrivateCoins(
-        coins=coins,
-        sampling=FullParticipation(),
-        randomness=Simulated(seeds=Seeds(root=2)),
-        trials=trials,
+        coins=coins, sampling=FullParticipation(), randomness=Simulated(seeds=Seeds(root=2)), trials=trials
     )
 
 

@@ -109,11 +109,7 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
         (("method.name=fedmask",), ["privacy"], "mask.bound"),
         (("server.rule=posterior",), [], "posterior"),
         (("privacy.trials=4", "privacy.noise_std=0.1"), [], "noise_std"),
-        (
-            ("method.name=stochastic-sign", "method.keep=0.1"),
-            ["mask", "privacy"],
-            "for private stochastic signs",
-        ),
+        (("method.name=stochastic-sign", "method.keep=0.1"), ["mask", "privacy"], "for private stochastic signs"),
     ],
 )
 def test_what_it_is_not_for_is_refused(settings, without, named):

@@ -224,8 +224,7 @@ def test_runs_on_the_same_clients_share_a_project(tiny_config, tmp_path, project
 
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
-    "other",
-    ["data.partition_seed=1", "data.alpha=0.2", "data.train_samples=1000", "data.validation=100"],
+    "other", ["data.partition_seed=1", "data.alpha=0.2", "data.train_samples=1000", "data.validation=100"]
 )
 def test_runs_on_other_clients_are_refused(tiny_config, tmp_path, project, other):
     base = ("data.partition=dirichlet", "data.alpha=0.3")

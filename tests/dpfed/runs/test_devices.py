@@ -117,13 +117,7 @@ def test_without_noise_a_round_is_that_of_a_cpu_but_for_rounding(device):
     torch.testing.assert_close(model, after("fedavg", "cpu")[0], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "device"),
-    [
-        ("vmap", "cpu"),
-        pytest.param("vmap", "cuda", marks=needs_a_gpu),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "device"), [("vmap", "cpu"), pytest.param("vmap", "cuda", marks=needs_a_gpu)])
 def test_strategies_train_alike(strategy, device):
     together, _ = after("fedavg", device, f"local.strategy={strategy}")
     one_by_one, _ = after("fedavg", device, "local.strategy=loop")

@@ -189,10 +189,7 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
         (("federation.lane_secrecy=secret",), "no lane to draw"),
         (("federation.lanes=1", "federation.lane_secrecy=secret"), "no lane to draw"),
         (("federation.lanes=3", "federation.lane_secrecy=secret", "privacy.adjacency=replace-one"), "replace-one"),
-        (
-            ("federation.lanes=3", "privacy.factorisation=square-root", "privacy.factorisation_power=0.4"),
-            "Remove one",
-        ),
+        (("federation.lanes=3", "privacy.factorisation=square-root", "privacy.factorisation_power=0.4"), "Remove one"),
         (("federation.lanes=search",), "Give epsilon without noise_multiplier"),
         (("federation.lanes=3", "privacy.release=uploads"), "on a sum"),
         (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "fixed clip norm"),

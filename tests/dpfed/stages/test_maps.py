@@ -29,10 +29,7 @@ def updates(seed=0, clients=4, size=SIZE):
 
 def maps():
     indices = torch.tensor([1, 3, 4, 8, 11])
-    return [
-        Identity(size=SIZE),
-        SharedMask(size=SIZE, indices=indices, scale=SIZE / KEPT),
-    ]
+    return [Identity(size=SIZE), SharedMask(size=SIZE, indices=indices, scale=SIZE / KEPT)]
 
 
 @pytest.mark.parametrize("chosen", maps(), ids=["identity", "shared"])

@@ -82,10 +82,7 @@ def test_one_axis_can_set_several_keys_under_a_label(experiment_file):
     assert [
         (c.at["partition"], c.config.data.partition, getattr(c.config.data, "alpha", None))
         for c in planned.grid.cells[:2]
-    ] == [
-        ("IID", "iid", None),
-        ("Non-IID-1", "dirichlet", 0.3),
-    ]
+    ] == [("IID", "iid", None), ("Non-IID-1", "dirichlet", 0.3)]
     assert planned.published[0].x == "Non-IID-1"
 
 

@@ -439,11 +439,7 @@ NETWORKS = (
 )
 RECORDS = (
     _network(
-        "records: a step divided by the real batch",
-        OneRecord,
-        _RECORDS,
-        base="fedavg-digits",
-        plant=step_by_real_batch,
+        "records: a step divided by the real batch", OneRecord, _RECORDS, base="fedavg-digits", plant=step_by_real_batch
     ),
 )
 SOUND = (
