@@ -395,8 +395,10 @@ class ShuffledCohorts(_CohortsOfSize):
         return np.sort(order[place * self.cohort : (place + 1) * self.cohort])
 
 
-TurnSchedule = BallsAndBinsCohorts | CyclicCohorts
-"""Schedules in which ids of clients may decide their turns."""
+def ids_of_turns(who: Sampler) -> NamedClients | None:
+    """Return the named ids that decide lanes or turns; None if numbers decide them, or no id does."""
+    found: NamedClients | None = getattr(who, "ids", None)
+    return found
 
 
 def _uniform_integers(uniforms: Floats, below: int) -> Ints:

@@ -16,7 +16,7 @@ from accounting.bernoulli.certificate import Path, cached_path, path_of
 from accounting.bernoulli.channel import channel_rdp
 from accounting.bernoulli.growth import ROUNDED, Coordinates, growth_of
 from accounting.bernoulli.sums import LARGEST_COHORT, aggregate_rdp
-from accounting.gaussian.subsampling import amplified_curve, lemma_adjacency
+from accounting.gaussian.subsampling import amplified_curve
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
@@ -123,7 +123,7 @@ def aggregate_sampled(orders: Floats, release: BernoulliAggregate, sampling: Sam
     """Return the sampled bounds of `gaussian.subsampling`. Their base curve is given by chords of (alpha - 1) rho,
     which is convex in alpha.
     """
-    base = replace(release, adjacency=lemma_adjacency(release.adjacency, sampling))
+    base = replace(release, adjacency=sampling.base_adjacency(release.adjacency))
 
     def chord_curve(at_orders: Floats) -> Floats:
         return np.interp(at_orders, COIN_ORDERS, (COIN_ORDERS - 1) * _divergence_at_orders(base)) / (at_orders - 1)

@@ -435,7 +435,7 @@ def _fed_smp_bound(mechanism: Mechanism, delta: float, accountant: str, conversi
     parts = parts_of(mechanism)
     part, rounds = parts[0]
     noise, sampling = gaussian_of(part), cast(FixedSizeSampling, sampling_of(part))
-    if len(parts) > 1 or sampling.name != "fixed":
+    if len(parts) > 1 or not sampling.fixed_size:
         raise UnsupportedMechanism(
             f"accountant={accountant!r} with sampling={sampling_name(mechanism)!r}: the paper's bounds are for "
             "fixed-size sampling. Use --sampling fixed, or accountant 'best' for this sampling."

@@ -31,7 +31,7 @@ class RoundKind:
     def of(cls, release: SingleRelease) -> "RoundKind | None":
         """Return the kind of a Gaussian sum under fixed-size sampling; None for any other release."""
         noise, sampling = gaussian_of(release), sampling_of(release)
-        if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
+        if noise is None or not sampling.fixed_size or not 0 < sampling.probability < 1:
             return None
         return cls(q=sampling.probability, s=1 / noise.noise_multiplier)
 

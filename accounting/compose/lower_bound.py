@@ -256,12 +256,7 @@ def _lower_bound(mechanism: Mechanism, target: float) -> float:
         return plain
     adaptive_bound = adaptive_lower_bound(mechanism, delta=target)
     has_many_rounds = sum(count for _, count in sampled) > _FEW_ROUNDS
-    if (
-        adaptive_bound
-        and has_many_rounds
-        and not plain
-        and all(sampling_of(part).name == "fixed" for part, _ in sampled)
-    ):
+    if adaptive_bound and has_many_rounds and not plain and all(sampling_of(part).fixed_size for part, _ in sampled):
         return adaptive_bound  # a fixed pair of neighbours gives a smaller bound
     finer = max(1.0, _FINER / len(sampled))  # each distinct part is a separate convolution
     interval = loss_grid.interval(Composed(parts=tuple(sampled)), finer=finer)

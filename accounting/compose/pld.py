@@ -250,7 +250,7 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
         )
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
-    fixed = sampling.name == "fixed"
+    fixed = sampling.fixed_size
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
         named = (
             sampled_profiles.fixed_size_replacement_profile if fixed else sampled_profiles.poisson_replacement_profile

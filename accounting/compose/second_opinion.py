@@ -104,7 +104,7 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     reason = _reason_against(parts, delta_without_overflow)
     if reason:
         return _no_opinion(target, reason)
-    is_fixed_size = sampling_of(parts[0][0]).name == "fixed"
+    is_fixed_size = sampling_of(parts[0][0]).fixed_size
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # warnings about its discretisation; its result is checked here
@@ -176,7 +176,7 @@ def _reason_against(parts: Sequence[tuple[Any, int]], delta: float) -> str:
             f"{len(parts)} different releases; dp-accounting is used for at most {_MOST_PARTS}, because more take too "
             "long"
         )
-    fixed = [sampling_of(part).name == "fixed" for part, _ in parts]
+    fixed = [sampling_of(part).fixed_size for part, _ in parts]
     if any(fixed) and not all(fixed):
         return "dp-accounting has no account of fixed-size sampling together with other rounds"
     if not any(fixed) and delta < SMALLEST_DELTA:

@@ -26,10 +26,6 @@ from accounting.rounding import upwards
 
 _LOSS_SHARE = 1e-3
 _ROUNDING = 1 + 1e-12
-_PAIRWISE = ("poisson", "capped-poisson", "fixed", "all", "cyclic")
-"""Samplers for which domination by a Gaussian pair is proven to suffice. In a public order a participation is an
-unsampled release, and all other rounds are equal for both neighbours.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +103,13 @@ def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | No
 
     Under fixed-size sampling it is the Gaussian for neighbours 2 clips apart, also for zero-out, because the client
     drawn instead may send any vector. That also holds in full rounds under a cap. Under Poisson sampling with
-    replace-one, domination by a pair does not suffice (docs/theory.md, Theorem 3).
+    replace-one, domination by a pair does not suffice (docs/theory.md, Theorem 3). In a public order a participation is
+    an unsampled release, and all other rounds are equal for both neighbours; other schedules have no proof.
     """
     noise, sampling = unsampled(part), sampling_of(part)
-    adjacency = Adjacency.REPLACE_ONE if sampling.name == "fixed" else noise.adjacency
-    is_poisson = sampling.name in ("poisson", "capped-poisson")
-    if sampling.name not in _PAIRWISE or (is_poisson and adjacency is Adjacency.REPLACE_ONE):
+    adjacency = sampling.base_adjacency(noise.adjacency)
+    proven = sampling.fixed_size or sampling.takes_all or sampling.public_order
+    if not proven and (not sampling.independent or adjacency is Adjacency.REPLACE_ONE):
         return None
     multiplier = _dominating_multiplier(noise, adjacency.sensitivity_in_clips, lost)
     if multiplier is None:

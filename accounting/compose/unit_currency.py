@@ -154,7 +154,8 @@ def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
     sampling, other = sampling_of(release), sampling_of(unit)
     if release.adjacency is not unit.adjacency or type(sampling) is not type(other):
         return False
-    if sampling.name not in ("poisson", "fixed", "all") or sampling.probability > other.probability:
+    whole = sampling.independent and not sampling.displaces  # no cap leaves clients out
+    if not (whole or sampling.fixed_size or sampling.takes_all) or sampling.probability > other.probability:
         return False
     noise, least = unsampled(release), unsampled(unit)
     if isinstance(noise, Gaussian) and isinstance(least, Gaussian):
@@ -340,7 +341,7 @@ class _FixedSizeCurrency(Currency):
 
         Integer noise with a twin uses the account of one pair instead.
         """
-        fixed = all(sampling_of(part).name == "fixed" for part, _ in unit.parts)
+        fixed = all(sampling_of(part).fixed_size for part, _ in unit.parts)
         if not fixed or declared is not None or continuous(unit).mechanism is not unit or not pairs.units:
             return None
         rounds = pairs.units + pairs.units // 4 + 10

@@ -55,7 +55,7 @@ def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
         raise UnsupportedMechanism(f"{type(unsampled(mechanism)).__name__}: no attack pair is known.")
     q, s = sampling.participation_probability(mechanism.adjacency), 1 / noise.noise_multiplier
     absent, present = (1 - q, 0.0), (q, s)
-    if sampling.name == "fixed":
+    if sampling.fixed_size:
         base = (1 - q, -s)
         if mechanism.adjacency is Adjacency.REPLACE_ONE:
             pairs = [_pair([base, present], [(1.0, -s)])]

@@ -125,31 +125,24 @@ def amplified_curve(
 ) -> Floats:
     """Return the amplified curve for a sampling at integer orders from 2 to `largest`; infinity at other orders.
 
-    `curve`: Renyi curve of the unsampled release under `lemma_adjacency`.
+    `curve`: Renyi curve of the unsampled release under `sampling.base_adjacency`.
     Direction of error: upper bound.
     Errors: UnsupportedMechanism for replace-one under Poisson sampling.
     """
     inside = (orders == np.round(orders)) & (orders >= 2) & (orders <= largest)
     result = np.full(len(orders), np.inf)
     refuse_replacement_under_poisson(adjacency, sampling, "Use")
-    amplify = fixed_size if sampling.name == "fixed" else poisson
+    amplify = fixed_size if sampling.fixed_size else poisson
     if inside.any():
         result[inside] = amplify(orders[inside], curve, sampling_probability=sampling.probability)
     return result
-
-
-def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
-    """Return the adjacency of the base curve that the sampling bound requires: replace-one under fixed size, which
-    covers zero-out.
-    """
-    return Adjacency.REPLACE_ONE if sampling.name == "fixed" else adjacency
 
 
 def refuse_replacement_under_poisson(adjacency: Adjacency, sampling: Sampling, remedy: str) -> None:
     """Raise UnsupportedMechanism for replace-one under Poisson sampling, for which no Renyi bound is implemented.
     remedy: start of the advice.
     """
-    if adjacency is Adjacency.REPLACE_ONE and sampling.name != "fixed":
+    if adjacency is Adjacency.REPLACE_ONE and not sampling.fixed_size:
         raise UnsupportedMechanism(
             "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "
             f"{remedy} adjacency 'add-remove' or 'zero-out'."

@@ -52,7 +52,7 @@ def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
     """Return the Renyi divergence of a sampled round by the generic bounds of `gaussian.subsampling`, at integer
     orders.
     """
-    base = replace(noise, adjacency=subsampling.lemma_adjacency(noise.adjacency, sampling))
+    base = replace(noise, adjacency=sampling.base_adjacency(noise.adjacency))
 
     def curve(at: Floats) -> Floats:
         return renyi(at, base)

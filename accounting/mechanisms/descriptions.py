@@ -17,7 +17,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import FullParticipation, PoissonSampling, Sampling, cap_of
-from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
+from accounting.mechanisms.schedules import Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
@@ -54,7 +54,7 @@ class Subsampled:
 
     def __post_init__(self) -> None:
         possible = _is_release(self.mechanism) and isinstance(self.sampling, Sampling)
-        if not possible or not (self.mechanism.sums or isinstance(self.sampling, Cyclic)):
+        if not possible or not (self.mechanism.sums or self.sampling.public_order):
             raise InvalidParameter(
                 f"mechanism={reprlib.repr(self.mechanism)}, sampling={reprlib.repr(self.sampling)}: must be a Gaussian "
                 "or another sum over a cohort, and one of PoissonSampling, FixedSizeSampling, FullParticipation or a "
@@ -70,7 +70,7 @@ class Subsampled:
             )
         if isinstance(self.sampling, Schedule):
             _check_schedule(self.mechanism, self.sampling)
-        if self.sampling.name == "fixed" and self.adjacency is Adjacency.ADD_REMOVE:
+        if self.sampling.fixed_size and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
                 "adjacency='add-remove' with fixed-size sampling: adding a client changes every client's sampling "
                 "probability, and no bound is implemented. Use adjacency 'replace-one' (the default for fixed-size "
@@ -192,7 +192,7 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
             return sampled
         sampling = PoissonSampling(probability=sampling.probability)
     if sampling.probability == 1.0 and sampling.name != "correlated":
-        if sampling.name == "fixed":
+        if sampling.fixed_size:
             Subsampled(mechanism=mechanism, sampling=sampling)  # raises an error for an invalid adjacency
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)

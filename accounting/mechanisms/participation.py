@@ -21,12 +21,28 @@ class Participation:
     name: ClassVar[str] = ""
     displaces: ClassVar[bool] = False
     """True if another client may take the place of the differing one, so that the sum moves by 2 clips."""
+    independent: ClassVar[bool] = False
+    """True if each client is drawn independently of other clients and rounds, so that cohort sizes vary."""
+    fixed_size: ClassVar[bool] = False
+    """True if each cohort is a uniform subset of a fixed size, drawn without replacement."""
+    takes_all: ClassVar[bool] = False
+    """True if every client takes part in every round."""
+    is_schedule: ClassVar[bool] = False
+    """True if participation depends on earlier rounds, so that all rounds have one account."""
+    public_order: ClassVar[bool] = False
+    """True if clients take part in turn, in an order that is public."""
     attack_is_weaker: ClassVar[bool] = False
     """True if no attack is known that reaches the account, which assumes a public order."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
             Participation.kinds[cls.name] = cls
+
+    def base_adjacency(self, adjacency: Adjacency) -> Adjacency:
+        """Return the adjacency of the release that this sampling amplifies: replace-one under fixed size, which covers
+        zero-out, else the given one.
+        """
+        return Adjacency.REPLACE_ONE if self.fixed_size else adjacency
 
     @property
     def turns_follow_ids(self) -> bool:

@@ -52,6 +52,7 @@ class PoissonSampling(Participation):
 
     probability: float
     name: ClassVar[str] = "poisson"
+    independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
@@ -83,6 +84,7 @@ class CappedPoissonSampling(Participation):
     cap: int
     clients: int
     name: ClassVar[str] = "capped-poisson"
+    independent: ClassVar[bool] = True
     displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class FixedSizeSampling(Participation):
     cohort: int
     clients: int
     name: ClassVar[str] = "fixed"
+    fixed_size: ClassVar[bool] = True
     displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -184,6 +187,7 @@ class FullParticipation(Participation):
     """
 
     name: ClassVar[str] = "all"
+    takes_all: ClassVar[bool] = True
 
     @property
     def probability(self) -> float:

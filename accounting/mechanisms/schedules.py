@@ -28,6 +28,7 @@ class _Schedule(Participation):
     """Base class of schedules, in which participation depends on earlier rounds."""
 
     lanes: int = 1
+    is_schedule: ClassVar[bool] = True
 
     @property
     def secret(self) -> bool:
@@ -412,10 +413,16 @@ class Cyclic(_Schedule):
     name: ClassVar[str] = "cyclic"
     secret: ClassVar[bool] = False
     turns_follow_ids: ClassVar[bool] = True
+    public_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period", require.count(period=self.period))
         require.stream_name(self.stream)
+
+    @property
+    def separation(self) -> int:
+        """Number of rounds from one participation of a client to the next."""
+        return self.period
 
     @property
     def probability(self) -> float:

@@ -21,8 +21,6 @@ from accounting.mechanisms import (
     BernoulliAggregate,
     BernoulliChannel,
     Composed,
-    Cyclic,
-    FixedSizeSampling,
     FullParticipation,
     Sampling,
     SingleRelease,
@@ -159,13 +157,13 @@ class PrivateCoins(Private):
         Single uploads reveal who sends: every client is charged in every round or, if the order of the clients is
         public, by that order. others, reference: as in `BernoulliAggregate`.
         """
-        fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
+        default = who.law.base_adjacency(Adjacency.ZERO_OUT) if table.release == "sum" else Adjacency.ZERO_OUT
         root, size = math.sqrt(table.trials), table.trials * sent
         coins: BernoulliAggregate | BernoulliChannel
         common: dict[str, Any] = {
             "dimension": size,
             "floor": edge,
-            "adjacency": Adjacency.of(table.adjacency or (Adjacency.REPLACE_ONE if fixed else Adjacency.ZERO_OUT)),
+            "adjacency": Adjacency.of(table.adjacency or default),
             "l2_clip": root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
             "linf_clip": table.linf_clip,
             "noise_std": table.noise_std or 0.0,
@@ -178,7 +176,7 @@ class PrivateCoins(Private):
             coins = BernoulliAggregate(**common, cohort=cap_of(who.law) or int(who.expected), others=others)
         made = cls(
             coins=coins,
-            sampling=who.law if table.release == "sum" or isinstance(who.law, Cyclic) else FullParticipation(),
+            sampling=who.law if table.release == "sum" or who.law.public_order else FullParticipation(),
             randomness=randomness,
             correction=table.correction or "linear",
             bits=table.count_bits,
@@ -231,7 +229,7 @@ class PrivateCoins(Private):
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """Return one round, for the accountant: sampling does not amplify visible uploads, except a public order."""
-        seen = self.in_every_upload and not isinstance(self.sampling, Cyclic)
+        seen = self.in_every_upload and not self.sampling.public_order
         return self.coins if seen else subsample(self.coins, self.sampling)
 
     def release(self, now: Round) -> Release:

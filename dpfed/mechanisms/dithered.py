@@ -95,8 +95,7 @@ class DitheredNoise(Private):
         Each upload has a share of the noise; under Poisson sampling the shares are those of federation.cohort_cap
         uploads.
         """
-        default = Adjacency.REPLACE_ONE if isinstance(who.law, mechanisms.FixedSizeSampling) else Adjacency.ZERO_OUT
-        adjacency = Adjacency.of(table.adjacency or default)
+        adjacency = Adjacency.of(table.adjacency or who.law.base_adjacency(Adjacency.ZERO_OUT))
         shares = cap_of(who.law) or int(who.expected)
         plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
         z = table.noise_multiplier or table.solved.get("noise_multiplier")

@@ -17,16 +17,10 @@ from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BallsAndBins,
-    CappedPoissonSampling,
     Composed,
     CorrelatedRounds,
-    Cyclic,
     FixedSizeSampling,
-    FullParticipation,
     Gaussian,
-    MinSeparation,
-    PoissonSampling,
-    Schedule,
     SingleRelease,
     Subsampled,
     noise_matrix,
@@ -104,11 +98,10 @@ class GaussianNoise(Private):
     rests_on = (Clip,)
 
     def __post_init__(self) -> None:
-        if self.placement == "clients" and isinstance(
-            self.sampler.law, PoissonSampling | CappedPoissonSampling | Schedule
-        ):
+        law = self.sampler.law
+        if self.placement == "clients" and not (law.fixed_size or law.takes_all):
             raise ConfigError(
-                f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
+                f"privacy.placement='clients' with federation.sampling={law.name!r}: the noise of the sum "
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
                 "or 'all', or privacy.noise='discrete-gaussian', whose sums always have a fixed number of shares."
             )
@@ -150,12 +143,12 @@ class GaussianNoise(Private):
         uploads, in_shares = table.release == "uploads", table.placement == "clients"
         charged, law = table.missing_shares == "charged" and in_shares, who.law
         # Adding or removing one client would add or remove a share of noise, or an upload.
-        kept = uploads or (in_shares and isinstance(law, FullParticipation))
+        kept = uploads or (in_shares and law.takes_all)
         kept |= turns_follow_ids(law)  # else one client added would change the turns of others
-        default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
+        default = Adjacency.ZERO_OUT if kept else law.base_adjacency(Adjacency.ADD_REMOVE)
         plain = cls(
             noise_multiplier=table.noise_multiplier or 1.0,
-            adjacency=Adjacency.of(table.adjacency or (Adjacency.ZERO_OUT if kept else default)),
+            adjacency=Adjacency.of(table.adjacency or default),
             sampler=who,
             randomness=randomness,
             placement="uploads" if uploads else table.placement,
@@ -240,7 +233,7 @@ class GaussianNoise(Private):
     def _sampled_release(self, noise_multiplier: float) -> SingleRelease:
         """Return the release of a round's sum, or uploads, with this noise multiplier; no other code derives it."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
-        if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
+        if self.placement == "uploads" and not self.sampler.law.public_order:
             return noise
         return subsample(noise, self.correlated or self.sampler.law)
 
@@ -251,8 +244,8 @@ class GaussianNoise(Private):
         The condition: a client does not affect the participation of other clients, and on one of two neighbouring
         datasets it sends nothing (docs/theory-participation.md, Theorem 4).
         """
-        moves_others = isinstance(self.sampler.law, FixedSizeSampling | CappedPoissonSampling)
-        return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
+        alone = self.adjacency is not Adjacency.REPLACE_ONE and not self.sampler.law.displaces
+        return self.placement == "server" and alone
 
     @property
     def in_rows(self) -> bool:
@@ -340,15 +333,13 @@ def _correlated_noise(
     if table.bands is None and table.buffers is None:
         return None
     if solved:
-        separation = law.period if isinstance(law, Cyclic) else law.separation
-        return CorrelatedRounds(separation=separation, stream=stream, **solved)
+        return CorrelatedRounds(separation=law.separation, stream=stream, **solved)
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
         else _banded_noise(table, table.bands or 1, momentum)
     )
-    separation = law.period if isinstance(law, Cyclic) else law.separation
-    return noise.public_stream(rounds, separation=separation, stream=stream)
+    return noise.public_stream(rounds, separation=law.separation, stream=stream)
 
 
 def _banded_noise(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
@@ -367,7 +358,7 @@ def _check_separation(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler)
         if not isinstance(law, BallsAndBins) or replace(stream, coefficients=law.coefficients) != law:
             raise ConfigError(f"noise in bands for cohorts of {stream}, with cohorts drawn by {law}: must be equal.")
         return
-    apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
+    apart = getattr(law, "separation", 0)
     if apart < stream.separation or stream.participations is not None:
         raise ConfigError(
             f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "

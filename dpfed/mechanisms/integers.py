@@ -17,15 +17,10 @@ from accounting.cohorts import Sampler
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
-    CappedPoissonSampling,
     Composed,
     DiscreteGaussian,
-    FixedSizeSampling,
-    FullParticipation,
     NoisyIntegers,
-    PoissonSampling,
     Sampling,
-    Schedule,
     SingleRelease,
     Skellam,
     sampling_of,
@@ -217,18 +212,17 @@ class IntegerNoise(Private):
         """
         law, secure, in_shares = who.law, sums.kind != "plain", table.placement == "clients"
         charged = table.missing_shares == "charged"
-        known = isinstance(law, FixedSizeSampling | FullParticipation)
-        filled = isinstance(law, PoissonSampling | CappedPoissonSampling) and (in_shares or secure)
+        known = law.fixed_size or law.takes_all
+        filled = law.independent and (in_shares or secure)
         _refuse_schedules(table, law, secure=secure)
         default = Adjacency.ZERO_OUT if in_shares or turns_follow_ids(law) else Adjacency.ADD_REMOVE
-        default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else default
-        adjacency = Adjacency.of(table.adjacency or default)
+        adjacency = Adjacency.of(table.adjacency or law.base_adjacency(default))
 
         uploads = int(who.expected)
         if not known:
             uploads = cap_of(law) or rarely_exceeded(cohort, who.clients, delta=delta)
         slots = uploads if filled or in_shares else None
-        all_take_part = isinstance(law, FullParticipation) or (slots is not None and slots >= who.clients)
+        all_take_part = law.takes_all or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
             adjacency = Adjacency.ZERO_OUT  # adding or removing a client would change the number of participants
         padded = padded_dimension(sent, rotate=sums.rotation)
@@ -255,7 +249,7 @@ class IntegerNoise(Private):
                 epsilon=table.epsilon,
                 delta=delta,
                 rounds=rounds,
-                shift=2.0 if isinstance(law, FixedSizeSampling) else adjacency.sensitivity_in_clips,
+                shift=2.0 if law.fixed_size else adjacency.sensitivity_in_clips,
                 probability=law.probability,
                 accountant=table.accountant,
             )
@@ -364,7 +358,7 @@ class IntegerNoise(Private):
 
 def _refuse_schedules(table: IntegerPrivacy, law: Sampling, *, secure: bool) -> None:
     """Raise ConfigError for a schedule if sums need a fixed number of uploads."""
-    if isinstance(law, Schedule) and (table.placement == "clients" or secure):
+    if law.is_schedule and (table.placement == "clients" or secure):
         raise ConfigError(
             f"privacy.noise={table.noise!r} with federation.sampling={law.name!r}: shares of noise (privacy.placement="
             "'clients') and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "

@@ -157,7 +157,7 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
     if who.clients > _MOST_CLIENTS:
         cohort = max(round(who.cohort * _MOST_CLIENTS / who.clients), 1)
         who = CustomCohorts(sampler=who.sampler, clients=_MOST_CLIENTS, cohort=cohort)
-    n, q, fixed = who.clients, who.law.probability, isinstance(who.law, FixedSizeSampling)
+    n, q, fixed = who.clients, who.law.probability, who.law.fixed_size
     alpha = FALSE_ALARM / (3 + 2 * len(_LAGS))
     counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(rounds, np.int64)
     again = {lag: np.zeros(n, dtype=np.int64) for lag in _LAGS}

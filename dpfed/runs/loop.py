@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.cohorts import TurnSchedule
+from accounting.cohorts import ids_of_turns
 from accounting.errors import BudgetSpent
 from accounting.ledger import Entry, Header
 from accounting.ledger.project import ProjectLedger
-from accounting.mechanisms import Schedule
 from dpfed import replayed
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
@@ -163,7 +162,7 @@ class Run:
         self._exceeded: Callable[[], str] = str
         if (found := saved.report) is not None:  # a crash may have prevented these lines
             self._write_report(lambda: found, self._spent.charge(None))
-        scheduled = isinstance(experiment.method.sampler.law, Schedule)
+        scheduled = experiment.method.sampler.law.is_schedule
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
             self._skip_charged_round()
 
@@ -200,7 +199,7 @@ class Run:
         try:
             folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
-            folder.record_client_ids(who.ids if isinstance(who, TurnSchedule) else None, resume=resume)
+            folder.record_client_ids(ids_of_turns(who), resume=resume)
             folder.record_client_names(public_client_ids(experiment.method.clients.partition))
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
@@ -215,7 +214,7 @@ class Run:
             first = experiment.start if start is None else replace(experiment.start, broadcast=start)
             saved = folder.load_checkpoint(first)
             randomness = experiment.method.randomness
-            if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
+            if isinstance(randomness, Secure) and experiment.method.sampler.law.is_schedule:
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
             return cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
         except BaseException:

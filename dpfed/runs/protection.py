@@ -9,7 +9,7 @@ from typing import Literal
 from scipy.stats import binom
 
 from accounting.compose import accountant
-from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Subsampled
+from accounting.mechanisms import Composed, Sampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
@@ -171,9 +171,9 @@ def epsilon_against_hostile_clients(
 
 def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float:
     """Return the probability that a client takes part in a full round, in which it displaces another client."""
-    if not isinstance(sampling, CappedPoissonSampling) or adjacency is not Adjacency.ADD_REMOVE:
+    if adjacency is not Adjacency.ADD_REMOVE:
         return 0.0
-    return max(zeta * p for zeta, p in sampling.full_rounds(adjacency))
+    return max((zeta * p for zeta, p in sampling.full_rounds(adjacency)), default=0.0)
 
 
 def _epsilon_without_sampling(

@@ -13,13 +13,10 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import NamedClients, Sampler, TurnSchedule
+from accounting.cohorts import NamedClients, Sampler, ids_of_turns
 from accounting.mechanisms import (
     BallsAndBins,
-    CappedPoissonSampling,
     Cyclic,
-    FullParticipation,
-    PoissonSampling,
     Schedule,
 )
 from accounting.mechanisms.samplings import cap_of
@@ -68,7 +65,7 @@ def sizes_finding(who: Sampler, sizes: list[int], alpha: float) -> Finding:
         return None, "there are no rounds."
     if isinstance(who.law, Schedule):
         return sizes_follow_schedule(who.law, who, sizes, alpha)
-    if isinstance(who.law, PoissonSampling | CappedPoissonSampling):
+    if who.law.independent:
         law = size_distribution(who)
         return poisson_finding(law, round(who.expected), sizes[: most_testable_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
@@ -84,14 +81,14 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     With a public order, sizes must be equal to those of the order.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.period)
+        turns = np.bincount(public_turns(law, who.clients, ids_of_turns(who)), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
     sized = binom(who.clients, law.probability)
-    if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
-        of_lane = np.bincount(public_turns(law, who.clients, _ids_of_turns(who)), minlength=law.lanes)
+    if isinstance(law, BallsAndBins) and law.turns_follow_ids:
+        of_lane = np.bincount(public_turns(law, who.clients, ids_of_turns(who)), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
@@ -111,10 +108,6 @@ def custom_sampler_draws_as_stated(files: RunFiles) -> Finding:
     if problem is not None:
         return False, f"{named}{problem} {false_alarm_text(FALSE_ALARM)}"
     return True, f"{named}{ROUNDS:,} new cohorts are consistent with {who.law.name} sampling."
-
-
-def _ids_of_turns(who: Sampler) -> NamedClients | None:
-    return who.ids if isinstance(who, TurnSchedule) else None
 
 
 def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: NamedClients | None) -> Ints:
@@ -147,7 +140,7 @@ def size_distribution(who: Sampler) -> SizeDistribution:
 
     A cap replaces all larger sizes by the cap.
     """
-    if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
+    if not who.law.independent:
         return SizeDistribution(smallest_size=int(who.expected), mass=np.ones(1))
     room = cap_of(who.law) or who.clients
     chance = who.law.probability
@@ -248,7 +241,7 @@ def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
     package's version, so a run of a different version is not checked.
     """
     who = files.sampler
-    if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
+    if who.law.takes_all or who.law.probability >= 1:
         return True, "all clients are in every round, for any seed."
     if isinstance(who.law, Schedule) and not who.law.secret:
         return True, "the order is public, for any seed."

@@ -55,7 +55,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         if len(ids) != one.cohort:
             return False, f"round {one.round}: {one.cohort} clients were drawn, but {len(ids)} are listed."
         cohorts.append((one.round, ids))
-    if files.sampler.law.probability >= 1 and not isinstance(files.sampler.law, Schedule):
+    if files.sampler.law.probability >= 1 and not files.sampler.law.is_schedule:
         return False, f"all {clients} clients take part in every round, but cohorts list fewer."
     return members_finding(files.sampler.law, clients, cohorts, alpha=alpha, ids=files.client_ids)
 

@@ -10,7 +10,7 @@ from accounting.budget.certificates import Certificate
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
-from accounting.mechanisms import Schedule, with_whole_noise
+from accounting.mechanisms import with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
@@ -129,7 +129,7 @@ def every_round_is_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as a round without result and publication."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = choices.may_abort_round(files.config, tolerated_fraction(files.config))
-    left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # an interrupted round is not repeated
+    left_out = not repeatable and files.sampler.law.is_schedule  # an interrupted round is not repeated
     problems: dict[str, list[int]] = {}
     for one in files.published_rounds:
         entries = files.entries.get(one.round, ())

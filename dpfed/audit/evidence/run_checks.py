@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from accounting.errors import AccountingError
-from accounting.mechanisms import PoissonSampling, Schedule
+from accounting.mechanisms import PoissonSampling
 from accounting.rounding import downwards
 from dpfed.audit.evidence import conformance, loop, noise_evidence, rounds_evidence, step_evidence
 from dpfed.audit.evidence.canary_test import canaries_follow_seed
@@ -92,7 +92,7 @@ def _shaped_noise(files: RunFiles, alpha: float) -> str | None:
 def _cohort_sizes(files: RunFiles, alpha: float) -> str | None:
     law, rounds = files.sampler.law, len(files.rounds)
     if not isinstance(law, PoissonSampling):
-        return "one cohort of another size" if not isinstance(law, Schedule) else "a size that the schedule excludes"
+        return "one cohort of another size" if not law.is_schedule else "a size that the schedule excludes"
     mean = files.sampler.expected
     spread = math.sqrt(mean * (1 - law.probability) / rounds)
     visible = (_LIKELY + float(-ndtri(alpha / 6))) * spread / mean
@@ -104,7 +104,7 @@ def _members(files: RunFiles, alpha: float) -> str | None:
     law, rounds = files.sampler.law, len(files.rounds)
     if law.probability >= 1:
         return "a cohort without one of the clients"
-    if isinstance(law, Schedule):
+    if law.is_schedule:
         return "a client in a round that its schedule excludes"
     clients = files.config.federation.clients
     mean = rounds * law.probability

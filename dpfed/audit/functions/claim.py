@@ -235,7 +235,7 @@ def _drawn_cohort_scores(claim: object, delta: float) -> DrawnGaussian | None:
     if gaussian.adjacency is Adjacency.REPLACE_ONE:
         places = -shift / 2, shift / 2
     else:
-        places = shift / 2 if isinstance(sampling, FixedSizeSampling) else 0.0, shift
+        places = shift / 2 if sampling.fixed_size else 0.0, shift
     weights = np.array([1 - sampling.probability, sampling.probability])
     means = np.array([0.0, places[0]]), np.array([0.0, places[1]])
     law = NormalMixture(weights=(weights, weights), means=means, own=means)

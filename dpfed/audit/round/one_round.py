@@ -15,7 +15,6 @@ from torch import Tensor
 from accounting.compose import accountant
 from accounting.ledger import Entry, Release
 from accounting.mechanisms import (
-    FullParticipation,
     NoisyIntegers,
     Sampling,
     SingleRelease,
@@ -81,7 +80,7 @@ class Claim:
     @property
     def sampled(self) -> bool:
         """True if the cohort is drawn; False if all clients take part."""
-        return not isinstance(self.sampling, FullParticipation)
+        return not self.sampling.takes_all
 
     @property
     def adjacency(self) -> Adjacency:
@@ -366,7 +365,7 @@ class OneRound:
     @property
     def sampled(self) -> bool:
         """True if the sampler draws a cohort; False if all clients take part."""
-        return not isinstance(self.method.sampler.law, FullParticipation)
+        return not self.method.sampler.law.takes_all
 
     def rows_of_client(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
         """Return the rows [n, width] of the client under test as they arrive, one for each trial."""

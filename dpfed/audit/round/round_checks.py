@@ -22,7 +22,6 @@ from scipy.stats import binom
 from torch import Tensor
 
 from accounting.cohorts import Sampler
-from accounting.mechanisms import Schedule
 from dpfed.audit.evidence.cohort_distribution import sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
 from dpfed.audit.round.neighbours import PairGap
@@ -73,7 +72,7 @@ def sampler_check(who: Sampler, drawn: Callable[[int], NDArray[np.int64]], round
     """
     cohorts = [np.sort(drawn(number)) for number in range(rounds)]
     found = [sizes_finding(who, [len(one) for one in cohorts], FALSE_ALARM / 2)]
-    if who.law.probability < 1 or isinstance(who.law, Schedule):
+    if who.law.probability < 1 or who.law.is_schedule:
         ids = getattr(who, "ids", None)
         numbered = list(enumerate(cohorts, 1))
         found.append(members_finding(who.law, who.clients, numbered, alpha=FALSE_ALARM / 2, ids=ids))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from accounting.budget.plan import SAMPLINGS
 from accounting.cohorts import Sampler
-from accounting.mechanisms import Schedule, sampling_of, subsample, unsampled
+from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed import compress
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
@@ -275,7 +275,7 @@ def plan_parts_of(
     if ledger is not None:
         config = with_solved_noise(config, Path(ledger))
     calibrated = config.privacy is not None and config.privacy.noise_multiplier is None
-    scheduled = isinstance(sampler_of(config).law, Schedule)
+    scheduled = sampler_of(config).law.is_schedule
     if calibrated and scheduled and dimension is None and config.privacy and config.privacy.noise != "gaussian":
         raise ConfigError(
             f"sampling={config.federation.sampling!r} with epsilon and integer noise, without dimension: the noise is "

@@ -21,9 +21,9 @@ from torch import Tensor
 from accounting import Guarantee, Ledger, require
 from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.caveats import default_delta
-from accounting.cohorts import TurnSchedule
+from accounting.cohorts import ids_of_turns
 from accounting.ledger import Aborted, Header, Planned
-from accounting.mechanisms import Schedule, SingleRelease, sampling_of, schedule_of, subsample, unsampled
+from accounting.mechanisms import SingleRelease, sampling_of, schedule_of, subsample, unsampled
 from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
@@ -187,7 +187,7 @@ class ClientLevel:
         self._spent: EqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._open_book(ledger, plan)
-        drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, TurnSchedule) else None
+        drawn_by = ids_of_turns(self._parts.sampler)
         if drawn_by is not None:
             self._book.note_ids(drawn_by)
 
@@ -229,7 +229,7 @@ class ClientLevel:
         while (step := self._next_step()) is not None:
             yield step
             if self._step is step:
-                if isinstance(self._parts.sampler.law, Schedule):
+                if self._parts.sampler.law.is_schedule:
                     raise RunError(
                         f"round {step.round} was not released: under {self._parts.sampler.law.name!r} all rounds have "
                         "one account, so none may be skipped. Release every step, an empty cohort by release([])."
@@ -333,7 +333,7 @@ class ClientLevel:
 
     def _spending(self, privacy_target: PrivacyTarget) -> EqualRounds:
         if self._spent is None:
-            scheduled = isinstance(self._parts.sampler.law, Schedule)
+            scheduled = self._parts.sampler.law.is_schedule
             charged = self._book.rounds_done if scheduled else len(self._book.ledger.releases)
             self._spent = EqualRounds(privacy_target, self.rounds_planned, charged)
         return self._spent
