@@ -1,20 +1,17 @@
 """docs/beside.md is what its command prints, and the numbers of installed packages are what they answer."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def beside():
-    spec = importlib.util.spec_from_file_location("beside", ROOT / "benchmarks" / "beside.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/beside.py")
 
 
 def test_the_page_is_what_the_command_prints(beside):

@@ -1,11 +1,11 @@
 """Claims of README and docs: the register is complete; evidence kills mutants of sentence and register together."""
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -83,9 +83,7 @@ def test_sentences(text, sentences):
 
 @pytest.mark.slow
 def test_the_page_of_replays_is_that_of_its_results():
-    spec = importlib.util.spec_from_file_location("audit_replay", ROOT / "experiments" / "audit-replay" / "run.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = script("experiments/audit-replay/run.py")
     assert made.page() == (ROOT / "docs" / "replay-power.md").read_text()
 
 

@@ -2,22 +2,14 @@
 
 import doctest
 import importlib
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import scripts
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("accounting", "dpfed")
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    importlib.sys.modules[path.stem] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 def with_examples():
@@ -27,7 +19,7 @@ def with_examples():
 
 @pytest.fixture(scope="module")
 def script():
-    return loaded(ROOT / "benchmarks" / "docstrings.py")
+    return scripts.script("benchmarks/docstrings.py")
 
 
 def test_docstrings_of_privacy_functions_state_what_they_must(script):

@@ -1,6 +1,5 @@
 """The document of the five theorems, pyOpenSci's checks and the archives are made by their commands."""
 
-import importlib.util
 import re
 import tarfile
 import zipfile
@@ -8,15 +7,9 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_five_theorems_are_what_their_pages_and_tests_say(monkeypatch):

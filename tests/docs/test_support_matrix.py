@@ -1,10 +1,10 @@
 """Tables of docs/participation.md and docs/settings.md are what their scripts make of today's accounts."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.cli import status
@@ -12,23 +12,16 @@ from dpfed.cli import status
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def script(name="support_matrix"):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 def test_the_page_has_the_matrix_that_the_script_makes():
     """Half a minute. Repair it by `python docs/support_matrix.py --write`."""
-    made = script()
+    made = script("docs/support_matrix.py")
     matrix = "\n".join(made.Matrix().lines()) + "\n"
     assert made.page_with(matrix) == (DOCS / "participation.md").read_text()
 
 
 def test_a_few_cells_are_what_plans_answer():
-    made = script()
+    made = script("docs/support_matrix.py")
     matrix, lanes = made.Matrix(), made.SAMPLINGS["`balls-and-bins`, 3 lanes"]
     assert matrix.client(lanes, made.NOISES["3 bands"], Adjacency.ZERO_OUT) == "exact"
     assert matrix.client(lanes, made.NOISES["3 bands"], Adjacency.REPLACE_ONE) == "not analysed (1)"
@@ -41,7 +34,7 @@ def test_a_few_cells_are_what_plans_answer():
 @pytest.mark.slow
 def test_the_page_of_settings_has_the_answers_of_the_command_and_its_lines_run():
     """Repair it by `python docs/your_settings.py --write`."""
-    made = script("your_settings")
+    made = script("docs/your_settings.py")
     assert made.page_with(made.table()) == made.PAGE.read_text()
     for kind, settings in made.KINDS.items():
         for line in re.findall(r"dpfed budget [^;]*", made.answer(settings).dpfed):
@@ -50,6 +43,6 @@ def test_the_page_of_settings_has_the_answers_of_the_command_and_its_lines_run()
 
 
 def test_an_answer_of_the_page_of_settings():
-    made = script("your_settings")
+    made = script("docs/your_settings.py")
     kind = "FLIP: its defaults"
     assert f"| {made.words(made.answer(made.KINDS[kind]))} |" in made.PAGE.read_text()

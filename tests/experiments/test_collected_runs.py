@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import script
 
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -20,12 +20,7 @@ ROWS = ("FedAvg", "DP-FedAvg, tight", "Fed-SMP rand-k, as published", "Fed-SMP r
 
 @pytest.fixture(scope="module")
 def collect() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fed_smp_collect", FED_SMP / "collect.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("experiments/fed-smp/collect.py")
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import script
 
 FEDMRN = Path(__file__).parents[2] / "experiments" / "fedmrn"
 OFF = {  # Table 2 was made of numbers with more digits than Table 1 prints
@@ -20,12 +20,7 @@ OFF = {  # Table 2 was made of numbers with more digits than Table 1 prints
 
 @pytest.fixture(scope="module")
 def table_2() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fedmrn_table_2", FEDMRN / "table_2.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("experiments/fedmrn/table_2.py")
 
 
 @pytest.mark.parametrize("data", ["fashion-mnist", "svhn", "cifar-10", "cifar-100"])

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scripts import script
 
 from dpfed import compress
-
-RUN = Path(__file__).parents[2] / "experiments" / "fedscalar" / "run.py"
 
 
 @pytest.fixture(scope="module")
 def run() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fedscalar_run", RUN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("experiments/fedscalar/run.py")
 
 
 def updates(clients: int, dimension: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import sys
@@ -11,19 +10,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-
-RUN = Path(__file__).parents[2] / "experiments" / "fedpm" / "figure-5" / "run.py"
+from scripts import script
 
 
 @pytest.fixture(scope="module")
 def run() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mean_estimation_run", RUN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
+    return script("experiments/fedpm/figure-5/run.py")
 
 
 def test_the_paper_s_cap_is_a_renyi_bound_of_order_5_with_its_conversion(run: ModuleType) -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def papers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("papers", ROOT / "experiments" / "papers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("experiments/papers.py")
 
 
 def test_the_page_is_what_the_command_prints(papers: ModuleType) -> None:

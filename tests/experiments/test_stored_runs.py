@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import script
 
 import dpfed
 from dpfed.audit.run import audit_run
@@ -28,14 +29,7 @@ OF_A_START = "coordinates are chosen by public data"
 
 @pytest.fixture(scope="module")
 def stored() -> ModuleType:
-    import importlib.util
-
-    specification = importlib.util.spec_from_file_location("stored_runs", EXPERIMENTS / "stored_runs.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return script("experiments/stored_runs.py")
 
 
 @pytest.fixture(scope="module")
