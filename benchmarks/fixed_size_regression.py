@@ -39,9 +39,8 @@ def main(count: int) -> None:
         if least > 0.01:
             gaps.append(stated.epsilon / least - 1)
     print(
-        f"{count} settings, {wrong} wrong; epsilon over that of one pair: median {np.median(ratios):.3f}, "
-        f"least {min(ratios):.3f}; above the lower bound: median {np.median(gaps):.2%}, "
-        f"95% {np.quantile(gaps, 0.95):.2%}, "
+        f"{count} settings, {wrong} wrong; epsilon over that of one pair: median {np.median(ratios):.3f}, least "
+        f"{min(ratios):.3f}; above the lower bound: median {np.median(gaps):.2%}, 95% {np.quantile(gaps, 0.95):.2%}, "
         f"most {max(gaps):.2%}; seconds: median {np.median(seconds):.2f}, most {max(seconds):.2f}"
     )
 

@@ -97,6 +97,21 @@ class Config(Table):
         return self.model_copy(update={table: getattr(self, table).model_copy(update=values)})
 
     @property
+    def round_size(self) -> int:
+        """Number of clients of a round, expected or exact."""
+        return self.federation.clients if self.federation.sampling == "all" else self.federation.cohort
+
+    @property
+    def rounds_have_fixed_size(self) -> bool:
+        """True if the sampling draws the same number of clients in every round."""
+        return self.federation.sampling in ("fixed", "all")
+
+    @property
+    def cohorts_drawn_anew(self) -> bool:
+        """True if each cohort is drawn independently of other rounds, not by a schedule or a custom sampler."""
+        return self.rounds_have_fixed_size or self.federation.sampling == "poisson"
+
+    @property
     def cohort_cap(self) -> int | None:
         """Largest number of clients of a round: federation.cohort_cap, or its default if sums have a fixed number of
         uploads."""

@@ -115,10 +115,10 @@ def tolerated_fraction(config: Config) -> float | None:
     It is aggregation.tolerance. If that is not given and clients add noise shares, it follows from the simulated
     dropouts. Raises ConfigError if all noise shares of a round may be missing.
     """
-    table, federation = config.aggregation, config.federation
+    table = config.aggregation
     if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
         return table.tolerance
-    uploads = federation.clients if federation.sampling == "all" else federation.cohort
+    uploads = config.round_size
     if table.lost:
         return min(sum(table.lost.values()) / uploads, 0.99)
     missing = most_missing(uploads, table.dropout)
@@ -176,7 +176,7 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         )
     if not may_abort_round(config, tolerance):
         return
-    if federation.sampling not in ("fixed", "all") and slots is None:
+    if not config.rounds_have_fixed_size and slots is None:
         raise ConfigError(
             f"federation.sampling={federation.sampling!r} with privacy.placement={privacy.placement!r} and "
             f"privacy.noise={privacy.noise or 'gaussian'!r}: the abort of a round, and the noise of its sum, would "

@@ -63,7 +63,7 @@ def dithered_noise_messages(config: Config, specification: MethodSpecification) 
             f"aggregation.kind={kind!r} with method.name={specification.name!r}: a trusted server decodes each upload. "
             "Use kind 'plain', or dp-fedavg."
         )
-    if config.federation.sampling not in ("poisson", "fixed", "all"):
+    if not config.cohorts_drawn_anew:
         yield (
             f"federation.sampling={config.federation.sampling!r} with method.name={specification.name!r}: the number "
             "of clients of a round is secret there, but its noise is made of a known number of shares. Use 'poisson', "
@@ -156,7 +156,7 @@ def noise_schedule_messages(config: Config, specification: MethodSpecification) 
     table, sampling = config.privacy, config.federation.sampling
     if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:
         return
-    if sampling not in ("poisson", "fixed", "all"):
+    if not config.cohorts_drawn_anew:
         yield (
             f"privacy.noise_schedule with federation.sampling={sampling!r}: the account of its rounds requires "
             "equal noise in all rounds. Use 'poisson', 'fixed' or 'all', or remove it."
@@ -187,7 +187,7 @@ def spare_round_messages(config: Config, specification: MethodSpecification) -> 
         return
     if config.privacy is None and config.local.record is None:
         yield f"run.spare_rounds={spare} without [privacy] or [local.record]: there is no epsilon. Remove it."
-    elif sampling not in ("poisson", "fixed", "all"):
+    elif not config.cohorts_drawn_anew:
         yield (
             f"run.spare_rounds={spare} with federation.sampling={sampling!r}: a round of a schedule is never repeated. "
             "Remove it."

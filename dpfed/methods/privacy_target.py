@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -173,8 +173,18 @@ def privacy_target_of(
     """
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    privacy_target = _TARGET_BY_TABLE[type(config.privacy)](config, specification, sent, drawn_from)
-    if config.privacy is not None and config.privacy.release == "sum":
+    table = config.privacy
+    assert table is not None
+    match table:
+        case GaussianPrivacy():
+            privacy_target = _gaussian_target(config, table, drawn_from)
+        case IntegerPrivacy():
+            privacy_target = _integer_target(config, table, sent, drawn_from)
+        case BernoulliPrivacy():
+            privacy_target = _bernoulli_target(config, table, specification, sent, drawn_from)
+        case DitheredPrivacy():
+            privacy_target = _dithered_target(config, table, drawn_from)
+    if table.release == "sum":
         adjacency, tolerance = privacy_target.mechanism.adjacency, choices.tolerated_fraction(config)
         choices.check_aborts(config, adjacency=adjacency, slots=privacy_target.slots, tolerance=tolerance)
     rounds = config.federation.rounds
@@ -208,11 +218,8 @@ def delta_of_config(config: Config) -> float:
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian_target(
-    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
-) -> PrivacyTarget:
-    table, who, server = config.privacy, sampler_of(config), config.server
-    assert isinstance(table, GaussianPrivacy)
+def _gaussian_target(config: Config, table: GaussianPrivacy, randomness: Randomness) -> PrivacyTarget:
+    who, server = sampler_of(config), config.server
     noise = GaussianNoise.calibrated(
         table,
         who,
@@ -234,15 +241,14 @@ def _gaussian_target(
 
 
 def _bernoulli_target(
-    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+    config: Config, table: BernoulliPrivacy, specification: MethodSpecification, sent: int, randomness: Randomness
 ) -> PrivacyTarget:
     """Return the privacy target of Bernoulli samples.
 
     m trials are m samples of each probability. Their probabilities move together, so the L2 norm of the moves is
     sqrt(m) times that of one trial.
     """
-    table, who = config.privacy, sampler_of(config)
-    assert isinstance(table, BernoulliPrivacy)
+    who = sampler_of(config)
     coins, clip = PrivateCoins.calibrated(
         table,
         who,
@@ -258,22 +264,15 @@ def _bernoulli_target(
     return _make_target(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered_target(
-    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
-) -> PrivacyTarget:
-    table = config.privacy
-    assert isinstance(table, DitheredPrivacy)
+def _dithered_target(config: Config, table: DitheredPrivacy, randomness: Randomness) -> PrivacyTarget:
     rounds, delta = config.charged_rounds, delta_of_config(config)
     noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
     return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integer_target(
-    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
-) -> PrivacyTarget:
-    table, federation = config.privacy, config.federation
-    assert isinstance(table, IntegerPrivacy)
+def _integer_target(config: Config, table: IntegerPrivacy, sent: int, randomness: Randomness) -> PrivacyTarget:
+    federation = config.federation
     noise, rows, z = IntegerNoise.calibrated(
         table,
         config.aggregation,
@@ -290,11 +289,3 @@ def _integer_target(
     assert table.clip_norm is not None
     least = noise.noise.shares if noise.charged else None
     return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least_uploads=least)
-
-
-_TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
-    GaussianPrivacy: _gaussian_target,
-    IntegerPrivacy: _integer_target,
-    BernoulliPrivacy: _bernoulli_target,
-    DitheredPrivacy: _dithered_target,
-}

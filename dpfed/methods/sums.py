@@ -99,23 +99,14 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
 
 def _clients_of_secure_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
     """Return the fixed number of clients that every secure sum starts with; None if it is the random cohort."""
-    federation = config.federation
-    if federation.sampling in ("fixed", "all"):
-        return federation.clients if federation.sampling == "all" else federation.cohort
-    return clients_in_filled_sum(config, privacy_target)
+    return config.round_size if config.rounds_have_fixed_size else clients_in_filled_sum(config, privacy_target)
 
 
 def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
     """Raise ConfigError for an aggregation.neighbours that is odd, or too small for the clients of a round."""
-    federation = config.federation
-    usual = (
-        federation.clients
-        if federation.sampling == "all"
-        else clients_in_filled_sum(config, privacy_target) or federation.cohort
-    )
     if neighbours:
         try:
-            refuse_few_neighbours(usual, neighbours)
+            refuse_few_neighbours(clients_in_filled_sum(config, privacy_target) or config.round_size, neighbours)
         except ConfigError as error:
             raise ConfigError(f"aggregation.{error}") from None
 
@@ -139,11 +130,8 @@ def most_uploads(config: Config, slots: int | None) -> int:
     slots: fixed number of uploads of a sum (`clients_in_filled_sum`); None if there is none: then under Poisson
         sampling all clients may take part
     """
-    federation = config.federation
-    canaries = -(-config.audit.canaries // federation.rounds)
-    if federation.sampling in ("fixed", "all"):
-        return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
-    return canaries + (slots or federation.clients)
+    canaries = -(-config.audit.canaries // config.federation.rounds)
+    return canaries + (config.round_size if config.rounds_have_fixed_size else slots or config.federation.clients)
 
 
 def integer_encoding(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:

@@ -116,9 +116,8 @@ def _epsilon_statement(summary: Summary) -> str:
     if summary.unit == "record":
         return (
             f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, against "
-            f"observers of the uploads; {summary.rounds} rounds, each client charged for its own, Poisson "
-            f"batches, noise multiplier "
+            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, against observers of "
+            f"the uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
             f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}."
             + (
                 ""
@@ -129,9 +128,8 @@ def _epsilon_statement(summary: Summary) -> str:
     least = summary.lower_bound
     return (
         f"Client-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_text(summary)} "
-        f"{summary.clients} clients, {summary.rounds} rounds, {noise_text(summary)}; accountant "
-        f"{summary.accountant}."
+        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_text(summary)} {summary.clients} "
+        f"clients, {summary.rounds} rounds, {noise_text(summary)}; accountant {summary.accountant}."
         + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
     )
 

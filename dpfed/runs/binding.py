@@ -220,8 +220,7 @@ def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> No
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
         raise RunError(
             f"{path}: is the checkpoint of another run, or this run has changed since it began in {words}. Restore "
-            "what "
-            "the run began with, or start a new run."
+            "what the run began with, or start a new run."
         )
 
 

@@ -91,14 +91,12 @@ class LedgerBook:
             if getattr(there, name) != getattr(header, name):
                 raise RunError(
                     f"{path}: its {name} is {getattr(there, name)!r}, that of this run is {getattr(header, name)!r}: "
-                    "it is the "
-                    "ledger of another run. Restore the ledger of this run from a copy."
+                    "it is the ledger of another run. Restore the ledger of this run from a copy."
                 )
         if other := _differing_parts(there, header):
             raise RunError(
                 f"{path}: is the ledger of another run, or this run has changed since it began in {other}. Restore "
-                "what "
-                "the run began with, or start a new run."
+                "what the run began with, or start a new run."
             )
         if ("run" in there.about) != (self.project is not None):
             was, do = ("is", "give") if self.project is None else ("is not", "leave out")
@@ -141,9 +139,8 @@ class LedgerBook:
         for head in (str(self.ledger.header.about.get("project_head", "")), seen):
             if head and project.entries_after(head) is None:
                 raise RunError(
-                    f"{project.path}: has no line of hash {head[:12]}..., which its project had when this run was "
-                    "last saved. "
-                    "Lines were cut off, or it is another project. Give the ledger that the run began with."
+                    f"{project.path}: has no line of hash {head[:12]}..., which its project had when this run was last "
+                    "saved. Lines were cut off, or it is another project. Give the ledger that the run began with."
                 )
         self._refuse_old_copy_of_folder()
         beyond = [round for round in sorted((there - before).keys()) if round > rounds_done]
@@ -167,8 +164,7 @@ class LedgerBook:
         return RunError(
             f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
             f"run {self.run_name}: the folder is an old copy, and the run continued in another one. Nothing was "
-            "released. "
-            "Resume the newest folder of this run, or start a new run."
+            "released. Resume the newest folder of this run, or start a new run."
         )
 
     def _mark_unpaid_charges(self) -> None:

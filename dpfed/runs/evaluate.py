@@ -99,8 +99,7 @@ def check_metric_names(metrics: Mapping[str, Metric]) -> None:
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100) or name in _TAKEN:
             raise ConfigError(
                 f"metrics: {name!r} cannot be the name of a metric, which becomes the key test_NAME in metrics.jsonl. "
-                "Use "
-                f"letters, digits and _, but not {' or '.join(_TAKEN)}."
+                f"Use letters, digits and _, but not {' or '.join(_TAKEN)}."
             )
 
 

@@ -325,8 +325,7 @@ def _check_own_scheme(stages: Stages) -> None:
         words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
         raise ConfigError(
             f"scheme {encode.scheme.name!r} with [privacy]: does not have the properties that it claims ({words}) See "
-            "`dpfed audit "
-            f"scheme {encode.scheme.name}`."
+            f"`dpfed audit scheme {encode.scheme.name}`."
         )
 
 

@@ -142,10 +142,9 @@ def require_same_rounds(
         return
     if privacy_target.unit == "record" or privacy_target.budget is None or config.privacy is None:
         raise RunError(
-            f"{said} the run has no budget: its length would depend on its results, which its epsilon does not "
-            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends after all its rounds, "
-            "or "
-            "when its budget is spent."
+            f"{said} the run has no budget: its length would depend on its results, which its epsilon does not cover. "
+            "Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends after all its rounds, or when "
+            "its budget is spent."
         )
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")

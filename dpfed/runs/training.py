@@ -218,8 +218,7 @@ def clients_trained_together(config: Config, model: FlatModel, device: torch.dev
 
 _ROUNDING = (
     "in one vectorised pass the last bits of a client's update, and at a kink of the network the whole update, depend "
-    "on "
-    "the other clients' numbers of samples"
+    "on the other clients' numbers of samples"
 )
 
 

@@ -120,7 +120,7 @@ def _with_noise_or_epsilon(tables: dict[str, Any], coins: bool, noise_multiplier
 def round_of(experiment: Experiment) -> OneRound:
     """Return the first round of the experiment, with the smallest number of uploads that is released."""
     config, table = experiment.config, experiment.config.aggregation
-    clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
+    clients = config.round_size
     if config.privacy is not None and config.privacy.release != "uploads":
         tolerance = getattr(experiment.method.aggregation, "tolerance", None)
         clients = least_uploads(clients, tolerance or 0.0)

@@ -109,8 +109,7 @@ class LoopBook:
             if self.ledger.catch_up():
                 raise RunError(
                     f"{self.ledger.path}: another process has written to this ledger meanwhile. The round was not "
-                    "released; "
-                    "end one of the two loops, and give each its own ledger."
+                    "released; end one of the two loops, and give each its own ledger."
                 )
             self.ledger.record(entry)
             backups.write_head(self.ledger.path, self.ledger.head)
@@ -158,8 +157,7 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
         different = [f"{key} was {before.get(key, 'not given')}, is {now.get(key, 'not given')}" for key in keys]
         raise RunError(
             f"{path}: is the ledger of another plan: {'; '.join(different)}. Use the plan that it began with, or give "
-            "the "
-            "path of a new ledger."
+            "the path of a new ledger."
         )
     then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
     if later > then and "epsilon" not in header.about["plan"]["privacy"]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.budget.plan import SAMPLINGS
 from accounting.cohorts import Sampler
 from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed import compress
@@ -62,7 +61,7 @@ def config_of(tables: Mapping[str, object], *, source: str) -> Config:
         raise ConfigError(f"{source}: a plan may have the tables federation, privacy and run only.")
     config = parse_written_config({**_NOT_OURS, **tables}, source=source)
     refuse(config, method_specification(config.method.name))
-    if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
+    if config.run.randomness == "secure" and not config.cohorts_drawn_anew:
         raise ConfigError(
             f"sampling={config.federation.sampling!r} with randomness='secure': a custom loop does not store the key "
             "of its schedule. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
@@ -191,8 +190,7 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
     if encode is not None and encode.feedback is not None:
         raise ConfigError(
             "Encode with feedback: a client's stored compression error makes its upload depend on earlier rounds, "
-            "which "
-            "the account of a custom loop does not cover. Leave it out."
+            "which the account of a custom loop does not cover. Leave it out."
         )
     charged = private.mechanism()
     in_every_round = private.in_every_upload and unsampled(charged) is charged

@@ -200,8 +200,7 @@ class ClientLevel:
         if self._target is None:
             raise ConfigError(
                 "noise_multiplier: integer noise depends on the dimension, which is known after the first release. "
-                "Give "
-                "dimension= to know it before."
+                "Give dimension= to know it before."
             )
         assert self._target.noise_multiplier is not None
         return self._target.noise_multiplier
@@ -354,8 +353,7 @@ class ClientLevel:
         if form is None and self._form is None and not size:
             raise ConfigError(
                 "updates: none, for an empty cohort, before the first release, so that the dimension is not known. "
-                "Give "
-                "dimension= to dpfed.ClientLevel if cohorts may be empty."
+                "Give dimension= to dpfed.ClientLevel if cohorts may be empty."
             )
         if form is None:
             return self._form or UpdateForm(size=size, device=torch.device("cpu"))
