@@ -88,7 +88,10 @@ assert status(["--help"]) == 0
 assert status(["methods"]) == 0
 assert status(["budget", *plan, "--second-opinion"]) == 2
 """
-    hidden = "cloudpickle,constriction,cryptography,dp_accounting,h5py,joblib,matplotlib,mpmath,opacus,pandas,PIL,polars,pyarrow,pydantic,safetensors,sklearn,tomli_w,torch"
+    hidden = (
+        "cloudpickle,constriction,cryptography,dp_accounting,h5py,joblib,matplotlib,mpmath,opacus,pandas,PIL,polars,"
+        "pyarrow,pydantic,safetensors,sklearn,tomli_w,torch"
+    )
     done = subprocess.run([sys.executable, "-c", lines, hidden], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "pip install 'dpfed[train]'" in done.stderr

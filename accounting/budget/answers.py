@@ -9,8 +9,8 @@ from typing import Any
 from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.advice import with_lanes
+from accounting.budget.calibrate import Target, target_of
 from accounting.budget.plan import Plan
-from accounting.budget.targets import Target, target_of
 from accounting.caveats import few_clients_note, no_round_fits_message
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant

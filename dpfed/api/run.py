@@ -38,11 +38,10 @@ from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import Outcome
 from dpfed.runs.metrics_endpoint import configure_log
-from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.public_code import NO_VIEWERS, OnRound, Viewers
 from dpfed.runs.resuming import naming_missing_code, with_delta_of_run, with_solved_noise
 from dpfed.runs.summary import number_of_records
-from dpfed.runs.training import CustomObjects, model_maker, model_name
+from dpfed.runs.training import CustomObjects, model_maker, model_name, plain_torch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

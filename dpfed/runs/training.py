@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -341,3 +341,23 @@ def gpu_description(device: torch.device) -> str | None:
         if found := re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text()):
             versions.insert(0, f"driver {found[1]}")
     return f"{torch.cuda.get_device_properties(device).name}, {', '.join(versions)}"
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Context manager: float32 is the default type, the CPU the default device, without autocast and inference mode.
+
+    The caller's modes are restored on exit.
+    """
+    with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if (dtype := torch.get_default_dtype()) is not torch.float32:
+            stack.callback(torch.set_default_dtype, dtype)
+            torch.set_default_dtype(torch.float32)
+        yield

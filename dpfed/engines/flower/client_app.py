@@ -38,7 +38,7 @@ from dpfed.engines.flower.conversation import (
     solved_text,
 )
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
-from dpfed.engines.flower.secure_client import publish_keys, send_masked_row, send_shares, send_unmasking_shares
+from dpfed.engines.flower.secure_sum import publish_keys, send_masked_row, send_shares, send_unmasking_shares
 from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.errors import ConfigError, TrainingFailed, WireError

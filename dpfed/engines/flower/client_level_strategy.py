@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
 from logging import INFO, WARNING
@@ -21,16 +21,81 @@ from torch import Tensor
 from accounting import Guarantee
 from accounting.budget.plan import SAMPLINGS
 from accounting.budget.samplings import without_runs_text
-from dpfed.engines.flower.asked_round import AskedRound
-from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
+from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, update_in_reply, with_types_of
+from dpfed.engines.flower.conversation import log_dropout
 from dpfed.engines.flower.directory import NodePopulation
+from dpfed.engines.flower.inbox import single_replies
 from dpfed.engines.node_ledger import ServerPlan
 from dpfed.engines.round_terms import RoundTerms
-from dpfed.errors import ConfigError, RunError
+from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.plan import json_of_options
 from dpfed.runs.client_level.private_loop import Sampling
 from dpfed.stages.project import kept_coordinates
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedRound:
+    """A round and the nodes that were asked to train.
+
+    nodes, terms: node id and terms of each client of the cohort, by the client's number, in the order of the cohort"""
+
+    step: Step
+    start: ArrayRecord
+    example: Message
+    key: str
+    nodes: Mapping[int, int]
+    terms: Mapping[int, RoundTerms]
+
+    def heads(self, replies: Iterable[Message]) -> dict[int, str]:
+        """Return the heads of the ledgers that nodes keep, by client, for the terms of later rounds."""
+        asked, found = {node: client for client, node in self.nodes.items()}, {}
+        for node, reply in single_replies(replies, asked):
+            sent = None if reply.has_error() else reply.content.config_records.get(RECORD)
+            if sent is not None and isinstance(head := sent.get("head"), str):
+                found[asked[node]] = head[:200]
+        return found
+
+    def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
+        """Return one update [size] per client, in the order of the cohort; a missing or unreadable update is zeros."""
+        asked = {node: client for client, node in self.nodes.items()}
+        came = {asked[node]: reply for node, reply in single_replies(replies, asked)}
+        unread = 0
+        for client, terms in self.terms.items():
+            try:
+                if client not in came:
+                    raise WireError("no reply, or more than one.")
+                yield _update_in_reply(came[client], terms, self.start)
+            except WireError as error:
+                log_dropout(client, f"in round {terms.round}", error)
+                unread += 1
+                yield torch.zeros(size)
+        if unread == len(self.terms):
+            needs = (
+                "" if next(iter(self.terms.values())).sends_all else " Do the nodes have ClientApp(mods=[client_mod])?"
+            )
+            log(
+                WARNING,
+                "dpfed: no update of round %s could be read, so the model moves by noise alone.%s FLWR_LOG_LEVEL=DEBUG "
+                "says why. No epsilon covers this line.",
+                self.step.round,
+                needs,
+            )
+
+
+def _update_in_reply(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
+    """Return the update [d] in a reply; raises WireError for an error reply, or one that does not follow the terms."""
+    if reply.has_error():
+        raise WireError(f"the node failed: {reply.error.reason}")
+    sent = reply.content.config_records.get(RECORD)
+    if sent is not None:
+        payload = sent.get("payload")
+        if sent.get("round") != terms.round or not isinstance(payload, bytes):
+            raise WireError(f"an update of round {sent.get('round')!r}: expected round {terms.round}, in bytes.")
+        return terms.decode(payload)
+    if not terms.sends_all:
+        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
+    return update_in_reply(start, reply.content)
 
 
 class ClientLevelStrategy(Strategy):

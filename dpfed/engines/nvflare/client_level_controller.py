@@ -15,8 +15,14 @@ from torch import Tensor
 
 from accounting import Guarantee, require
 from dpfed.engines.node_ledger import ServerPlan
-from dpfed.engines.nvflare.model_vectors import Arrays, add_to_arrays, model_size, numpy_arrays_of
-from dpfed.engines.nvflare.update_filters import META, update_in_result
+from dpfed.engines.nvflare.update_filters import (
+    META,
+    Arrays,
+    add_to_arrays,
+    model_size,
+    numpy_arrays_of,
+    update_in_result,
+)
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step

@@ -43,9 +43,9 @@ from dpfed.runs.client_level.plan import (
     upload_stages,
 )
 from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, updates_in_groups
-from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import configuration_differences
 from dpfed.runs.spending import EqualRounds, over_budget_text
+from dpfed.runs.training import plain_torch
 from dpfed.server.rules import ServerState
 from dpfed.sources import GivenRows
 from dpfed.version import __version__

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from accounting import Plan
 from accounting.budget import noise_multiplier, rounds, solve
-from accounting.budget.targets import target_of
+from accounting.budget.calibrate import target_of
 from accounting.compose import loss_grid, pld, readings
 from accounting.compose.accountant import guarantee
 from accounting.compose.profiles import Profile, profile, profile_of_pair

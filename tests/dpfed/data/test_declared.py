@@ -76,7 +76,8 @@ def write_hospitals(folder, rows=40):
     rng = np.random.default_rng(0)
     for half in ("train", "test"):
         lines = [
-            f"{rng.choice(['north', 'south'])},{rng.integers(20, 90)},{rng.choice(['f', 'm', ''])},{rng.choice(['', '118', '150.5'])},{rng.integers(2)}"
+            f"{rng.choice(['north', 'south'])},{rng.integers(20, 90)},{rng.choice(['f', 'm', ''])},"
+            f"{rng.choice(['', '118', '150.5'])},{rng.integers(2)}"
             for _ in range(rows)
         ]
         (folder / f"{half}.csv").write_text("\n".join(["hospital,age,sex,pressure,sick", *lines]) + "\n")
