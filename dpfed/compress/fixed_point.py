@@ -206,11 +206,15 @@ class FixedPoint:
         return EncodedRows(integers=integers, zeroed_rows=zeroed_rows)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
-        """Return the sum of rows, float32 [size], from the noisy sum of integers [padded], on the same device."""
-        units = total.double() / self.steps_per_unit
-        if self.rotate:
-            units = hadamard(units, scale=self.padded**-0.5) * self._signs(rotation_seed, units)
-        return units[: self.size].float()
+        """Return the sum of rows, float32 [size], from the noisy sum of integers [padded], on the same device.
+
+        Integers are transformed exactly and scaled once, so that equal sums give equal bits on every processor.
+        """
+        units = total.double()
+        if not self.rotate:
+            return (units / self.steps_per_unit)[: self.size].float()
+        units = hadamard(units, scale=1.0) * self._signs(rotation_seed, units)
+        return units[: self.size].mul(self.padded**-0.5 / self.steps_per_unit).float()
 
     def _signs(self, rotation_seed: int, like: Tensor) -> Tensor:
         return _signs_of(rotation_seed, self.padded).to(like) if self.rotate else torch.ones(1).to(like)

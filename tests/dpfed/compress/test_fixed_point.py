@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from scipy.linalg import hadamard
 
 from accounting.integers.fixed_point import rounded_l2, rounded_l2_squared, sum_bits
 from dpfed.compress import fixed_point
@@ -246,6 +247,16 @@ def test_the_rotation_is_the_matrix_of_its_definition(size, dtype):
     matrix = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(size)] for i in places], dtype=torch.float64)
     expected = matrix @ (signs[:size] * row).double() / math.sqrt(code.padded)
     torch.testing.assert_close(code._rotate_row(row, signs).double(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_decoded_sum_is_a_sum_of_whole_numbers_scaled_once():
+    """The bits are then equal on every processor: no order of float additions decides them."""
+    code = FixedPoint(size=60, steps_per_unit=59.0, rotate=True)
+    total = np.random.default_rng(8).integers(-(2**31), 2**31, code.padded)
+    signs = code._signs(5, torch.zeros(1, dtype=torch.float64)).numpy().astype(np.int64)
+    whole = (hadamard(code.padded, dtype=np.int64) @ total * signs)[: code.size]
+    expected = (whole * (code.padded**-0.5 / code.steps_per_unit)).astype(np.float32)
+    np.testing.assert_array_equal(code.decode(torch.from_numpy(total), rotation_seed=5).numpy(), expected)
 
 
 def test_the_rotation_flattens_one_coordinate():
