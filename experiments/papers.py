@@ -264,7 +264,9 @@ def fedpm_figure_5() -> str:
         runs = {(line["method"], line["epsilon"]): line for line in read(f"fedpm/figure-5/{name}.csv")}
         for method, words in methods.items():
             cells = [runs[method, epsilon] for epsilon in ("1", "6", "9", "12")]
-            texts = [f"{float(one['squared_error']):.2g} ({float(one['noise_std']):.2f})" for one in cells]
+            noises = [downwards(float(one["noise_std"]), digits=2) for one in cells]
+            errors = [f"{float(one['squared_error']):.2g}" for one in cells]
+            texts = [f"{error} ({noise})" for error, noise in zip(errors, noises, strict=True)]
             rows.append([f"d = {d}: {words}", *texts])
     return table(("squared error (noise)", *(f"epsilon {one}" for one in (1, 6, 9, 12))), rows)
 

@@ -17,7 +17,8 @@ from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from tests.dpfed.runs.test_record_runs import EXACT, RECORD, killed, without_noise_multiplier
+from tests.dpfed.runs.test_record_runs import EXACT, RECORD, without_noise_multiplier
+from tests.rounds import killed_before_checkpoint
 
 SPACING, CELLS = 0.01, 1200
 LOSSES = np.arange(-CELLS, CELLS + 1) * SPACING
@@ -116,10 +117,10 @@ def test_repeated_rounds_of_private_records_are_within_plan_and_spare_rounds(tin
 
 
 @pytest.mark.slow
-def test_a_run_of_records_that_is_interrupted_states_plan_and_spare_rounds(tiny_config, tmp_path, monkeypatch):
+def test_a_run_of_records_that_is_interrupted_states_plan_and_spare_rounds(tiny_config, tmp_path):
     given = ("local.record.epsilon=8.0", "run.spare_rounds=1", "model.hidden=[2]", "data.train_samples=240", *EXACT)
     config = without_noise_multiplier(record_run(tiny_config, *given))
-    killed(build(config), tmp_path / "run", monkeypatch, before_checkpoint=2)
+    killed_before_checkpoint(build(config), tmp_path / "run", 2)
     done = federation.run(build(config), tmp_path / "run", resume=True).summary
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert len(ledger.releases) == 4
