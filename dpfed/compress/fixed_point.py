@@ -208,7 +208,8 @@ class FixedPoint:
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
         """Return the sum of rows, float32 [size], from the noisy sum of integers [padded], on the same device.
 
-        Integers are transformed exactly and scaled once, so that equal sums give equal bits on every processor.
+        Integers are transformed exactly, up to sums of 2^53, and scaled once, so that equal sums give equal bits on
+        every processor.
         """
         units = total.double()
         if not self.rotate:
