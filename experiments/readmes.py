@@ -18,6 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "fed-smp")]
 
+# These scripts are no package: they are found on the path above.
 import collect  # noqa: E402
 import papers  # noqa: E402
 import verdicts  # noqa: E402

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import script
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(scope="module")
 def readmes() -> ModuleType:
-    sys.path.insert(0, str(EXPERIMENTS))
-    import readmes  # type: ignore[import-not-found]
-
-    return readmes
+    return script("experiments/readmes.py")
 
 
 @pytest.fixture(scope="module")

@@ -160,7 +160,7 @@ def seen(monkeypatch):
 
 
 def reused(seeds, rows):
-    """What is wrong: seeds of one round that are another's too, fewer seeds than clients and pairs, rows that agree."""
+    """Faults: seeds of one round that are another's too, fewer seeds than clients and pairs, rows that agree."""
     found = []
     used = Counter(seed for of_round in seeds for seed in set(of_round))
     if any(count > 1 for count in used.values()):

@@ -162,10 +162,10 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeyp
 def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_charged_again(
     config, tmp_path, monkeypatch
 ):
-    everybody = config("federation.sampling=all", *EXACT)
-    whole = federation.run(build(everybody), tmp_path / "whole")
-    killed_before_checkpoint(build(everybody), tmp_path / "run", 2)
-    resumed = federation.run(build(everybody), tmp_path / "run", resume=True)
+    full = config("federation.sampling=all", *EXACT)
+    whole = federation.run(build(full), tmp_path / "whole")
+    killed_before_checkpoint(build(full), tmp_path / "run", 2)
+    resumed = federation.run(build(full), tmp_path / "run", resume=True)
     assert not weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
     assert resumed.summary["epsilon"] > whole.summary["epsilon"]

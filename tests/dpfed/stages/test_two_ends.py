@@ -105,7 +105,7 @@ EXEMPT = {
 @pytest.mark.parametrize("exempt", EXEMPT.values(), ids=EXEMPT)
 @pytest.mark.parametrize("scheme", [compress.get("signsgd"), compress.get("topk", k=1)], ids=lambda one: one.name)
 def test_exempt_entries_arrive_as_they_are_and_the_others_as_the_scheme_makes_them(scheme, exempt):
-    """By index and mask; the second client sends zeros, so that fewer rows are decoded than there are."""
+    """Cases by index and by mask; the second client sends zeros, so that fewer rows are decoded than there are."""
     rows = torch.randn(3, SIZE, generator=torch.Generator().manual_seed(1))
     rows[1] = 0.0
     others = [place for place in range(SIZE) if place not in exempt]
