@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from dpfed.cli import status
 from dpfed.cli.plan import _starting_question
 from dpfed.errors import ConfigError
 from dpfed.planner.answers import answer_job, axis_values, brief_epsilon, epsilon_curve, epsilon_map, planner_answer
-from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE
+from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE, planner_page
 from dpfed.planner.question import OPTIONS, Question, question_of, read_question
 from dpfed.planner.static import static_page
 
@@ -303,3 +304,13 @@ def test_the_hospitals_plan_is_a_static_page_of_what_the_command_prints(capsys):
     (table,) = json.loads(re.search(r'id="planner">(.*?)</script>', page, re.DOTALL)[1])["grid"]["tables"]
     row, column = table["rounds"].index(20), table["noise"].index(record["noise_multiplier"])
     assert table["cells"][row][column] == upwards(record["epsilon"])
+
+
+@pytest.mark.parametrize("page", [planner_page, partial(static_page, noises=2, rounds=2)])
+def test_a_plan_says_that_public_samples_alone_may_do_as_well(page):
+    words = re.sub(r"<.*?>", "", page(question_of(FORWARD)))
+    assert "Public samples that resemble the clients' may alone do as well or better, without any epsilon;" in words
+    assert "each run with data.public states their score" in words
+    guide = (DOCS / "choose.md").read_text()
+    assert "**Public samples first.**" in guide
+    assert "may give more than a private run" in guide
