@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-import runpy
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from dpfed.config import own_code
 from dpfed.sweep.experiment_file import read_experiment
 from dpfed.sweep.plan import GridCell, plan
+
+pytestmark = pytest.mark.usefixtures("_own_code")
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = sorted(path.relative_to(EXPERIMENTS).as_posix() for path in EXPERIMENTS.glob("*/*.toml"))
@@ -51,22 +50,11 @@ OF_OURS = (
     "accuracy/no-trusted-server.toml",
     "fedpm/table-1-small-images.toml",
 )
-OWN_CODE = (EXPERIMENTS / "participation" / "last_characters.py", EXPERIMENTS / "accuracy" / "ideas.py")
 WITHOUT_RUNS = ("fedpm/figure-5/run.py", "fedmrn/table_2.py", "fedmrn/figure_6.py")
 ON_DISK_OR_NOT = {
     *("digits", "mnist", "fashion-mnist", "emnist-balanced", "svhn", "svhn-extra", "cifar-10", "cifar-100"),
     *("shakespeare", "shakespeare-leaf"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_code() -> Iterator[None]:
-    """That of participation/shakespeare.toml and accuracy/ideas.toml, as --load makes it known."""
-    for path in OWN_CODE:
-        runpy.run_path(str(path))
-    yield
-    for path in OWN_CODE:
-        own_code.forget_file(str(path))
 
 
 def cells(name: str, profile: str | None, tmp_path: Path) -> tuple[GridCell, ...]:

@@ -14,6 +14,8 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.sweep.plan import plan
 
+pytestmark = pytest.mark.usefixtures("_own_code")
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ROWS = [
     ("fed-smp/table-1.toml", "FedAvg"),
