@@ -2,9 +2,9 @@
 
     python benchmarks/house.py [--root .] [--no-trace]
 
-Code lines are neither blank, nor comments, nor docstrings. All imports count, including those in functions and under
-TYPE_CHECKING. The trace is a two-round run of the preset fed-smp-randk-digits: functions and files of both packages
-from the first call to the summary; comprehensions and lambdas are not counted.
+Code lines are neither blank, nor comments, nor docstrings; docstrings are no statements either. All imports count,
+including those in functions and under TYPE_CHECKING. The trace is a two-round run of the preset fed-smp-randk-digits:
+functions and files of both packages from the first call to the summary; comprehensions and lambdas are not counted.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def figures(root: Path) -> dict[str, Any]:
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         counts = {
             "code lines": code_lines(text, tree),
+            "statements": sum(isinstance(node, ast.stmt) for node in nodes) - len(list(docstrings(tree))),
             "classes with a field noise_multiplier": sum(_has_multiplier(one) for one in classes),
             "Any": sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes),
             "isinstance": sum(getattr(call.func, "id", "") == "isinstance" for call in calls),
@@ -132,7 +133,21 @@ def figures(root: Path) -> dict[str, Any]:
         }
         totals = {key: totals.get(key, 0) + count for key, count in counts.items()}
     found = circles(graph)
-    return {"files": len(known), **totals, "import circles (files in each)": ", ".join(map(str, found)) or "none"}
+    return {
+        "files": len(known),
+        **totals,
+        "arguments of dpfed audit": _arguments_of_audit(root),
+        "lines of tests": sum(path.read_text().count("\n") for path in (root / "tests").rglob("*.py")),
+        "import circles (files in each)": ", ".join(map(str, found)) or "none",
+    }
+
+
+def _arguments_of_audit(root: Path) -> int:
+    """Return the number of arguments of `dpfed audit`, without those that its command line does not read."""
+    tree = ast.parse((root / "dpfed" / "cli" / "audit.py").read_text())
+    command = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "audit_anything")
+    given = [*command.args.args, *command.args.kwonlyargs]
+    return sum("parse=False" not in ast.unparse(one.annotation) for one in given if one.annotation is not None)
 
 
 def _has_multiplier(node: ast.ClassDef) -> bool:
