@@ -203,21 +203,46 @@ class MaskTraining:
     def begin(self, start: RoundStart) -> MaskWalk:
         return MaskWalk(self, start)
 
-    def standstill(self, steps: int) -> str | None:
-        """Return a warning if, in a round of at most `steps` steps, no client can flip an entry on which the last
-        cohort agreed; else None, as for SGD, whose steps have no bound.
+    def standstill(self, steps: int, *, rounds: int, masks: float | None = None) -> str | None:
+        """Return a warning if, in rounds of at most `steps` steps, no client can flip any entry after round 1, or none
+        at the end of its range; else None.
 
-        Such an entry starts at the score logit(edge); Adam moves it by at most learning_rate * `longest_way(steps)`.
+        Only FedMask's masks under Adam have such a bound: its `steps` steps move a score by at most learning_rate *
+        `longest_way(steps)`, if training stays finite. SGD's steps have no bound, and a sampled mask can always flip.
+
+        masks: m, if theta is (i + (m - K) / 2) / m after round 1, i the ones among an odd number K of masks; else None.
+            Then |theta - 1/2| >= 1 / 2m, and each score starts at log((m + 1) / (m - 1)) or further from 0. If no
+            client flips an entry, theta moves away from 1/2, so the bound holds in all later rounds.
         """
-        way, distance = self.learning_rate * longest_way(min(steps, 10_000)), -math.log(self.edge / (1 - self.edge))
-        if self.forward != "threshold" or self.optimizer != "adam" or way >= distance:
+        if self.forward != "threshold" or self.optimizer != "adam":
             return None
-        return (
+        try:
+            rate = max(learning_rate_of_round(self, number) for number in range(min(rounds, _MOST_ROUNDS)))
+        except OverflowError:
+            return None
+        # 1.0001 and 1e-5 cover the rounding of scores and probabilities to float32.
+        way, end = 1.0001 * rate * longest_way(steps) + 1e-5, -math.log(self.edge / (1 - self.edge))
+        nearest = 0.0 if masks is None else end if masks == 1 else min(end, math.log((masks + 1) / (masks - 1)))
+        if way >= end or rounds > _MOST_ROUNDS:
+            return None
+        moved = (
             f"local.learning_rate={self.learning_rate} and at most {steps} steps a round move a mask's score by at "
-            f"most {way:.2g}, and an entry on which all clients of a round agreed starts {distance:.2g} from 0 "
-            f"(mask.edge={self.edge}): it can never change again. Take more steps (a smaller local.batch_size, more "
-            "local.epochs), a larger rate or a larger mask.edge."
+            f"most {way:.3g}, and "
         )
+        advice = "Take more steps (a smaller local.batch_size, more local.epochs) or a larger rate"
+        if way < nearest:
+            return (
+                f"{moved}after round 1 every score starts {nearest:.3g} or further from 0: no client can flip an entry "
+                f"of its mask in any later round. {advice}."
+            )
+        return (
+            f"{moved}an entry at the end of its range starts {end:.3g} from 0 (mask.edge={self.edge}): no client can "
+            f"flip it. {advice}, or a larger mask.edge."
+        )
+
+
+_MOST_ROUNDS = 100_000
+"""Largest number of rounds whose learning rates are compared."""
 
 
 class MaskWalk(Walk):

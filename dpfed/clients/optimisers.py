@@ -150,17 +150,19 @@ class Moments:
         return (first / (1 - b1 ** (step + 1))).div_(scale)
 
 
+_MOST_STEPS = 10_000
+
+
 def longest_way(steps: int) -> float:
     """Return an upper bound on |sum of Adam's first `steps` directions| of one entry, for any gradients.
 
-    By Cauchy and Schwarz |direction of step t| <= sqrt(sum w_i^2 / u_i), w and u the weights of the two moments.
+    By Cauchy and Schwarz |direction of step t| <= sqrt(sum w_i^2 / u_i), w and u the weights of the two moments. All
+    three are geometric series. The bound of later steps than those summed is that of t = infinity.
     """
-    (b1, b2), way = _BETAS, 0.0
-    for step in range(1, steps + 1):
-        ages = np.arange(step)
-        first, second = (1 - b1) * b1**ages / (1 - b1**step), (1 - b2) * b2**ages / (1 - b2**step)
-        way += math.sqrt(float(np.sum(first**2 / second)))
-    return way
+    (b1, b2), t = _BETAS, np.arange(1, min(steps, _MOST_STEPS) + 1)
+    ratio, largest = b1**2 / b2, (1 - b1) ** 2 / (1 - b2)
+    squares = largest * (1 - b2**t) / (1 - b1**t) ** 2 * (1 - ratio**t) / (1 - ratio)
+    return float(np.sqrt(squares).sum()) + max(steps - len(t), 0) * math.sqrt(largest / (1 - ratio))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -396,19 +396,23 @@ class Settings:
         return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)
 
 
+def public_period(config: Config, clients: LocalTraining) -> int | None:
+    """Return the largest number of a client's steps in a round, or None if it would reveal the size of a private
+    client: sizes are public if data are divided evenly or the run has no [privacy]."""
+    sizes_public = config.privacy is None or config.data.partition in ("iid", "resampled")
+    return clients.period if clients.epochs is None or sizes_public else None
+
+
 def public_steps(config: Config, clients: LocalTraining, samples: int) -> int:
     """Return the number of the server's steps on its public samples in a round (method.public_epochs).
 
     The chosen coordinates may reveal this number. "client-steps" is therefore the number of steps of the client with
-    most samples only if data are divided evenly or the run has no [privacy]. Otherwise it is local.epochs passes over
-    the public samples.
+    most samples only if this is public. Otherwise it is local.epochs passes over the public samples.
     """
     given, one_pass = config.method.public_epochs, -(-samples // clients.batch_size)
     if isinstance(given, int):
         return given * one_pass
     if clients.epochs is None:
         return clients.period
-    sizes_public = config.privacy is None or config.data.partition in ("iid", "resampled")
-    if given == "client-steps" and sizes_public:
-        return clients.period
-    return clients.epochs * one_pass
+    largest = public_period(config, clients) if given == "client-steps" else None
+    return clients.epochs * one_pass if largest is None else largest

@@ -19,6 +19,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 from dpfed.config.tables import override
 from dpfed.errors import ConfigError, DataError, RunError
+from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.loop import Outcome
 
 from ...rounds import DIGITS, tables
@@ -307,3 +308,36 @@ def test_an_interruption_passes_with_a_note_and_the_run_can_be_continued(tmp_pat
     assert done.summary["epsilon"] == whole.summary["epsilon"]
     for name in ("ledger.jsonl", "model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def weights_of(done):
+    return torch.cat([one.flatten() for one in done.model.state_dict().values()])
+
+
+@pytest.mark.parametrize(
+    ("steps", "change", "words", "flips"),
+    [
+        (4, {}, "no client can flip an entry of its mask in any later round", False),
+        (5, {}, "an entry at the end of its range starts 1.39 from 0", True),
+        (4, {"federation.cohort": 6}, "an entry at the end of its range", None),
+        (4, {"federation.sampling": "poisson"}, "an entry at the end of its range", None),
+        (4, {"aggregation.dropout": 0.1}, "an entry at the end of its range", None),
+        (4, {"server.prior": 2.0}, "an entry at the end of its range", None),
+        (3, {"server.prior": 1.5}, "every score starts 0.336 or further", None),
+        (4, {"server.rule": "step", "server.learning_rate": 1.0}, "in any later round", None),
+        (4, {"server.rule": "step", "server.learning_rate": 0.5}, "an entry at the end of its range", None),
+        (15, {}, None, None),
+    ],
+)
+def test_a_run_warns_that_masks_cannot_move_and_no_entry_flips(tmp_path, caplog, steps, change, words, flips):
+    """After rounds without a flip the mean of all masks is the threshold of the first round's, to the last bit."""
+    made = preset_tables("fedmask-digits")
+    del made["local"]["epochs"]
+    small = {"local.steps": steps, "mask.edge": 0.2, "model.hidden": [8], "federation.rounds": 1, **change}
+    fixed = {"federation.sampling": "fixed", "federation.cohort": 5, "run.evaluate_every": 9} | small
+    first = dpfed.run(made, fixed, out=tmp_path / "first")
+    assert caplog.messages == ([] if words is None else caplog.messages[:1])
+    assert words is None or words in caplog.text
+    if flips is not None:
+        last = dpfed.run(made, fixed | {"federation.rounds": 6, "mask.readout": "mean"}, out=tmp_path / "last")
+        assert bool((weights_of(first) != weights_of(last)).any()) == flips
