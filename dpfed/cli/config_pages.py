@@ -8,7 +8,7 @@ import tomli_w
 
 from dpfed.cli.output import console, table_of
 from dpfed.methods import catalogue
-from dpfed.methods.keys import KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
+from dpfed.methods.keys import STATED_DEFAULT, KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
 
 SCHEMA = "dpfed.schema.json"
 
@@ -125,5 +125,6 @@ def _key_row(one: KeyRecord) -> str:
         words.append(f"Only with {one.needs}.")
     if one.excludes:
         words.append(f"Not with {', '.join(one.excludes)}.")
-    cells = [f"`{one.name.rpartition('.')[2]}`", one.type, f"`{one.default}`", " ".join(words)]
+    default = one.default if one.default == STATED_DEFAULT else f"`{one.default}`"
+    cells = [f"`{one.name.rpartition('.')[2]}`", one.type, default, " ".join(words)]
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

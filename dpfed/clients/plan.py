@@ -25,6 +25,39 @@ _ACTIVATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoopReason:
+    """Training that "auto" runs in a loop, one client after another, in Markdown; and the reason in a plan."""
+
+    training: str
+    why: str
+
+
+LOOPS = {
+    "secure": LoopReason(
+        training='private runs with `run.randomness = "secure"`, so every private release',
+        why="in one vectorised pass the last bits of a client's update, and at a kink of the network the whole update, "
+        "depend on the other clients' numbers of samples",
+    ),
+    "records": LoopReason(
+        training="private records (`[local.record]`)", why="per-record gradients are computed for one client at a time"
+    ),
+    "statistics": LoopReason(
+        training='networks with BatchNorm, with `local.precision = "bf16"`',
+        why="side by side the variances of BatchNorm would be computed in bf16",
+    ),
+    "recurrent": LoopReason(
+        training="networks with recurrent layers (LSTM, GRU, RNN)",
+        why="recurrent layers have fused kernels, for one client only",
+    ),
+    "trial": LoopReason(
+        training="custom networks and losses that fail the trial side by side, or keep state from step to step",
+        why="clients cannot be trained side by side",
+    ),
+}
+"""Every training that cannot be vectorised. None depends on the method or its compressor."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """Strategy of local training, and the reason. chunk: number of clients side by side; None in a loop."""
 

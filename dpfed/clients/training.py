@@ -21,6 +21,7 @@ from dpfed.clients.loop import train_in_turn
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import (
+    LOOPS,
     Precision,
     StepCost,
     Strategy,
@@ -272,24 +273,26 @@ class LocalTraining:
 
         So a resumed run keeps its plan, and the plan in a report reveals no client.
         """
-        if self.strategy == "loop":
-            return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
-        if self.strategy == "auto" and self.not_together is not None:
-            return TrainingPlan(strategy="loop", chunk=None, why=self.not_together)
-        if self.record is not None:
-            return TrainingPlan(strategy="loop", chunk=None, why="private records are trained client by client")
-        if self.precision == "bf16" and self.model.has_statistics:
-            return TrainingPlan(strategy="loop", chunk=None, why="BatchNorm in bf16 is for one client only")
-        if self.strategy == "auto" and self.model.recurrent:
-            return TrainingPlan(
-                strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
-            )
+        if (reason := self._reason_for_loop()) is not None:
+            return TrainingPlan(strategy="loop", chunk=None, why=reason)
         cost, device = self.cost, self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size, device), device)
         if self.strategy != "auto":
             return TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
         return fastest_plan(cost, self.at_once, chunk, device)
+
+    def _reason_for_loop(self) -> str | None:
+        """Return the reason why clients are trained one after another; None if they can be trained together."""
+        if self.strategy == "loop":
+            return "as local.strategy says"
+        if self.strategy == "auto" and self.not_together is not None:
+            return self.not_together
+        if self.record is not None:
+            return LOOPS["records"].why
+        if self.precision == "bf16" and self.model.has_statistics:
+            return LOOPS["statistics"].why
+        return LOOPS["recurrent"].why if self.strategy == "auto" and self.model.recurrent else None
 
     @cached_property
     def cost(self) -> StepCost:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.clients.plan import LOOPS
 from dpfed.clients.state import OUTSIDE, StateChanges
 from dpfed.clients.task import InitialState
 from dpfed.clients.training import LocalTraining
@@ -53,7 +54,6 @@ _OWN_DRAWS = (
     "checkpointing with dropout."
 )
 _NO_STATE = "Keep state in attributes of the network or the loss, which are restored before each client."
-_NOT_TOGETHER = "clients cannot be trained side by side"
 
 
 def training_after_trial(
@@ -84,7 +84,7 @@ def training_after_trial(
         if together and problem is None and moved.names:
             problem = f"training keeps {_first_names(moved.names)} from one step to the next"
         if together and problem is not None:
-            training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), StateChanges()
+            training, moved = replace(training, not_together=f"{LOOPS['trial'].why}: {problem}"), StateChanges()
             start.restore()
             problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).dependence(start, moved)
     start.restore()
@@ -127,14 +127,14 @@ def _after_trial_of_batches(
         return training
     if training.strategy == "auto" and moved.names:
         kept = f"training keeps {_first_names(moved.names)} from one step to the next"
-        return replace(training, not_together=f"{_NOT_TOGETHER}: {kept}")
+        return replace(training, not_together=f"{LOOPS['trial'].why}: {kept}")
     problem = _Trial(training, broadcast, samples, strategy="vmap", cohort=1).batch_failure()
     if problem is not None and training.strategy != "auto":
         raise ConfigError(
             f"model or local.loss, on synthetic clients ({training.strategy}): {problem} A loop has no such limits: "
             "choose local.strategy 'auto' or 'loop', or write conditions on tensors as torch.where."
         )
-    return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
+    return training if problem is None else replace(training, not_together=f"{LOOPS['trial'].why}: {problem}")
 
 
 def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:

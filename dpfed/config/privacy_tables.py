@@ -195,8 +195,7 @@ class BernoulliPrivacy(_EqualRounds):
     """Standard deviation of Gaussian noise on probabilities before they are sampled."""
 
     correction: Literal["none", "linear", "invert"] | None = None
-    """Correction of the bias that clipping adds to noised probabilities; not given: linear
-    (docs/bias-correction.md)."""
+    """Correction of the bias that clipping adds to noised probabilities (docs/bias-correction.md); default: linear."""
 
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"

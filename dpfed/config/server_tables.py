@@ -220,7 +220,7 @@ class RunTable(limits.Table):
 
     randomness: Literal["simulated", "secure"] = "simulated"
     """Source of cohorts, dropouts and noise. simulated: the seed, for experiments; secure: the operating system, for a
-    model that is released. Default: simulated, or secure with run.release = true."""
+    model that is released; run.release = true sets it."""
 
     on_error: Literal["raise", "count"] | None = None
     """Handling of an exception of the network or the loss while a client trains. raise: the exception ends the run.

@@ -127,11 +127,8 @@ class _CommonLocal(limits.Table):
 
     strategy: _Strategy = "auto"
     """Execution of local training. loop: one client after another; vmap: several clients in one vectorised pass; auto:
-    the strategy that is expected to be faster.
-
-    "auto" trains one client after another in five cases: private runs with secure randomness (last bits would depend
-    on other clients), private records, BatchNorm in bf16, recurrent layers, and custom networks whose trial shows that
-    clients affect each other. No method and no compressor requires it.
+    the strategy that is expected to be faster, or a loop for the training that docs/limitations.md lists with its
+    reasons. No method and no compressor requires a loop.
 
     Results agree up to rounding. The value "graphs" of earlier versions is read as "vmap".
     """
@@ -262,7 +259,8 @@ class MaskTable(limits.Table):
     """FedPM and FedMask: clients train the probabilities of a mask over frozen random weights."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    """c: probabilities are clipped to [c, 1 - c]."""
+    """c: probabilities are clipped to [c, 1 - c]. A run of fedmask with Adam warns before round 1 if a client's steps
+    cannot carry a score from such an end past 0, or no score past 0."""
 
     bound: limits.Positive | None = None
     """Under [privacy], clients send a stochastic sign of this size for the move of each probability, not a sample of

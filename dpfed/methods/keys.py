@@ -169,6 +169,10 @@ _BOUNDS = (
 )
 
 
+STATED_DEFAULT = "see meaning"
+"""Default of a key that may be absent and whose meaning states what then holds."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
     """Reference of one key; `type` and `default` are text.
@@ -267,11 +271,12 @@ def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyR
     excluded = [other for one, other in pairs if one == name] + [one for one, other in pairs if other == name]
     types = {"anyOf": [schema_of(one)["properties"][key] for one in tables]}
     texts = [_one_line(one.model_fields[key].description) for one in tables]
+    meaning, default = " ".join(dict.fromkeys(text for text in texts if text)), _default_text(tables[0], key)
     return KeyRecord(
         name=name,
         type=schema_text(types),
-        default=_default_text(tables[0], key),
-        meaning=" ".join(dict.fromkeys(text for text in texts if text)),
+        default=STATED_DEFAULT if default == "none" and "default: " in meaning.lower() else default,
+        meaning=meaning,
         methods=None if methods is None else tuple(methods),
         needs=_required_choice(table, key) or required_choice(name),
         excludes=tuple(excluded),

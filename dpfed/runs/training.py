@@ -21,7 +21,7 @@ from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
 from dpfed.clients.optimisers import Adam, Sgd
-from dpfed.clients.plan import default_budget
+from dpfed.clients.plan import LOOPS, default_budget
 from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, training_after_batch_trial, training_after_trial
@@ -216,12 +216,6 @@ def clients_trained_together(config: Config, model: FlatModel, device: torch.dev
     return max(least, min(config.federation.cohort, default_budget(device) // (4 * _VECTORS * model.size)))
 
 
-_ROUNDING = (
-    "in one vectorised pass the last bits of a client's update, and at a kink of the network the whole update, depend "
-    "on the other clients' numbers of samples"
-)
-
-
 def local_training(
     config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
@@ -240,7 +234,7 @@ def local_training(
         memory=config.local.memory,
         at_once=min(config.federation.cohort, clients_trained_together(config, model, device)),
         precision=config.local.precision,
-        not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
+        not_together=LOOPS["secure"].why if config.privacy is not None and config.run.randomness == "secure" else None,
         probe=torch.from_numpy(dataset.test_inputs[:2]),
     )
     replay = replayed.current_replay()

@@ -46,3 +46,9 @@ def test_an_answer_of_the_page_of_settings():
     made = script("docs/your_settings.py")
     kind = "FLIP: its defaults"
     assert f"| {made.words(made.answer(made.KINDS[kind]))} |" in made.PAGE.read_text()
+
+
+def test_the_table_of_loops_has_the_reasons_of_the_training_code():
+    """Repair it by `python docs/loops.py --write`."""
+    made = script("docs/loops.py")
+    assert made.page_with(made.table()) == made.PAGE.read_text()

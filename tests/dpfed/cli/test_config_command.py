@@ -37,6 +37,8 @@ def test_every_key_has_a_type_a_default_and_a_meaning(capsys):
     assert len(listed) > 85
     for one in listed:
         assert all((one["type"], one["default"], one["meaning"].endswith("."))), one
+        stated = "default: " in one["meaning"].lower() or "not given" in one["meaning"]
+        assert (one["default"] == "see meaning") == stated, f"{one['name']} states its default twice, or not at all"
 
 
 @pytest.mark.slow_but_one_in(4)
