@@ -27,7 +27,9 @@ Every epsilon is of the sampler that ran and holds for one client; it is an uppe
 whose files `dpfed audit FOLDER` passes. Test accuracy after the last round, mean and standard deviation over seeds.
 Written by `benchmarks/accuracy.py` from the folders of the sweeps.
 """
-COLUMNS = "| row | at | seeds | accuracy | epsilon | no account below | bits a parameter | MB in all | audited |"
+COLUMNS = (
+    "| row | at | seeds | accuracy | epsilon | neighbours | no account below | bits a parameter | MB in all | audited |"
+)
 
 
 def lines(folder: Path) -> Iterator[str]:
@@ -35,7 +37,7 @@ def lines(folder: Path) -> Iterator[str]:
     sweep = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
     yield f"\n## {sweep['title']}\n"
     yield COLUMNS
-    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+    yield "|---|---|--:|--:|--:|---|--:|--:|--:|--:|"
     groups: dict[tuple[str, str], list[Path]] = defaultdict(list)
     for run in sweep["runs"]:
         point = ", ".join(f"{key} {value}" for key, value in run["at"].items() if key != "run.seed")
@@ -53,7 +55,8 @@ def line(row: str, point: str, runs: list[Path]) -> str:
     last = summaries[-1]
     return (
         f"| {row} | {point} | {len(runs)} | {statistics.mean(scores):.1f}%{spread} | {_epsilon(summaries)} | "
-        f"{_lower(last)} | {last['uplink_bits_per_parameter']:.3g} | {last['uplink_megabytes_total']:.4g} | "
+        f"{last.get('adjacency') or '–'} | {_lower(last)} | {last['uplink_bits_per_parameter']:.3g} | "
+        f"{last['uplink_megabytes_total']:.4g} | "
         f"{_passed(runs, last)} |"
     )
 

@@ -242,18 +242,21 @@ def canary_audits() -> dict[str, Any]:
 def audits_table(stored: dict[str, Any], field: str) -> list[str]:
     """Return a row for each planted bug: what dpfed's audit of functions found, and what canaries find."""
     ours = re.findall(
-        r"^\| (?!bug )([^|]+) \| \[.*?\| +([\d.]+) \| +([\d.]+) \| (\w+) \| \w+ \| +\d+ \|$", field, re.MULTILINE
+        r"^\| (?!bug )([^|]+) \| \[.*?\| +([\d.]+) \| ([\w-]+) \| +([\d.]+) \| (\w+) \| \w+ \| +\d+ \|$",
+        field,
+        re.MULTILINE,
     )
     lines = [
-        "| fault | claimed epsilon | dpfed audit: shown at least | canaries, jax_privacy 2.0.0: shown at least |",
-        "|---|--:|--:|--:|",
+        "| fault | claimed epsilon | neighbours "
+        "| dpfed audit: shown at least | canaries, jax_privacy 2.0.0: shown at least |",
+        "|---|--:|---|--:|--:|",
     ]
-    for (text, claimed, shown, verdict), (_, canaries) in zip(ours, stored["audits"].values(), strict=True):
+    for (text, claimed, neighbours, shown, verdict), (_, canaries) in zip(ours, stored["audits"].values(), strict=True):
         marks = [
             f"{value} ({'found' if found else 'not found'})"
             for value, found in ((shown, verdict == "fail"), (f"{canaries:.2f}", canaries > float(claimed)))
         ]
-        lines.append(f"| {text} | {claimed} | {' | '.join(marks)} |")
+        lines.append(f"| {text} | {claimed} | {neighbours} | {' | '.join(marks)} |")
     return lines
 
 

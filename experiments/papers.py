@@ -63,10 +63,10 @@ def period(lines: Sequence[Line]) -> str:
     return "; ".join(sorted({line["public_epochs"] for line in lines}))
 
 
-def claims() -> str:
-    """Return the verdict on every claim (verdicts.py)."""
+def claims(paper: str = "") -> str:
+    """Return the verdict on every claim (verdicts.py), or on those of one paper."""
     head = ("paper", "claim", "ours: difference ± standard error", "cells", "seeds", "verdict")
-    return table(head, verdicts.rows(), text=(0, 1, 5))
+    return table(head, [row for row in verdicts.rows() if row[0].startswith(paper)], text=(0, 1, 5))
 
 
 def neighbourhoods() -> str:
@@ -260,15 +260,17 @@ def fedpm_figure_5() -> str:
         "5": "ours, corrected",
     }
     rows = []
-    for d, name in (("5", "d5"), ("100,000", "d100000")):
+    settings = (("5", "d5", "any two vectors"), ("100,000", "d100000", "both within 1/2 of a public vector"))
+    for d, name, neighbours in settings:
         runs = {(line["method"], line["epsilon"]): line for line in read(f"fedpm/figure-5/{name}.csv")}
         for method, words in methods.items():
             cells = [runs[method, epsilon] for epsilon in ("1", "6", "9", "12")]
             noises = [downwards(float(one["noise_std"]), digits=2) for one in cells]
             errors = [f"{float(one['squared_error']):.2g}" for one in cells]
             texts = [f"{error} ({noise})" for error, noise in zip(errors, noises, strict=True)]
-            rows.append([f"d = {d}: {words}", *texts])
-    return table(("squared error (noise)", *(f"epsilon {one}" for one in (1, 6, 9, 12))), rows)
+            rows.append([f"d = {d}: {words}", neighbours, *texts])
+    head = ("squared error (noise)", "neighbours: one client's vectors", *(f"epsilon {one}" for one in (1, 6, 9, 12)))
+    return table(head, rows, text=(0, 1))
 
 
 def fedmrn_table_1() -> str:
@@ -322,19 +324,22 @@ def fedmrn_figure_6() -> str:
 
 
 def fedscalar_figures() -> str:
-    """Return loss, accuracy and bits of FedScalar at the rounds that the page shows."""
+    """Return loss, its gradient, accuracy and bits of FedScalar at the rounds that the page shows."""
     rows = []
     for (row, number), lines in grouped(read("fedscalar/curves.csv"), "row", "round").items():
         if number not in ("600", "2000", "10000"):
             continue
         cells = [f"{row}, round {int(number):,}", mean([float(line["train_loss"]) for line in lines], 3)]
+        cells += [mean([float(line["gradient_norm_squared"]) for line in lines], 4)]
         cells += [mean([100 * float(line["test_accuracy"]) for line in lines])]
         rows.append([*cells, f"{float(lines[0]['uplink_bits_per_client']):,.0f}", str(len(lines))])
-    return table(("", "training loss", "test accuracy, %", "bits a client", "seeds"), rows)
+    return table(
+        ("", "training loss", "squared norm of its gradient", "test accuracy, %", "bits a client", "seeds"), rows
+    )
 
 
 def fedscalar_variance() -> str:
-    """Return the trace of one round's covariance: measured, exact, and by the paper's Proposition III.1."""
+    """Return the trace of one round's covariance, measured and exact."""
     rows = []
     for line in read("fedscalar/variance.csv"):
         measured = f"{float(line['measured']):.4g} ± {float(line['standard_error']):.1g}"

@@ -38,8 +38,11 @@ def audited(name, which, seed=0):
 
 
 def table(names):
-    print("| bug | report | upstream | trials | claimed epsilon | shown at least | the bug | sound twin | seconds |")
-    print("|---|---|---|---:|---:|---:|---|---|---:|")
+    print(
+        "| bug | report | upstream | trials | claimed epsilon | neighbours | shown at least "
+        "| the bug | sound twin | seconds |"
+    )
+    print("|---|---|---|---:|---:|---|---:|---|---|---:|")
     for name in names:
         bug = importlib.import_module(name)
         began = time.monotonic()
@@ -49,8 +52,8 @@ def table(names):
         repository, number = bug.THREAD.split("#")
         print(
             f"| {bug.__doc__.rstrip('.')} | [{bug.THREAD}](https://github.com/{repository}/issues/{number}) | "
-            f"{bug.UPSTREAM} | {broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | {shown:.2f} | "
-            f"{broken.verdict} | {sound.verdict} | {seconds:.0f} |",
+            f"{bug.UPSTREAM} | {broken.trials:,} | {upwards(broken.claim.epsilon, digits=3)} | "
+            f"{broken.claim.adjacency} | {shown:.2f} | {broken.verdict} | {sound.verdict} | {seconds:.0f} |",
             flush=True,
         )
 

@@ -155,17 +155,24 @@ def table(lines: list[dict[str, Any]]) -> str:
 
     head = (
         "| | p | public epochs | seed | rounds | last | best | published | noise "
-        "| epsilon, the paper's way | epsilon that holds | audit | device |"
+        "| epsilon, the paper's way, add-remove | epsilon that holds | neighbours | audit | device |"
     )
     rows = [
         f"| {line['row']} | {line['x']} | {line['public_epochs']} | {line['seed']} | {line['rounds']} | "
         f"{number(line['test_accuracy'], 2)} | "
         f"{number(line['best_test_accuracy'], 2)} | {number(line['published_best'], 2)} | "
         f"{safely(line['noise_multiplier'])} | {safely(line['epsilon_in_the_papers_way'])} | "
-        f"{safely(line['epsilon'])} | {line.get('audit') or ''} | {line.get('device') or ''} |"
+        f"{safely(line['epsilon'])} | {neighbours(line['row'])} | {line.get('audit') or ''} | "
+        f"{line.get('device') or ''} |"
         for line in lines
     ]
-    return "\n".join([head, "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|---|---|", *rows])
+    return "\n".join([head, "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|---|---|---|", *rows])
+
+
+def neighbours(row: str) -> str:
+    """Return the neighbours that the epsilon of a row's sampler is for: fixed size as published, Poisson otherwise."""
+    block = row.partition(", ")[2]
+    return {"": "", "as published": "replace-one", "the clients' public period": "replace-one"}.get(block, "add-remove")
 
 
 def mean_of_seeds(points: list[dict[str, Any]]) -> dict[str, float | None]:

@@ -75,8 +75,8 @@ def main() -> None:
         "steps per clip norm",
         "std of a share",
         "D / (s C)",
-        "epsilon, T = 1",
-        "epsilon, q = .1, T = 100",
+        "epsilon (zero-out), T = 1",
+        "epsilon (zero-out), q = .1, T = 100",
     )
     print("| " + " | ".join((*headings, "bits rotated", "bits not rotated")) + " |")
     print("|---|" + "---:|" * (len(headings) + 1))

@@ -90,7 +90,10 @@ def run_missing() -> None:
 
 
 def print_table() -> None:
-    print("| | accuracy, mean and each seed | epsilon | against the server | bytes a client and round | aborted |")
+    print(
+        "| | accuracy, mean and each seed | epsilon, zero-out | against the server "
+        "| bytes a client and round | aborted |"
+    )
     print("|---|---|--:|--:|--:|--:|")
     for name in ROWS:
         lines = [line for line in done() if line["row"] == name]
