@@ -1,4 +1,7 @@
-"""Samplers of cohorts: draws of the clients of a round, with the distribution that is charged, on numpy alone.
+"""Cohorts of a population, drawn by the distribution that is charged, on numpy alone.
+
+Distributions with their draws are in `accounting.mechanisms.samplings`, one file a sampler; this file has the parts
+that they share.
 
 A draw belongs to a client's id, never to a position in a cohort or a list: one client added or removed changes no
 other client's draw. Draws are made block by block of clients, so that memory does not grow with the population. The
@@ -12,25 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats, Ints
-from accounting.mechanisms import (
-    Allocation,
-    BallsAndBins,
-    CappedPoissonSampling,
-    Cyclic,
-    FixedSizeSampling,
-    FullParticipation,
-    MinSeparation,
-    PoissonSampling,
-    Sampling,
-    Shuffled,
-)
+
+if TYPE_CHECKING:
+    from accounting.mechanisms import Sampling
 
 BLOCK = 1 << 17
 """Number of clients in a block."""
@@ -69,8 +62,34 @@ class Sampler(Protocol):
     @property
     def expected(self) -> float: ...
 
+    @property
+    def ids(self) -> NamedClients | None:
+        """Names of the clients, if they decide public lanes or turns; None if numbers decide them, or no id does."""
+
     def sample(self, randomness: Draws, number: int) -> Ints:
         """Return sorted client ids without repeats; empty cohorts are possible under Poisson sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohorts:
+    """Cohorts of the clients 0 .. clients - 1, drawn by the distribution that is charged.
+
+    Claim: cohorts have the charged distribution, whose object draws them itself.
+    Source: that of the distribution.
+    Adjacency: that of the distribution.
+
+    >>> from accounting.budget import Poisson
+    >>> Poisson(cohort=15).cohorts(600).expected
+    15.0
+    """
+
+    law: Sampling
+    clients: int
+    expected: float
+    ids: NamedClients | None = field(default=None, repr=False)
+
+    def sample(self, randomness: Draws, number: int) -> Ints:
+        return self.law.sample(self.clients, randomness, number, self.ids)
 
 
 def uniform_threshold(probability: float) -> float:
@@ -84,13 +103,10 @@ def uniform_threshold(probability: float) -> float:
     return math.ldexp(math.floor(math.ldexp(probability, 53)), -53)
 
 
-def clients_in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]]) -> Ints:
-    """Return the sorted ids of the clients for which `takes_part(clients in the block, block number)` is true."""
-    found = [
-        block * BLOCK + np.flatnonzero(takes_part(min(BLOCK, clients - block * BLOCK), block))
-        for block in range(-(-clients // BLOCK))
-    ]
-    return np.concatenate(found)
+def clients_in_blocks(clients: int, takes_part: Callable[[Ints, int], NDArray[np.bool_]]) -> Ints:
+    """Return the sorted ids of the clients for which `takes_part(ids of the block, block number)` is true."""
+    blocks = [np.arange(first, min(first + BLOCK, clients)) for first in range(0, clients, BLOCK)]
+    return np.concatenate([ids[takes_part(ids, block)] for block, ids in enumerate(blocks)])
 
 
 def uniforms_by_id(clients: int, randomness: Draws, purpose: str, number: int) -> Iterator[tuple[int, Floats]]:
@@ -129,285 +145,12 @@ def smallest_of_others(count: int, but: Ints, clients: int, randomness: Draws, p
     return ids
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CohortsOfSize:
-    clients: int
-    cohort: int
+def clients_by_chance(probability: float, clients: int, randomness: Draws, number: int) -> Ints:
+    """Return the ids of 0 .. clients - 1 that a round draws, each independently with this probability."""
+    values, bound = uniforms_by_id(clients, randomness, "cohort", number), uniform_threshold(probability)
+    return np.concatenate([first + np.flatnonzero(drawn < bound) for first, drawn in values])
 
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
-
-@dataclass(frozen=True, kw_only=True)
-class PoissonCohorts(_CohortsOfSize):
-    """Poisson sampling: every client is drawn independently with probability cohort / clients.
-
-    cap: the largest number of clients that take part (`draw_cohort`); the others do not learn that they were drawn
-    Claim: cohorts have the distribution of `accounting.PoissonSampling`, with a cap of `CappedPoissonSampling`.
-    Source: docs/theory.md, Theorems 3, 4 and 9. Adjacency: any.
-
-    >>> PoissonCohorts(clients=600, cohort=15).law
-    PoissonSampling(probability=0.025)
-    """
-
-    cap: int | None = None
-
-    @cached_property
-    def law(self) -> PoissonSampling | CappedPoissonSampling:
-        q = self.cohort / self.clients
-        if self.cap is None:
-            return PoissonSampling(probability=q)
-        return CappedPoissonSampling(probability=q, cap=self.cap, clients=self.clients)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        values, bound = (
-            uniforms_by_id(self.clients, randomness, "cohort", number),
-            uniform_threshold(self.law.probability),
-        )
-        return np.concatenate([first + np.flatnonzero(drawn < bound) for first, drawn in values])
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedSizeCohorts(_CohortsOfSize):
-    """Fixed-size sampling: exactly `cohort` clients, uniformly without replacement.
-
-    Ids are drawn from a population whose size is equal for all neighbours.
-    Claim: cohorts have the distribution of `accounting.FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
-    Adjacency: replace-one or zero-out.
-
-    >>> FixedSizeCohorts(clients=600, cohort=15).law
-    FixedSizeSampling(cohort=15, clients=600)
-    """
-
-    @cached_property
-    def law(self) -> FixedSizeSampling:
-        return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        return randomness.subset(self.cohort, self.clients, "cohort", number)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllClients:
-    """Full participation: all clients in every round.
-
-    Claim: no amplification. Adjacency: any.
-
-    >>> AllClients(clients=600).expected
-    600.0
-    """
-
-    clients: int
-
-    @cached_property
-    def law(self) -> FullParticipation:
-        return FullParticipation()
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.clients)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        return np.arange(self.clients)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BallsAndBinsCohorts:
-    """Balls-and-bins: every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
-
-    With lanes, a client's round is one of the rounds of its lane: those with round modulo lanes, from the run's start,
-    equal to the lane. A public lane is id modulo lanes. A secret lane is drawn once for the client's id and kept for
-    the run. ids: names of the clients; public lanes, and rounds in them, then follow from names and not from numbers.
-    Claim: cohorts have the distribution of `accounting.mechanisms.BallsAndBins`. Source: Chua et al. 2025;
-    docs/theory-participation.md, Theorems 1 and 5. Adjacency: zero-out or add-remove.
-
-    >>> BallsAndBinsCohorts(clients=600, bins=60, stream="").expected
-    10.0
-    """
-
-    clients: int
-    bins: int
-    stream: str
-    lanes: int = 1
-    secret_lanes: bool = False
-    ids: NamedClients | None = field(default=None, repr=False)
-
-    @cached_property
-    def law(self) -> BallsAndBins:
-        return BallsAndBins(bins=self.bins, lanes=self.lanes, secret_lanes=self.secret_lanes, stream=self.stream)
-
-    @cached_property
-    def expected(self) -> float:
-        return self.clients / self.bins
-
-    @cached_property
-    def public_lanes(self) -> Ints:
-        """Public lane of each client."""
-        return np.arange(self.clients) % self.lanes if self.ids is None else self.ids.lanes(self.lanes)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        epoch, place = divmod(number, self.bins)
-        lane, turn = number % self.lanes, place // self.lanes
-        if self.ids is not None:
-            mine = np.flatnonzero(self.public_lanes == lane)
-            names = self.ids.hashes[mine].tolist()
-            drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
-            return np.asarray(
-                mine[_uniform_integers(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn]
-            )
-
-        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
-            drawn = _uniform_integers(
-                randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes
-            )
-            lanes = (block * BLOCK + np.arange(count)) % self.lanes
-            if self.secret_lanes:
-                lanes = _uniform_integers(randomness.uniform(count, "participation.lane", block), self.lanes)
-            return np.asarray((drawn == turn) & (lanes == lane))
-
-        return clients_in_blocks(self.clients, takes_part)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocationCohorts:
-    """Random allocation: every client in `participations` of `rounds` rounds, a uniform subset (Floyd's algorithm).
-
-    Claim: cohorts have the distribution of `accounting.mechanisms.Allocation`. Source: Feldman, Shenfeld 2025;
-    docs/theory-participation.md, Theorems 2 and 6. Adjacency: zero-out or add-remove.
-
-    >>> AllocationCohorts(clients=600, participations=3, rounds=180, stream="").expected
-    10.0
-    """
-
-    clients: int
-    participations: int
-    rounds: int
-    stream: str
-
-    @cached_property
-    def law(self) -> Allocation:
-        return Allocation(participations=self.participations, rounds=self.rounds, stream=self.stream)
-
-    @cached_property
-    def expected(self) -> float:
-        return self.clients * self.participations / self.rounds
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
-            chosen = np.full((self.participations, count), -1, dtype=np.int64)
-            for place, last in enumerate(range(self.rounds - self.participations, self.rounds)):
-                drawn = _uniform_integers(randomness.uniform(count, "participation.allocation", place, block), last + 1)
-                chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
-            return np.asarray((chosen == number).any(axis=0))
-
-        return clients_in_blocks(self.clients, takes_part)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MinSeparationCohorts(_CohortsOfSize):
-    """Minimum separation: after a participation a client skips `separation` - 1 rounds, then each round is random.
-
-    Cohorts are stationary.
-    Claim: they have the distribution of `accounting.mechanisms.MinSeparation`.
-    Source: docs/theory-participation.md, Theorem 3.
-    Adjacency: zero-out or add-remove.
-
-    >>> MinSeparationCohorts(clients=600, cohort=10, separation=20, stream="").expected
-    10.0
-    """
-
-    separation: int
-    stream: str
-
-    @cached_property
-    def law(self) -> MinSeparation:
-        return MinSeparation(separation=self.separation, probability=self.cohort / self.clients, stream=self.stream)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        rate, coin = self.law.probability, self.law.coin
-
-        def takes_part(count: int, block: int) -> NDArray[np.bool_]:
-            begun = randomness.uniform(count, "participation.rest", block)
-            resting = begun < rate * (self.separation - 1)
-            at = np.where(resting, np.floor(begun / rate) + 1, 0.0)
-            at += _geometric(randomness.uniform(count, "participation.gap", 0, block), coin)
-            times = 1
-            while (at < number).any():
-                gap = self.separation + _geometric(randomness.uniform(count, "participation.gap", times, block), coin)
-                at, times = np.where(at < number, at + gap, at), times + 1
-            return np.asarray(at == number)
-
-        return clients_in_blocks(self.clients, takes_part)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CyclicCohorts:
-    """Public order: client i takes part in the rounds i, i + period, i + 2 period, ...
-
-    ids: names of the clients; i then follows from a client's name and not from its number.
-    Claim: no amplification; anyone can compute the order. Source: docs/theory-participation.md, Theorem 5.
-    Adjacency: any; add-remove only if i does not depend on other clients.
-
-    >>> CyclicCohorts(clients=6, period=3, stream="").sample(None, 1).tolist()
-    [1, 4]
-    """
-
-    clients: int
-    period: int
-    stream: str
-    ids: NamedClients | None = field(default=None, repr=False)
-
-    @cached_property
-    def law(self) -> Cyclic:
-        return Cyclic(period=self.period, stream=self.stream)
-
-    @cached_property
-    def expected(self) -> float:
-        return self.clients / self.period
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        if self.ids is not None:
-            return np.flatnonzero(self.ids.lanes(self.period) == number % self.period)
-        return np.arange(number % self.period, self.clients, self.period)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShuffledCohorts(_CohortsOfSize):
-    """Shuffled epochs: batches of exactly `cohort` of a random order of all clients, drawn anew for each epoch.
-
-    Claim: cohorts have the distribution of `accounting.mechanisms.Shuffled`. Adjacency: zero-out or replace-one.
-
-    >>> ShuffledCohorts(clients=600, cohort=256, stream="").law.period
-    2
-    """
-
-    stream: str
-
-    @cached_property
-    def law(self) -> Shuffled:
-        return Shuffled(cohort=self.cohort, clients=self.clients, stream=self.stream)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        epoch, place = divmod(number, self.law.period)
-        drawn = [values for _, values in uniforms_by_id(self.clients, randomness, "participation.order", epoch)]
-        order = np.argsort(np.concatenate(drawn), kind="stable")
-        return np.sort(order[place * self.cohort : (place + 1) * self.cohort])
-
-
-def ids_of_turns(who: Sampler) -> NamedClients | None:
-    """Return the named ids that decide lanes or turns; None if numbers decide them, or no id does."""
-    found: NamedClients | None = getattr(who, "ids", None)
-    return found
-
-
-def _uniform_integers(uniforms: Floats, below: int) -> Ints:
+def uniform_integers(uniforms: Floats, below: int) -> Ints:
     """Return uniform whole numbers from 0 to below - 1."""
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
-
-
-def _geometric(uniforms: Floats, coin: float) -> Floats:
-    """Return the number of failures before the first success of Bernoulli trials, `coin` their probability."""
-    if coin >= 1:
-        return np.zeros(len(uniforms))
-    return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

@@ -50,15 +50,7 @@ MECHANISMS = {
     "dpfed.mechanisms.dithered": ("DitheredNoise",),
     "dpfed.mechanisms.gaussian": ("GaussianNoise",),
     "dpfed.mechanisms.integers": ("IntegerNoise",),
-    "accounting.cohorts": (
-        "PoissonCohorts",
-        "FixedSizeCohorts",
-        "AllClients",
-        "BallsAndBinsCohorts",
-        "AllocationCohorts",
-        "MinSeparationCohorts",
-        "CyclicCohorts",
-    ),
+    "accounting.cohorts": ("Cohorts",),
 }
 """Classes of a run that draw noise or cohorts, by module."""
 
@@ -148,14 +140,14 @@ def _of_kind(name: Name) -> tuple[str, ...]:
     if name.name in STATEMENTS:
         return STATEMENT
     if inspect.isclass(thing):
-        described = any(isinstance(getattr(thing, key, None), str) for key in ("kind", "name"))
+        described = any(isinstance(word := getattr(thing, key, None), str) and word for key in ("kind", "name"))
         return MECHANISM if described or name.module in MECHANISMS else ("example",)
     if name.name in FORMULAS:
         return FORMULA
     if name.module == "dpfed.audit":
         return BOUND if name.name in AUDITS else ("example",)
     reads = thing.__module__ == "accounting.mechanisms.descriptions" or thing.__module__.endswith(
-        (".kinds", ".schedules")
+        (".kinds", ".correlated", ".sampling")
     )
     return ("example",) if reads or name.name in HELPERS else BOUND
 

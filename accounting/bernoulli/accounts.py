@@ -17,9 +17,9 @@ from accounting.bernoulli.channel import channel_rdp
 from accounting.bernoulli.growth import ROUNDED, Coordinates, growth_of
 from accounting.bernoulli.sums import LARGEST_COHORT, aggregate_rdp
 from accounting.gaussian.subsampling import amplified_curve
+from accounting.mechanisms import Sampling
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.kinds import Account
-from accounting.mechanisms.samplings import Sampling
 
 _ROUNDING = 1 + 1e-12
 _SMALLEST_LOSS = 1e-60

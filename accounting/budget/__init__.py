@@ -22,16 +22,10 @@ from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise, NoiseSchedule
 from accounting.budget.integers import DiscreteGaussianNoise, Placement, SkellamNoise
 from accounting.budget.plan import MECHANISMS, SAMPLINGS, Plan
-from accounting.budget.samplings import (
-    Allocation,
-    BallsAndBins,
-    Cyclic,
-    Everyone,
-    FixedSize,
-    MinSeparation,
-    Poisson,
-    Shuffled,
-)
+from accounting.mechanisms.samplings.allocation import Allocation, BallsAndBins
+from accounting.mechanisms.samplings.independent import Everyone, FixedSize, Poisson
+from accounting.mechanisms.samplings.public_orders import Cyclic, Shuffled
+from accounting.mechanisms.samplings.separation import MinSeparation
 
 __all__ = [
     "MECHANISMS",

@@ -15,12 +15,13 @@ from accounting.budget import calibrate
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
 from accounting.compose import accountant
 from accounting.compose.accountant import Accountant
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.schedules import divisors
+from accounting.mechanisms.samplings.allocation import BallsAndBins, divisors
+from accounting.mechanisms.samplings.independent import Poisson
+from accounting.mechanisms.samplings.public_orders import Cyclic
 from accounting.rounding import upwards
 
 _TOLERANCE = 1e-4

@@ -20,7 +20,7 @@ from accounting.compose.second_opinion import SecondOpinion, require_library, se
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.gaussian import noise_std
 from accounting.mechanisms import Composed, Schedule
-from accounting.mechanisms.samplings import shift_in_clips
+from accounting.mechanisms.samplings.independent import shift_in_clips
 from accounting.rounding import html_table, upwards
 
 

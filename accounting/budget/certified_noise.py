@@ -32,9 +32,9 @@ from accounting.budget.certificates import (
 )
 from accounting.budget.correlated import BandedNoise
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import BallsAndBins
 from accounting.compose.sampled_schedules import CHUNK, Chunk, Pair
 from accounting.errors import CalibrationError, InvalidParameter
+from accounting.mechanisms.samplings.allocation import BallsAndBins
 from accounting.rounding import upwards
 
 _POWERS = (0.34, 0.38, 0.42, 0.46, 0.5, 0.54, 0.58, 0.62)

@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
-from accounting.budget.gaussians import PlannedMechanism
+from accounting.budget.gaussians import PlannedMechanism, Setting, most_uploads
 from accounting.budget.integers import DIMENSION
-from accounting.budget.options import option
-from accounting.budget.samplings import Setting, most_uploads
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Adjacency, BernoulliAggregate, BernoulliChannel, Composed, SingleRelease, subsample
-from accounting.mechanisms.samplings import rarely_exceeded
+from accounting.mechanisms.samplings.independent import rarely_exceeded
+from accounting.options import option
 
 _TRUST = {
     "anywhere": "others anywhere: other clients' probabilities are only assumed to lie in [floor, 1 - floor]",

@@ -8,11 +8,14 @@ from accounting import require
 from accounting.budget.answers import Budget, solve
 from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
-from accounting.budget.samplings import BallsAndBins, Cyclic, Everyone, FixedSize, PlannedSampling, Poisson
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms import Adjacency, FixedSizeSampling, Shuffled
+from accounting.mechanisms.samplings.allocation import BallsAndBins
+from accounting.mechanisms.samplings.independent import Everyone, FixedSize, Poisson
+from accounting.mechanisms.samplings.public_orders import Cyclic
+from accounting.mechanisms.samplings.sampling import PlannedSampling
 from accounting.rounding import upwards
 
 

@@ -6,7 +6,7 @@ The noise multiplier is the standard deviation of a round's fresh noise z over t
   as public, so all rounds are one Gaussian mechanism of the factorisation's sensitivity, for any coefficients;
 - balls-and-bins with banded noise: clients have public lanes, and round t is for lane t mod lanes. A client's round of
   an epoch is secret among the rounds of its lane. With at most as many bands as lanes the columns of a client do not
-  overlap (`mechanisms.schedules.BallsAndBins`);
+  overlap (`mechanisms.BallsAndBins`);
 - poisson with banded noise: clients form `bands` public groups, and round t samples group t mod bands with probability
   bands times cohort / clients. The columns of a client do not overlap, so its T / bands rounds are Poisson-sampled
   Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu 2023, Theorem 4).
@@ -25,9 +25,7 @@ import numpy as np
 
 from accounting import factorisation, require
 from accounting.arrays import Floats
-from accounting.budget.gaussians import Noise
-from accounting.budget.options import option
-from accounting.budget.samplings import BallsAndBins, PlannedSampling, Setting
+from accounting.budget.gaussians import Noise, Setting
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import Workload, error
 from accounting.mechanisms import (
@@ -37,10 +35,11 @@ from accounting.mechanisms import (
     PoissonSampling,
     SingleRelease,
     repeated,
-    schedules,
     subsample,
 )
-from accounting.mechanisms.schedules import divisors
+from accounting.mechanisms.samplings.allocation import BallsAndBins, BallsAndBinsSchedule, divisors
+from accounting.mechanisms.samplings.sampling import PlannedSampling
+from accounting.options import option
 from accounting.rounding import upwards
 
 _MOST_BUFFERS = 20
@@ -307,7 +306,7 @@ class BandedNoise(CorrelatedNoise):
             return super().round(setting, noise_multiplier, rounds)
         coefficients = self.stream(setting, require.count(rounds=rounds)).coefficients
         noise = Gaussian(noise_multiplier=require.noise_multiplier(noise_multiplier), adjacency=setting.adjacency)
-        return subsample(noise, replace(cast(schedules.BallsAndBins, sampler), coefficients=coefficients))
+        return subsample(noise, replace(cast(BallsAndBinsSchedule, sampler), coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds and of earlier releases; under poisson that of the rounds of one client

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from accounting import require
-from accounting.budget.options import option
-from accounting.budget.samplings import PlannedSampling, Setting
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Adjacency, Composed, Gaussian, SingleRelease, repeated, subsample
-from accounting.mechanisms.samplings import default_cap
+from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings.sampling import PlannedSampling, Sampling
+from accounting.options import option
 
 MOST_PARTS = 1_000
 LARGEST_FACTOR = 1e6
@@ -88,6 +88,58 @@ def checked_factors(factors: object) -> tuple[float, ...]:
                 f"{LARGEST_FACTOR:g}. Use factors near 1, and the noise multiplier for the rest."
             )
     return numbers
+
+
+class Setting(Protocol):
+    """Properties of a plan that its mechanism depends on: population, sampling, neighbours and delta."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def sampling(self) -> PlannedSampling: ...
+
+    @property
+    def cohort(self) -> int:
+        """Number of clients in a round, expected or exact."""
+        ...
+
+    @property
+    def sampler(self) -> Sampling: ...
+
+    @property
+    def unit(self) -> Literal["client", "record"]:
+        """Unit of privacy."""
+        ...
+
+    @property
+    def cohort_cap(self) -> int | None:
+        """Largest number of clients in a round under Poisson sampling; None without a cap."""
+        ...
+
+    @property
+    def period(self) -> int: ...
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def adjacency(self) -> Adjacency: ...
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def before(self) -> Composed | None: ...
+
+
+def most_uploads(setting: Setting) -> int:
+    """Return the largest number of uploads in a round; under Poisson sampling without a cap a number that is rarely
+    exceeded.
+    """
+    if setting.sampling.name in ("fixed", "all"):
+        return setting.cohort
+    return setting.cohort_cap or rarely_exceeded(setting.cohort, setting.clients, delta=setting.delta)
 
 
 DROPOUT = (

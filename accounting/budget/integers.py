@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from accounting import require
-from accounting.budget.gaussians import DROPOUT, Noise, PlannedMechanism
-from accounting.budget.options import option
-from accounting.budget.samplings import Setting, most_uploads
+from accounting.budget.gaussians import DROPOUT, Noise, PlannedMechanism, Setting, most_uploads
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import Adjacency, Composed, NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.kinds import account_of
+from accounting.options import option
 from accounting.rounding import upwards
 
 Placement = Literal["clients", "server"]

@@ -9,11 +9,12 @@ from typing import Any, Literal
 from accounting import require
 from accounting.budget import coins, correlated, integers  # noqa: F401  # register their mechanisms
 from accounting.budget.gaussians import PlannedMechanism
-from accounting.budget.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
-from accounting.budget.samplings import SAMPLING_CLASSES, PlannedSampling, RecordBatches, ShuffledRecords
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Adjacency, Composed, Sampling, SingleRelease, schedule_of
+from accounting.mechanisms.samplings.records import RecordBatches, ShuffledRecords
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, PlannedSampling
+from accounting.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
 
 _MECHANISM_CLASSES = PlannedMechanism.classes
 MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))
@@ -232,7 +233,7 @@ class Plan:
         """Sampling of the cohorts as a ledger line states it."""
         chosen: Any = self.sampling
         sampling: PlannedSampling = replace(chosen, cohort_cap=self.cohort_cap) if chosen.takes_cap else chosen
-        return sampling.cohorts(self.clients, self.stream).law
+        return sampling.law(self.clients, self.stream)
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it.

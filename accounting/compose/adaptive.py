@@ -19,7 +19,7 @@ from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossDistributions
 from accounting.mechanisms import Adjacency, Composed, Mechanism, SingleRelease, sampling_of
-from accounting.mechanisms.samplings import HYPOTHESIS
+from accounting.mechanisms.samplings.independent import HYPOTHESIS
 
 __all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "values"]
 

@@ -11,7 +11,7 @@ from accounting.compose.loss_distribution import LossDistribution, convex_minora
 from accounting.factorisation.toeplitz import squared_sensitivity
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, schedule_of
-from accounting.mechanisms.samplings import full_round_multiplier, shift_in_clips
+from accounting.mechanisms.samplings.independent import full_round_multiplier, shift_in_clips
 from accounting.participation import ratio_distribution
 from accounting.participation.blocks import Blocks, OnceInBlock, dominating_blocks
 

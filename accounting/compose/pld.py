@@ -21,7 +21,6 @@ from accounting.compose.twins import Continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, sampled_profiles
 from accounting.mechanisms import Adjacency, Mechanism, SingleRelease, gaussian_of, parts_of, sampling_of, unsampled
-from accounting.mechanisms.samplings import cap_of
 
 SMALLEST_DELTA = 1e-12
 """Smallest delta of this account. Below it rounding errors of the FFT and truncated tails (about 1e-15) could
@@ -245,7 +244,7 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     """Return the profiles of one round in both orders. Under Poisson sampling zero-out has the pair of add-remove."""
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     assert noise is not None  # the caller has checked `supports`
-    if cap_of(sampling) is not None:
+    if sampling.cohort_cap is not None:
         return sampled_profiles.capped_profiles(
             losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
         )

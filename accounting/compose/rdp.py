@@ -33,7 +33,6 @@ from accounting.mechanisms import (
     unsampled,
 )
 from accounting.mechanisms.kinds import Account, account_of
-from accounting.mechanisms.samplings import cap_of
 
 Conversion = Literal["improved", "classical"]
 
@@ -82,7 +81,7 @@ def valid_mechanisms(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
 def uncapped(part: SingleRelease) -> SingleRelease:
     """Return the release with Poisson sampling without a cap in place of capped Poisson sampling."""
     sampling = sampling_of(part)
-    if cap_of(sampling) is None:
+    if sampling.cohort_cap is None:
         return part
     return subsample(unsampled(part), PoissonSampling(probability=sampling.probability))
 
@@ -126,7 +125,7 @@ def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[f
     account, at = account_of(noise), np.array(orders)
     if account.sampled is None:
         raise UnsupportedMechanism(f"{type(noise).__name__}, sampled: no Renyi curve is implemented.")
-    if cap_of(sampling) is not None:
+    if sampling.cohort_cap is not None:
         return tuple(_capped_curve(at, noise, account, sampling).tolist())
     return tuple(account.sampled(at, noise, sampling).tolist())
 

@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.mechanisms.schedules import BallsAndBins, MinSeparation
+from accounting.mechanisms import BallsAndBins, MinSeparation
 
 CHUNK = 5_000
 """Number of samples in a chunk. Changing it changes the samples of a seed."""

@@ -26,7 +26,6 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import downwards, upwards
 
 _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224, 256)]
@@ -199,7 +198,7 @@ def _epsilon_by_pld(mechanism: Mechanism, delta: float) -> float:
     for part, count in parts_of(mechanism):
         noise: Any = unsampled(part)
         relation, sampling = relations[mechanism.adjacency], cast(CappedPoissonSampling, sampling_of(part))
-        if cap_of(sampling) is not None:
+        if sampling.cohort_cap is not None:
             one = library.from_truncated_subsampled_gaussian_mechanism(
                 dataset_size=sampling.clients,
                 sampling_probability=sampling.probability,

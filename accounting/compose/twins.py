@@ -21,7 +21,7 @@ from accounting.mechanisms import (
     unsampled,
 )
 from accounting.mechanisms.kinds import account_of
-from accounting.mechanisms.samplings import PairwiseCappedSampling, cap_of
+from accounting.mechanisms.samplings.independent import PairwiseCappedSampling
 from accounting.rounding import upwards
 
 _LOSS_SHARE = 1e-3
@@ -115,7 +115,7 @@ def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | No
     if multiplier is None:
         return None
     gaussian = Gaussian(noise_multiplier=multiplier, adjacency=adjacency)
-    if cap_of(sampling) is not None:
+    if sampling.cohort_cap is not None:
         full_round_multiplier = _dominating_multiplier(noise, Adjacency.REPLACE_ONE.sensitivity_in_clips, lost)
         if full_round_multiplier is None:
             return None

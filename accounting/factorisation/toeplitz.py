@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms.schedules import CorrelatedRounds, Schedule
+from accounting.mechanisms import CorrelatedRounds, Schedule
 
 MOST_ROUNDS = 10_000_000
 """Largest number of rounds of one stream."""

@@ -7,9 +7,9 @@ from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import sampled_renyi
 from accounting.gaussian.subsampling import refuse_replacement_under_poisson
+from accounting.mechanisms import Sampling
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.kinds import Account
-from accounting.mechanisms.samplings import Sampling
 
 _SAMPLED = {"poisson": sampled_renyi.poisson_renyi, "fixed": sampled_renyi.fixed_size_renyi}
 

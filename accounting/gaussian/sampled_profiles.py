@@ -27,8 +27,9 @@ from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
 from accounting.gaussian.closed_form import privacy_profile
+from accounting.mechanisms import Sampling
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import Sampling, full_round_multiplier
+from accounting.mechanisms.samplings.independent import full_round_multiplier
 
 
 def half_line_supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:

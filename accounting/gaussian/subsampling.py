@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import require
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import Sampling
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import Sampling
 
 LARGEST_ORDER = 100_000
 """Largest order. Sums run over all orders up to it, which limits memory and time."""

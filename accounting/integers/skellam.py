@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from accounting.arrays import Floats
 from accounting.gaussian import subsampling
 from accounting.integers.fixed_point import rounded_l1
+from accounting.mechanisms import Sampling
 from accounting.mechanisms.integers import Skellam
 from accounting.mechanisms.kinds import Account
-from accounting.mechanisms.samplings import Sampling
 from accounting.roots import smallest_passing
 
 

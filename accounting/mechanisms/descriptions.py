@@ -16,8 +16,9 @@ from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.samplings import FullParticipation, PoissonSampling, Sampling, cap_of
-from accounting.mechanisms.schedules import Schedule, noise_matrix
+from accounting.mechanisms.samplings.correlated import noise_matrix
+from accounting.mechanisms.samplings.independent import FullParticipation, PoissonSampling
+from accounting.mechanisms.samplings.sampling import Sampling, Schedule
 
 
 class Mechanism(Protocol):
@@ -38,7 +39,7 @@ class Subsampled:
     A sum of Bernoulli uploads has a fixed number K of uploads. Under Poisson sampling K is the cap, and the server pads
     with samples of the public probabilities (zero-out); under fixed-size sampling K is the cohort. A sum with integer
     noise in shares also has K uploads: under Poisson sampling, clients that were not drawn send noise alone until there
-    are K uploads. With a schedule (`mechanisms.schedules`) this is one round of the schedule: `count` equal releases in
+    are K uploads. With a schedule (`mechanisms.samplings`) this is one round of the schedule: `count` equal releases in
     a composition are the first `count` rounds of the schedule.
     Errors: InvalidParameter for anything but a release and a sampling; UnsupportedMechanism for a combination without
     an account, such as fixed-size sampling under add-remove.
@@ -61,9 +62,9 @@ class Subsampled:
                 "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic). Individually visible uploads have a "
                 "public order (Cyclic) or no sampling."
             )
-        cohort = getattr(self.sampling, "cohort", cap_of(self.sampling))
+        cohort = getattr(self.sampling, "cohort", self.sampling.cohort_cap)
         self.mechanism.check_sampling(self.sampling.name, cohort)
-        if cap_of(self.sampling) is not None and self.mechanism.overflow:
+        if self.sampling.cohort_cap is not None and self.mechanism.overflow:
             raise UnsupportedMechanism(
                 f"overflow={self.mechanism.overflow} with a cap: a capped cohort never overflows, and the account of "
                 "the cap covers the clients left out. Use overflow=0."
@@ -186,7 +187,7 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
     >>> subsample(noise, FullParticipation()) is noise
     True
     """
-    if cap_of(sampling) is not None:
+    if sampling.cohort_cap is not None:
         sampled = Subsampled(mechanism=mechanism, sampling=sampling)
         if sampling.binds(mechanism.adjacency):
             return sampled

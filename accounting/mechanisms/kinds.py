@@ -18,8 +18,7 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-from accounting.mechanisms.participation import Participation
-from accounting.mechanisms.samplings import Sampling
+from accounting.mechanisms.samplings.sampling import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +91,8 @@ def _unknown_record_error(name: str, record: object) -> InvalidParameter:
 
 def _sampling_from_dict(record: object) -> Sampling:
     match record:
-        case {"name": str(name), **rest} if name in Participation.kinds:
-            made: Sampling = _constructed("sampling", record, Participation.kinds[name], rest)
+        case {"name": str(name), **rest} if name in Sampling.kinds:
+            made: Sampling = _constructed("sampling", record, Sampling.kinds[name], rest)
             return made
     raise _unknown_record_error("sampling", record)
 

@@ -26,7 +26,8 @@ from accounting.mechanisms.descriptions import (
     schedule_of,
     unsampled,
 )
-from accounting.mechanisms.schedules import Schedule, noise_matrix
+from accounting.mechanisms.samplings.correlated import noise_matrix
+from accounting.mechanisms.samplings.sampling import Schedule
 
 _ROUNDING = 1 + 1e-15
 """Factor above the relative error of z / sqrt(m)."""

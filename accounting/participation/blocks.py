@@ -35,7 +35,7 @@ import scipy
 
 from accounting.arrays import Floats, Ints
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
+from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation, Schedule
 
 _MOST_WEIGHTS, _EDGES = 150, 128
 """Largest number of distinct weights of a block without reduction, and number of grid edges to which weights are moved

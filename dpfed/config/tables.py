@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from accounting import require
-from accounting.budget.samplings import without_runs_text
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
-from accounting.mechanisms.samplings import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings.sampling import without_runs_text
 from dpfed.config.limits import Table
 from dpfed.config.noise_of_methods import noise_of_method
 from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy

@@ -10,9 +10,9 @@ from typing import Literal
 
 from accounting import Plan, budget
 from accounting.budget import GaussianNoise
-from accounting.budget.samplings import sampling_of_keys
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 
 Sampling = Literal["poisson", "fixed", "shuffled", "all"]
 Unit = Literal["client", "record"]

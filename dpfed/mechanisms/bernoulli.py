@@ -27,7 +27,6 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least, true_positions
 from dpfed.compress.fixed_point import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
@@ -173,7 +172,7 @@ class PrivateCoins(Private):
         if table.release == "uploads":
             coins = BernoulliChannel(**common)
         else:
-            coins = BernoulliAggregate(**common, cohort=cap_of(who.law) or int(who.expected), others=others)
+            coins = BernoulliAggregate(**common, cohort=who.law.cohort_cap or int(who.expected), others=others)
         made = cls(
             coins=coins,
             sampling=who.law if table.release == "sum" or who.law.public_order else FullParticipation(),

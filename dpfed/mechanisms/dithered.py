@@ -30,7 +30,6 @@ from accounting import mechanisms
 from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.fields import Reader, SymbolField
 from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError
@@ -96,7 +95,7 @@ class DitheredNoise(Private):
         uploads.
         """
         adjacency = Adjacency.of(table.adjacency or who.law.base_adjacency(Adjacency.ZERO_OUT))
-        shares = cap_of(who.law) or int(who.expected)
+        shares = who.law.cohort_cap or int(who.expected)
         plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
         z = table.noise_multiplier or table.solved.get("noise_multiplier")
         z = z or plain.smallest_multiplier(table, rounds=rounds, delta=delta)

@@ -77,9 +77,9 @@ class GaussianNoise(Private):
                  dropouts do not depend on data, and every released round is charged. The number that arrived is then in
                  the ledger, as a part of the charge: of a fixed number, so it only counts dropouts.
 
-    >>> from accounting.cohorts import PoissonCohorts
+    >>> from accounting.budget import Poisson
     >>> from dpfed.randomness import Secure
-    >>> drawn = PoissonCohorts(clients=600, cohort=15)
+    >>> drawn = Poisson(cohort=15).cohorts(600)
     >>> noise = GaussianNoise(noise_multiplier=1.4, adjacency="add-remove", sampler=drawn, randomness=Secure())
     >>> noise.mechanism().sampling
     PoissonSampling(probability=0.025)
@@ -322,7 +322,7 @@ def _correlated_noise(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
 ) -> CorrelatedRounds | BallsAndBins | None:
     """Return the matrix of least error for these rounds, for a model that is a sum of steps along mean updates."""
-    law: Any = who.law
+    law = who.law
     solved: dict[str, Any] = {name: tuple(column) for name, column in table.solved.get("matrix", {}).items()}
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
@@ -333,13 +333,13 @@ def _correlated_noise(
     if table.bands is None and table.buffers is None:
         return None
     if solved:
-        return CorrelatedRounds(separation=law.separation, stream=stream, **solved)
+        return CorrelatedRounds(separation=law.rounds_apart, stream=stream, **solved)
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
         else _banded_noise(table, table.bands or 1, momentum)
     )
-    return noise.public_stream(rounds, separation=law.separation, stream=stream)
+    return noise.public_stream(rounds, separation=law.rounds_apart, stream=stream)
 
 
 def _banded_noise(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
@@ -358,8 +358,7 @@ def _check_separation(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler)
         if not isinstance(law, BallsAndBins) or replace(stream, coefficients=law.coefficients) != law:
             raise ConfigError(f"noise in bands for cohorts of {stream}, with cohorts drawn by {law}: must be equal.")
         return
-    apart = getattr(law, "separation", 0)
-    if apart < stream.separation or stream.participations is not None:
+    if law.rounds_apart < stream.separation or stream.participations is not None:
         raise ConfigError(
             f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
             f"with cohorts drawn by {law}: use a public order, or a minimum separation, of at least that many "

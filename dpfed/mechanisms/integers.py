@@ -28,7 +28,7 @@ from accounting.mechanisms import (
     turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import cap_of, rarely_exceeded
+from accounting.mechanisms.samplings.independent import rarely_exceeded
 from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, centre_residues, count_near_ends
 from dpfed.config.privacy_tables import IntegerPrivacy
@@ -220,7 +220,7 @@ class IntegerNoise(Private):
 
         uploads = int(who.expected)
         if not known:
-            uploads = cap_of(law) or rarely_exceeded(cohort, who.clients, delta=delta)
+            uploads = law.cohort_cap or rarely_exceeded(cohort, who.clients, delta=delta)
         slots = uploads if filled or in_shares else None
         all_take_part = law.takes_all or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,7 @@ class CustomCohorts:
     sampler: CustomSampler
     clients: int
     cohort: int
+    ids: ClassVar[None] = None
 
     @cached_property
     def law(self) -> PoissonSampling | FixedSizeSampling:

@@ -34,12 +34,11 @@ from torch import Tensor
 
 from accounting.budget import SAMPLINGS, BallsAndBins, BandedNoise, Plan
 from accounting.budget.advice import search_lanes
-from accounting.budget.samplings import sampling_of_keys
 from accounting.caveats import default_delta
 from accounting.cohorts import Sampler, smallest_of_others, uniforms_of_ids
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms.samplings import cap_of
-from accounting.mechanisms.schedules import divisors
+from accounting.mechanisms.samplings.allocation import divisors
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed import replayed
 from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import BinsFederation, CustomFederation
@@ -311,7 +310,7 @@ def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> 
 
 def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np.int64]:
     """Return the clients of a round: the sampler's cohort or, under a cap, at most `cap` of its clients."""
-    cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), cap_of(who.law)
+    cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), who.law.cohort_cap
     if replay is not None:
         cohort = replay.drawn(cohort, number)
     return cohort if cap is None else cap_cohort(cohort, cap, who.clients, randomness, number)

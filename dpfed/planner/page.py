@@ -12,8 +12,8 @@ from typing import Any
 from markupsafe import Markup
 
 from accounting.budget.plan import MECHANISMS
-from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
 from dpfed.planner.question import EXAMPLES, Question
 from dpfed.report.page import render_page
 

@@ -18,9 +18,9 @@ from cyclopts import Group, Parameter
 
 from accounting import budget
 from accounting.budget import Budget, Plan
-from accounting.budget.options import Option
 from accounting.budget.plan import command_options
 from accounting.compose.accountant import Accountant
+from accounting.options import Option
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import Solved, number_to_solve, option_flag
 from dpfed.planner.whole_numbers import parse_whole

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
 from accounting.budget.certificates import Certificate
-from accounting.budget.samplings import RecordBatches, ShuffledRecords
 from accounting.compose.readings import Readings
 from accounting.mechanisms import (
     Allocation,
@@ -23,6 +22,7 @@ from accounting.mechanisms import (
     PoissonSampling,
     Shuffled,
 )
+from accounting.mechanisms.samplings.records import RecordBatches, ShuffledRecords
 from accounting.rounding import downwards, upwards
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.cohorts import ids_of_turns
 from accounting.errors import BudgetSpent
 from accounting.ledger import Entry, Header
 from accounting.ledger.project import ProjectLedger
@@ -198,8 +197,7 @@ class Run:
             raise
         try:
             folder.record_own_code(experiment.own_code, resume=resume)
-            who = experiment.method.sampler
-            folder.record_client_ids(ids_of_turns(who), resume=resume)
+            folder.record_client_ids(experiment.method.sampler.ids, resume=resume)
             folder.record_client_names(public_client_ids(experiment.method.clients.partition))
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting.cohorts import PoissonCohorts
+from accounting.budget import Poisson
 from dpfed.randomness import Secure
 from dpfed.seeds import Seeds
 
@@ -74,7 +74,7 @@ def test_poisson_sampling_never_draws_more_often_than_is_charged():
     for cohort, clients in ((1, 3), (7, 1000), (1, 10**6 + 3), (3, 4)):
         q = Fraction(cohort / clients)
         first, count = int(q * 2**53) - 1, 4
-        drawn = PoissonCohorts(clients=clients, cohort=cohort)
+        drawn = Poisson(cohort=cohort).cohorts(clients)
         inside = [k for k in range(first, first + count) if (k - first) in set(drawn.sample(Grid(), 0).tolist())]
         share = Fraction(max(inside) + 1, 2**53)  # the k from 0 to the largest drawn are drawn
         assert q - Fraction(1, 2**53) < share <= q

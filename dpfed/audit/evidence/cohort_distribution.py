@@ -13,13 +13,12 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import NamedClients, Sampler, ids_of_turns
+from accounting.cohorts import NamedClients, Sampler
 from accounting.mechanisms import (
     BallsAndBins,
     Cyclic,
     Schedule,
 )
-from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.participation import sampling
@@ -81,14 +80,14 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     With a public order, sizes must be equal to those of the order.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(public_turns(law, who.clients, ids_of_turns(who)), minlength=law.period)
+        turns = np.bincount(public_turns(law, who.clients, who.ids), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.turns_follow_ids:
-        of_lane = np.bincount(public_turns(law, who.clients, ids_of_turns(who)), minlength=law.lanes)
+        of_lane = np.bincount(public_turns(law, who.clients, who.ids), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
@@ -142,7 +141,7 @@ def size_distribution(who: Sampler) -> SizeDistribution:
     """
     if not who.law.independent:
         return SizeDistribution(smallest_size=int(who.expected), mass=np.ones(1))
-    room = cap_of(who.law) or who.clients
+    room = who.law.cohort_cap or who.clients
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
     first = max(0, int(who.clients * chance - reach))

@@ -21,6 +21,7 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
+from accounting.cohorts import NamedClients
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, Cyclic, MinSeparation, Schedule
 from dpfed.audit.evidence.cohort_distribution import (
     cohorts_by_round,
@@ -31,7 +32,6 @@ from dpfed.audit.evidence.cohort_distribution import (
 )
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
-from dpfed.data.client_ids import ClientIds
 from dpfed.participation import sampling
 
 LAGS = 5
@@ -61,7 +61,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def members_finding(
-    law: object, clients: int, cohorts: Sequence[tuple[int, Ids]], *, alpha: float, ids: ClientIds | None = None
+    law: object, clients: int, cohorts: Sequence[tuple[int, Ids]], *, alpha: float, ids: NamedClients | None = None
 ) -> Finding:
     """Check the members of cohorts, of drawn or of recorded rounds, against their sampling.
 
@@ -177,7 +177,7 @@ def _log_binomial_coefficients(n: int, k: Floats) -> Floats:
 
 
 def cohorts_follow_schedule(
-    law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: ClientIds | None = None
+    law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: NamedClients | None = None
 ) -> Finding:
     """Check the cohorts against their schedule.
 
@@ -213,7 +213,7 @@ def rounds_of_clients(cohorts: Sequence[Ids], clients: int) -> Ints:
 
 
 def _balls_and_bins_finding(
-    law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None
+    law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: NamedClients | None
 ) -> Finding:
     lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else public_turns(law, clients, ids)
     for number, cohort in enumerate(cohorts):

@@ -19,7 +19,7 @@ from accounting.mechanisms import (
     subsample,
     unsampled,
 )
-from accounting.mechanisms.samplings import earlier_overflow
+from accounting.mechanisms.samplings.independent import earlier_overflow
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.mechanisms.integers import IntegerNoise

@@ -26,7 +26,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import shift_in_clips
+from accounting.mechanisms.samplings.independent import shift_in_clips
 from dpfed.audit.statistics.power import NormalMixture
 from dpfed.audit.statistics.rejection import PrivacyProfile
 from dpfed.errors import ConfigError

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.draws import Draws
 from dpfed.audit.replays.findings import Floats, Key, digest
@@ -178,7 +177,7 @@ class ReplayRunOfRounds(ReplayRun):
         before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
         self._cohort = frozenset(map(int, cohort))
         entered = self._entered_clients(
-            "who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None
+            "who is drawn", before, cohort, may_enter=method.sampler.law.cohort_cap is not None
         )
         filled = self._entered_clients(
             "who is asked",

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from accounting.mechanisms import CorrelatedRounds, schedule_of
-from accounting.mechanisms.schedules import SCHEDULES
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
 from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound
@@ -75,7 +75,7 @@ def audited_configuration(name: str, settings: Sequence[str] = (), noise_multipl
             "and set privacy.noise_multiplier to the multiplier of one round: the multiplier times that round's factor."
         )
     federation = tables["federation"]
-    if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
+    if _is_schedule(federation["sampling"]) and not any("federation.rounds" in one for one in settings):
         federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
@@ -84,6 +84,10 @@ def audited_configuration(name: str, settings: Sequence[str] = (), noise_multipl
     )
     _refuse_padded_coins(config)
     return config
+
+
+def _is_schedule(sampling: str) -> bool:
+    return sampling in SAMPLING_CLASSES and SAMPLING_CLASSES[sampling].is_schedule
 
 
 def _refuse_padded_coins(config: Config) -> None:
@@ -148,7 +152,7 @@ def audit_upload(
     """
     config = audited_configuration(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
-    if config.federation.sampling in SCHEDULES:
+    if _is_schedule(config.federation.sampling):
         together = _checks_of_several_rounds(build(config), seed)
         config = _single_round_configuration(config)
     experiment = build(config)

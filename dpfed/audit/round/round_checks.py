@@ -73,9 +73,8 @@ def sampler_check(who: Sampler, drawn: Callable[[int], NDArray[np.int64]], round
     cohorts = [np.sort(drawn(number)) for number in range(rounds)]
     found = [sizes_finding(who, [len(one) for one in cohorts], FALSE_ALARM / 2)]
     if who.law.probability < 1 or who.law.is_schedule:
-        ids = getattr(who, "ids", None)
         numbered = list(enumerate(cohorts, 1))
-        found.append(members_finding(who.law, who.clients, numbered, alpha=FALSE_ALARM / 2, ids=ids))
+        found.append(members_finding(who.law, who.clients, numbered, alpha=FALSE_ALARM / 2, ids=who.ids))
     wrong = [one for one in found if one[0] is False]
     mean, often = rounds * who.law.probability, 0
     with suppress(ValueError):

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import Guarantee, Ledger, require
-from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.caveats import default_delta
-from accounting.cohorts import ids_of_turns
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import SingleRelease, sampling_of, schedule_of, subsample, unsampled
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
 from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds
@@ -187,7 +186,7 @@ class ClientLevel:
         self._spent: EqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._open_book(ledger, plan)
-        drawn_by = ids_of_turns(self._parts.sampler)
+        drawn_by = self._parts.sampler.ids
         if drawn_by is not None:
             self._book.note_ids(drawn_by)
 

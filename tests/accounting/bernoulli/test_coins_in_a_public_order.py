@@ -13,9 +13,18 @@ from accounting.budget import epsilon as epsilon_of_plan
 from accounting.compose import accountant, rdp
 from accounting.compose.running import Running, epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Composed, Cyclic, Gaussian, PoissonSampling, Subsampled, from_dict, subsample
+from accounting.mechanisms import (
+    BallsAndBins,
+    Composed,
+    Cyclic,
+    Gaussian,
+    MinSeparation,
+    PoissonSampling,
+    Subsampled,
+    from_dict,
+    subsample,
+)
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.schedules import BallsAndBins, MinSeparation
 
 DELTA = 1e-4
 ORDER = Cyclic(period=3)

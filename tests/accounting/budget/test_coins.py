@@ -16,7 +16,7 @@ from accounting.compose.accountant import guarantee
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, Subsampled, unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.samplings import rarely_exceeded
+from accounting.mechanisms.samplings.independent import rarely_exceeded
 
 MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
 SEEN = Plan(

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
-from accounting.budget.samplings import most_uploads
+from accounting.budget.gaussians import most_uploads
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion

@@ -3,11 +3,11 @@
 import pytest
 
 from accounting import Composed, Plan, budget
-from accounting.budget.samplings import RecordBatches
 from accounting.compose import accountant
 from accounting.errors import InvalidParameter
 from accounting.integers.fixed_point import least_scale, rounded_l2
 from accounting.mechanisms import DiscreteGaussian, Gaussian, PoissonSampling, subsample
+from accounting.mechanisms.samplings.records import RecordBatches
 
 HOSPITALS = {"clients": 10, "unit": "record", "records": 143, "batch_size": 32, "local_steps": 23}
 EXACT = {"mechanism": "discrete-gaussian", "dimension": 2410}

@@ -8,7 +8,7 @@ from accounting import Plan, budget
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation
+from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
 
 GOLDEN = {"clients": 6000, "cohort": 100}
 

@@ -9,7 +9,6 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from accounting import Plan, budget
-from accounting.cohorts import ShuffledCohorts
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Shuffled, from_dict
 from dpfed.randomness import Simulated
@@ -119,7 +118,7 @@ def test_known_numbers_and_the_schedule_to_use() -> None:
 
 
 def test_every_client_is_in_one_batch_an_epoch() -> None:
-    sampler = ShuffledCohorts(clients=11, cohort=3, stream="")
+    sampler = budget.Shuffled(cohort=3).cohorts(11)
     epochs = [
         [sampler.sample(Simulated(seeds=Seeds(root=3)), number) for number in range(3 * e, 3 * e + 3)] for e in (0, 1)
     ]

@@ -22,8 +22,7 @@ from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMec
 from accounting.factorisation import square_root
 from accounting.ledger.terms import Terms, unit_of
 from accounting.ledger.unit_filter import UnitFilter
-from accounting.mechanisms import Subsampled, from_dict
-from accounting.mechanisms.schedules import BallsAndBins
+from accounting.mechanisms import BallsAndBins, Subsampled, from_dict
 
 TINY = [
     # bins, lanes, bands, rounds: whole epochs, one cut off, columns cut off, one epoch, as many lanes as bins

@@ -14,7 +14,7 @@ from accounting.budget import certificates
 from accounting.compose.lower_bound import counts_distribution
 from accounting.compose.sampled_schedules import ScheduleUnderNoise, Sums, sampled_sums, weights_at
 from accounting.errors import CalibrationError, UnsupportedMechanism
-from accounting.mechanisms.schedules import MinSeparation
+from accounting.mechanisms import MinSeparation
 from tests.accounting.participation.test_ratio_law import chain_law
 
 SMALL = ScheduleUnderNoise(schedule=MinSeparation(separation=2, probability=0.3), rounds=3, noise_multiplier=1.1)

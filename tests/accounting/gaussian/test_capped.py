@@ -17,7 +17,7 @@ from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import sampled_profiles
 from accounting.mechanisms import BernoulliAggregate, CappedPoissonSampling, Subsampled, from_dict
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import default_cap, earlier_overflow, rarely_exceeded
+from accounting.mechanisms.samplings.independent import default_cap, earlier_overflow, rarely_exceeded
 
 DELTA = 6000**-1.1
 X = np.linspace(-14, 14, 5601)

@@ -16,7 +16,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import BallsAndBins, Composed, from_dict, with_whole_noise
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import earlier_overflow
+from accounting.mechanisms.samplings.independent import earlier_overflow
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
 

@@ -11,7 +11,7 @@ from scipy.stats import hypergeom
 from accounting import Composed, Gaussian, Plan, budget, subsample
 from accounting.compose import lower_bound, pld
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.schedules import Allocation, MinSeparation
+from accounting.mechanisms import Allocation, MinSeparation
 from accounting.participation import blocks, ratio_distribution
 from accounting.participation.blocks import OnceInBlock, dominating_blocks, participations_of_beginning
 

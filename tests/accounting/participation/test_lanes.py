@@ -14,8 +14,8 @@ from accounting.compose.profiles import profile
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation import sensitivity, square_root
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import DiscreteGaussian, Subsampled, from_dict, subsample
-from accounting.mechanisms.schedules import BallsAndBins, divisors
+from accounting.mechanisms import BallsAndBins, DiscreteGaussian, Subsampled, from_dict, subsample
+from accounting.mechanisms.samplings.allocation import divisors
 
 DELTA = 6000**-1.1
 DRAWS = 200_000

@@ -13,8 +13,7 @@ from accounting.compose import accountant, lower_bound
 from accounting.compose.lower_bound import counts_distribution
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.sampled_profiles import addition_profile, removal_profile
-from accounting.mechanisms import Composed, Gaussian, subsample
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
+from accounting.mechanisms import Allocation, BallsAndBins, Composed, Gaussian, MinSeparation, subsample
 from accounting.participation import ratio_distribution
 from accounting.participation.blocks import OnceInBlock
 from accounting.participation.ratio_distribution import divergences

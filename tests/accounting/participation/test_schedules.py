@@ -13,8 +13,16 @@ from accounting.compose.profiles import profile
 from accounting.compose.running import Running, epsilons
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import DiscreteGaussian, Skellam, Subsampled, from_dict
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation
+from accounting.mechanisms import (
+    Allocation,
+    BallsAndBins,
+    Cyclic,
+    DiscreteGaussian,
+    MinSeparation,
+    Skellam,
+    Subsampled,
+    from_dict,
+)
 from tests.accounting.participation.test_ratio_law import chain_law, ratio_of_patterns
 
 DELTA = 6000**-1.1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import torch
 
-from accounting.cohorts import FixedSizeCohorts, PoissonCohorts
+from accounting.budget import FixedSize, Poisson
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import EncodedRows, FixedPoint
@@ -266,10 +266,11 @@ class FixedWithRepeats:
 
     clients: int
     cohort: int
+    ids = None
 
     @property
     def law(self):
-        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).law
+        return FixedSize(cohort=self.cohort).cohorts(self.clients).law
 
     @property
     def expected(self):
@@ -285,7 +286,7 @@ class AlwaysTheSame(FixedWithRepeats):
     """Draws one cohort, for all rounds."""
 
     def sample(self, randomness, number):
-        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, 0)
+        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,10 +295,11 @@ class NeverEmpty:
 
     clients: int
     cohort: int
+    ids = None
 
     @property
     def law(self):
-        return PoissonCohorts(clients=self.clients, cohort=self.cohort).law
+        return Poisson(cohort=self.cohort).cohorts(self.clients).law
 
     @property
     def expected(self):
@@ -305,7 +307,7 @@ class NeverEmpty:
 
     def sample(self, randomness, number):
         for again in range(1000):
-            drawn = PoissonCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, number + 1000 * again)
+            drawn = Poisson(cohort=self.cohort).cohorts(self.clients).sample(randomness, number + 1000 * again)
             if len(drawn):
                 return drawn
         raise AssertionError("nobody")
@@ -324,17 +326,18 @@ class RoundsAwayFromZero(FixedPoint):
 class FixedSizeCalledPoisson:
     clients: int
     cohort: int
+    ids = None
 
     @property
     def law(self):
-        return PoissonCohorts(clients=20, cohort=self.cohort).law
+        return Poisson(cohort=self.cohort).cohorts(20).law
 
     @property
     def expected(self):
         return float(self.cohort)
 
     def sample(self, randomness, number):
-        return FixedSizeCohorts(clients=self.clients, cohort=self.cohort).sample(randomness, number)
+        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, number)
 
 
 class PoissonOfFixedRate(FixedSizeCalledPoisson):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from accounting.cohorts import FixedSizeCohorts, PoissonCohorts
+from accounting.budget import FixedSize, Poisson
 from dpfed.compress.sparse import TopK
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -230,15 +230,15 @@ def public_samples_of_clients():
 
 
 def fixed_with_repeats():
-    return _with_sampler(FixedSizeCohorts(clients=20, cohort=5), FixedWithRepeats(clients=20, cohort=5))
+    return _with_sampler(FixedSize(cohort=5).cohorts(20), FixedWithRepeats(clients=20, cohort=5))
 
 
 def one_cohort_for_all():
-    return _with_sampler(FixedSizeCohorts(clients=20, cohort=5), AlwaysTheSame(clients=20, cohort=5))
+    return _with_sampler(FixedSize(cohort=5).cohorts(20), AlwaysTheSame(clients=20, cohort=5))
 
 
 def empty_cohort_redrawn():
-    return _with_sampler(PoissonCohorts(clients=20, cohort=1), NeverEmpty(clients=20, cohort=1))
+    return _with_sampler(Poisson(cohort=1).cohorts(20), NeverEmpty(clients=20, cohort=1))
 
 
 def secure_from_a_seed():

@@ -13,14 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from accounting.cohorts import (
-    AllocationCohorts,
-    BallsAndBinsCohorts,
-    CyclicCohorts,
-    FixedSizeCohorts,
-    MinSeparationCohorts,
-    PoissonCohorts,
-)
+from accounting.cohorts import Cohorts
 from accounting.compose import accountant
 from accounting.errors import ContradictoryBounds
 from dpfed.aggregation.sums import PlainSum, PlainSums
@@ -193,93 +186,93 @@ def silent(values, purpose):
     return values * 0.0
 
 
-def once(draw):
+REAL = Cohorts.sample
+
+
+def by_another_law(self, randomness, number, **changed):
+    return REAL(replace(self, law=replace(self.law, **changed)), randomness, number)
+
+
+def once(self, randomness, number):
     """The cohort of the first round in every one."""
-    return lambda self, randomness, number: draw(self, randomness, 0)
+    return REAL(self, randomness, 0)
 
 
 def with_repeats(self, randomness, number):
-    drawn = randomness.uniform(self.cohort, "cohort", number) * self.clients
+    drawn = randomness.uniform(self.law.cohort, "cohort", number) * self.clients
     return np.sort(drawn.astype(np.int64))
-
-
-REAL_POISSON = PoissonCohorts.sample
 
 
 def until_somebody(self, randomness, number):
     again = 0
-    while not len(drawn := REAL_POISSON(self, randomness, number + 10**6 * again)):
+    while not len(drawn := REAL(self, randomness, number + 10**6 * again)):
         again += 1
     return drawn
 
 
 def mostly_the_same(self, randomness, number):
     """One of ten clients comes three times as often as it should."""
-    drawn = REAL_POISSON(self, randomness, number)
+    drawn = REAL(self, randomness, number)
     often = np.arange(0, self.clients, 10)
     extra = often[randomness.uniform(len(often), "more", number) < 2 * self.law.probability]
     return np.union1d(drawn, extra)
 
 
-REAL_BINS, REAL_ALLOCATION = BallsAndBinsCohorts.sample, AllocationCohorts.sample
-REAL_RESTS, REAL_ORDER = MinSeparationCohorts.sample, CyclicCohorts.sample
-
-
 def first_bins(self, randomness, number):
     """The bins of the first epoch in all."""
-    return REAL_BINS(self, randomness, number % self.bins)
+    return REAL(self, randomness, number % self.law.bins)
 
 
 def another_lane(self, randomness, number):
     """A client of the other lane in the place of one of this lane."""
-    drawn = REAL_BINS(self, randomness, number)
+    drawn = REAL(self, randomness, number)
     return np.sort(np.append(drawn[1:], drawn[0] ^ 1)) if number == 5 and len(drawn) else drawn
 
 
 def published_lanes(self, randomness, number):
     """Lanes that are called secret and follow from ids, so that all can compute them."""
-    return REAL_BINS(replace(self, secret_lanes=False), randomness, number)
+    return by_another_law(self, randomness, number, secret_lanes=False)
 
 
 def a_lane_for_each_epoch(self, randomness, number):
     """Secret lanes drawn anew in every epoch."""
-    return REAL_BINS(self, Simulated(seeds=Seeds(root=17 + number // self.bins)), number)
+    return REAL(self, Simulated(seeds=Seeds(root=17 + number // self.law.bins)), number)
 
 
 def lanes_by_others(self, randomness, number):
     """Secret lanes by the places of clients among those of the epoch's first round."""
-    drawn = REAL_BINS(self, randomness, number)
-    return np.sort((drawn + number // self.bins * self.clients // 2) % self.clients)
+    drawn = REAL(self, randomness, number)
+    return np.sort((drawn + number // self.law.bins * self.clients // 2) % self.clients)
 
 
 def kept_for_ever(self, randomness, number):
     """Secret lanes and bins of another run."""
-    return REAL_BINS(self, Simulated(seeds=Seeds(root=17)), number)
+    return REAL(self, Simulated(seeds=Seeds(root=17)), number)
 
 
 def lanes_in_another_order(self, randomness, number):
     """Lanes counted from the start of epochs, in turn from the first and from the last."""
-    return REAL_BINS(self, randomness, number ^ (number // self.bins % 2))
+    return REAL(self, randomness, number ^ (number // self.law.bins % 2))
 
 
 def skipping(self, randomness, number):
     """From the second epoch's second round on, those of the epoch after."""
-    return REAL_BINS(self, randomness, number + self.bins if number > self.bins else number)
+    return REAL(self, randomness, number + self.law.bins if number > self.law.bins else number)
 
 
 def once_more(self, randomness, number):
     """Every client in one round more than is charged."""
-    return REAL_ALLOCATION(replace(self, participations=self.participations + 1), randomness, number)
+    return by_another_law(self, randomness, number, participations=self.law.participations + 1)
 
 
 def hardly_resting(self, randomness, number):
     """A rest that is a round shorter than is charged."""
-    return REAL_RESTS(replace(self, separation=self.separation - 1), randomness, number)
+    return by_another_law(self, randomness, number, separation=self.law.separation - 1)
 
 
 def too_soon(self, randomness, number):
     """A public order of two thirds of the period."""
-    return REAL_ORDER(replace(self, period=self.period - 1), randomness, number)
+    return by_another_law(self, randomness, number, period=self.law.period - 1)
 
 
 def not_taken_back(self, fresh, number, drawn_in):
@@ -353,28 +346,26 @@ FAULTS = (
         name="a fixed-size cohort drawn once",
         settings=FIXED,
         check=MEMBERS,
-        patches=((FixedSizeCohorts, "sample", once(FixedSizeCohorts.sample)),),
+        patches=((Cohorts, "sample", once),),
     ),
-    RunFault(
-        name="a Poisson cohort drawn once", check=MEMBERS, patches=((PoissonCohorts, "sample", once(REAL_POISSON)),)
-    ),
+    RunFault(name="a Poisson cohort drawn once", check=MEMBERS, patches=((Cohorts, "sample", once),)),
     RunFault(
         name="a fixed-size sampler with repeats",
         settings=FIXED,
         check=MEMBERS,
-        patches=((FixedSizeCohorts, "sample", with_repeats),),
+        patches=((Cohorts, "sample", with_repeats),),
     ),
     RunFault(
         name="a tenth of the clients comes three times as often",
         settings=("federation.rounds=60", "federation.cohort=6"),
         check=MEMBERS,
-        patches=((PoissonCohorts, "sample", mostly_the_same),),
+        patches=((Cohorts, "sample", mostly_the_same),),
     ),
     RunFault(
         name="an empty Poisson cohort drawn again",
         settings=("federation.rounds=40", "federation.cohort=1", "privacy.noise_multiplier=8.0"),
         check="cohort sizes follow the sampler",
-        patches=((PoissonCohorts, "sample", until_somebody),),
+        patches=((Cohorts, "sample", until_somebody),),
     ),
     RunFault(
         name="a top-k mask from private samples",
@@ -414,37 +405,37 @@ FAULTS = (
         name="balls-and-bins: the bins of the first epoch in every one",
         settings=BINS,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", first_bins),),
+        patches=((Cohorts, "sample", first_bins),),
     ),
     RunFault(
         name="lanes: a lane changed",
         settings=LANES,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", another_lane),),
+        patches=((Cohorts, "sample", another_lane),),
     ),
     RunFault(
         name="lanes: counted from the start of an epoch, in another order",
         settings=LANES,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", lanes_in_another_order),),
+        patches=((Cohorts, "sample", lanes_in_another_order),),
     ),
     RunFault(
         name="secret lanes: those of the ids",
         settings=SECRET_LANES,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", published_lanes),),
+        patches=((Cohorts, "sample", published_lanes),),
     ),
     RunFault(
         name="secret lanes: a lane for each epoch",
         settings=SECRET_LANES,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", a_lane_for_each_epoch),),
+        patches=((Cohorts, "sample", a_lane_for_each_epoch),),
     ),
     RunFault(
         name="secret lanes: by who else takes part",
         settings=SECRET_LANES,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", lanes_by_others),),
+        patches=((Cohorts, "sample", lanes_by_others),),
     ),
     RunFault(
         name="lanes: nothing is taken back",
@@ -456,25 +447,25 @@ FAULTS = (
         name="balls-and-bins: an epoch skipped from its second round on",
         settings=BINS,
         check=MEMBERS,
-        patches=((BallsAndBinsCohorts, "sample", skipping),),
+        patches=((Cohorts, "sample", skipping),),
     ),
     RunFault(
         name="allocation: a participation too many",
         settings=(*THIRDS, "federation.sampling=allocation"),
         check=MEMBERS,
-        patches=((AllocationCohorts, "sample", once_more),),
+        patches=((Cohorts, "sample", once_more),),
     ),
     RunFault(
         name="min-separation: a rest that is too short",
         settings=(*THIRDS, "federation.sampling=min-separation", "federation.separation=3"),
         check=MEMBERS,
-        patches=((MinSeparationCohorts, "sample", hardly_resting),),
+        patches=((Cohorts, "sample", hardly_resting),),
     ),
     RunFault(
         name="correlated noise: clients come too soon",
         settings=TAKEN_BACK,
         check=MEMBERS,
-        patches=((CyclicCohorts, "sample", too_soon),),
+        patches=((Cohorts, "sample", too_soon),),
     ),
     RunFault(
         name="correlated noise: nothing is taken back",

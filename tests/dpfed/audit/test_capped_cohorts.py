@@ -5,7 +5,7 @@ import pytest
 from accounting import CappedPoissonSampling, Ledger, PoissonSampling
 from accounting.mechanisms import sampling_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings import earlier_overflow, rarely_exceeded
+from accounting.mechanisms.samplings.independent import earlier_overflow, rarely_exceeded
 from dpfed.audit.run import audit_run
 from tests.dpfed.audit.run_folders import SURE, change_ledger, change_summary, copied, failed, records, run
 
@@ -45,7 +45,7 @@ def test_a_cap_that_is_kept_otherwise_is_found(tmp_path, monkeypatch, planted, c
 
 def test_a_charge_without_the_cap_is_found(tmp_path, monkeypatch):
     with monkeypatch.context() as fault:
-        fault.setattr("accounting.cohorts.PoissonCohorts.law", property(lambda who: PoissonSampling(probability=0.2)))
+        fault.setattr("accounting.budget.Poisson.law", lambda self, clients, stream: PoissonSampling(probability=0.2))
         folder = run(tmp_path / "run", *CAP)
     assert "ledger follows the configuration" in failed(folder)
 

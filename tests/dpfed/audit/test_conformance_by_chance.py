@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from accounting.cohorts import PoissonCohorts
+from accounting.budget import Poisson
 from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
@@ -81,7 +81,7 @@ def failed_by_chance(files, alpha):
 def test_the_law_of_several_cohorts_is_that_of_enumeration():
     for room, rounds in ((7, 3), (3, 3), (2, 2)):
         law = cohort_distribution.size_distribution(
-            PoissonCohorts(clients=7, cohort=2, cap=None if room == 7 else room)
+            Poisson(cohort=2, cohort_cap=None if room == 7 else room).cohorts(7)
         )
         sizes = {n: min(n, room) for n in range(8)}
         centre, tails, far = 2, {}, {}
@@ -105,7 +105,7 @@ def test_the_law_of_several_cohorts_is_that_of_enumeration():
 
 
 def test_cohorts_far_outside_of_the_law_and_huge_populations():
-    who = PoissonCohorts(clients=1_000_000, cohort=10_000)
+    who = Poisson(cohort=10_000).cohorts(1_000_000)
     law = cohort_distribution.size_distribution(who)
     assert float(law.mass.sum()) == pytest.approx(1.0, abs=1e-12)
     for sizes in ([0] * 50, [1_000_000] * 50, [10_000] * 50):

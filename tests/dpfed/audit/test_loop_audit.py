@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from refusals import refused
 
-from accounting.cohorts import FixedSizeCohorts
+from accounting.budget import FixedSize
 from accounting.ledger import Ledger
 from accounting.ledger.project import ProjectLedger
 from dpfed.audit.run import audit_run
@@ -128,13 +128,13 @@ def test_rows_past_the_clip_are_found(tmp_path, monkeypatch):
 
 
 def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
-    who = FixedSizeCohorts(clients=60, cohort=12)
+    who = FixedSize(cohort=12).cohorts(60).law
 
     def draw(self, randomness, number):
-        return who.sample(randomness, number)
+        return who.sample(60, randomness, number)
 
     with monkeypatch.context() as planted:
-        planted.setattr("accounting.cohorts.PoissonCohorts.sample", draw)
+        planted.setattr("accounting.cohorts.Cohorts.sample", draw)
         ran(tmp_path, rounds=40, **PLAIN)
     assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts follow the seed only if simulated"}
 

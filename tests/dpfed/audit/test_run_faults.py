@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import pytest
 
-from accounting.cohorts import BallsAndBinsCohorts
+from accounting.cohorts import Cohorts
 from dpfed.audit.run import audit_run
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
@@ -22,7 +22,7 @@ def test_a_planted_fault_is_caught_and_its_twin_is_not(tmp_path, fault):
 
 
 def test_secret_lanes_and_bins_of_another_run_are_found(tmp_path, tiny_config):
-    with patch.object(BallsAndBinsCohorts, "sample", kept_for_ever):
+    with patch.object(Cohorts, "sample", kept_for_ever):
         run(build(tiny_config(*SECRET_LANES)), tmp_path / "run")
     failed = {one.name for one in audit_run(tmp_path / "run").checks if one.passed is False}
     assert failed == {"cohorts follow the seed only if simulated"}

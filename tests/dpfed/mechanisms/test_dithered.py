@@ -13,7 +13,7 @@ from scipy import stats
 from accounting import GaussianShares, PoissonSampling
 from accounting.compose.twins import overflow
 from accounting.mechanisms import unsampled
-from accounting.mechanisms.samplings import rarely_exceeded
+from accounting.mechanisms.samplings.independent import rarely_exceeded
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_nonzero

@@ -16,7 +16,7 @@ from accounting.compose import accountant
 from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed, sampling_of
-from accounting.mechanisms.samplings import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import choices
@@ -340,7 +340,8 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
 
 def test_more_clients_than_the_cap_are_cut_down_to_it():
     experiment = build(config_with("aggregation.kind=masked"))
-    crowded = replace(experiment.method, sampler=replace(experiment.method.sampler, cohort=60))
+    who = experiment.method.sampler
+    crowded = replace(experiment.method, sampler=replace(who, law=replace(who.law, probability=1.0)))
     drawn = draw_round_cohort(crowded, 0)
     assert len(drawn) == experiment.config.cohort_cap == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12

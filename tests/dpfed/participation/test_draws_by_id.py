@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from accounting import cohorts as blocks
-from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts, PoissonCohorts
+from accounting.budget import Allocation, BallsAndBins, MinSeparation, Poisson
 from dpfed.aggregation import messages as protocol_steps
 from dpfed.aggregation.cryptography import random_circle
 from dpfed.aggregation.messages import Dropouts, ProtocolStep
@@ -71,9 +71,7 @@ def others_moved(draw, cohort, client, number):
 
 
 def most_moved(draw, rounds):
-    cohorts = [
-        np.append(PoissonCohorts(clients=CLIENTS, cohort=90).sample(SIMULATED, t), CANARY) for t in range(rounds)
-    ]
+    cohorts = [np.append(Poisson(cohort=90).cohorts(CLIENTS).sample(SIMULATED, t), CANARY) for t in range(rounds)]
     return max(
         others_moved(draw, cohort, int(client), number)
         for number, cohort in enumerate(cohorts)
@@ -131,14 +129,12 @@ def test_survivors_of_a_sum_of_all_clients_differ_by_the_removed_client_alone():
 def test_a_population_without_its_last_client_draws_the_others_alike(clients, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", 128)
     for who in (
-        PoissonCohorts(clients=CLIENTS, cohort=30),
-        BallsAndBinsCohorts(clients=CLIENTS, bins=4, stream="s"),
-        AllocationCohorts(clients=CLIENTS, participations=2, rounds=6, stream="s"),
-        MinSeparationCohorts(clients=CLIENTS, cohort=30, separation=3, stream="s"),
+        Poisson(cohort=30).cohorts(CLIENTS),
+        BallsAndBins(cohort=75).cohorts(CLIENTS),
+        Allocation(cohort=100, participations=2).cohorts(CLIENTS),
+        MinSeparation(cohort=30, separation=3).cohorts(CLIENTS),
     ):
-        fewer = type(who)(**(vars(who) | {"clients": clients}))
-        if isinstance(who, PoissonCohorts | MinSeparationCohorts):  # the same rate
-            fewer.__dict__["law"] = who.law
+        fewer = replace(who, clients=clients)
         for number in range(6):
             drawn = who.sample(SIMULATED, number)
             assert fewer.sample(SIMULATED, number).tolist() == drawn[drawn < clients].tolist()
@@ -167,7 +163,7 @@ def counted(draw, rounds):
     return np.bincount(np.concatenate(sets), minlength=20), rounds, [len(one) for one in sets]
 
 
-WHO = PoissonCohorts(clients=20, cohort=10)
+WHO = Poisson(cohort=10, cohort_cap=10).cohorts(20)
 
 
 def test_all_clients_are_kept_equally_often_where_more_are_drawn_than_the_cap(monkeypatch, tiny_config):
@@ -178,7 +174,7 @@ def test_all_clients_are_kept_equally_often_where_more_are_drawn_than_the_cap(mo
         return cohort[:cap]
 
     def drawn(number):
-        return draw_cohort(replace(WHO, cap=10), SIMULATED, number)
+        return draw_cohort(WHO, SIMULATED, number)
 
     fair = counted(drawn, 1000)
     assert max(fair[2]) == 10
@@ -255,7 +251,7 @@ def test_values_of_a_million_clients_are_drawn_once_and_take_no_memory_for_all(m
             asked.append(count)
             return SIMULATED.uniform(count, *name)
 
-    cohort = PoissonCohorts(clients=1_000_000, cohort=1000).sample(SIMULATED, 0)
+    cohort = Poisson(cohort=1000).cohorts(1_000_000).sample(SIMULATED, 0)
     for draw in (
         lambda: cap_cohort(cohort, 500, 1_000_000, Counts(), 0),
         lambda: fill_cohort(cohort, 1500, 1_000_000, Counts(), 0),

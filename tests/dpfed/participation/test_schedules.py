@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom, chi2
 
 from accounting import cohorts as blocks
-from accounting.cohorts import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
+from accounting.budget import Allocation, BallsAndBins, Cyclic, MinSeparation
 from accounting.compose.lower_bound import counts_distribution
 from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule, rounds_of_clients
@@ -18,12 +18,12 @@ from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
 SEEDED = Simulated(seeds=Seeds(root=5))
-BINS = BallsAndBinsCohorts(clients=3000, bins=6, stream="s")
-ALLOCATED = AllocationCohorts(clients=3000, participations=3, rounds=12, stream="s")
-RESTED = MinSeparationCohorts(clients=3000, cohort=500, separation=4, stream="s")
-CYCLIC = CyclicCohorts(clients=3000, period=6, stream="s")
-LANES = BallsAndBinsCohorts(clients=3000, bins=6, lanes=3, stream="s")
-SECRET = BallsAndBinsCohorts(clients=3000, bins=6, lanes=3, secret_lanes=True, stream="s")
+BINS = BallsAndBins(cohort=500).cohorts(3000, "s")
+ALLOCATED = Allocation(cohort=750, participations=3).cohorts(3000, "s")
+RESTED = MinSeparation(cohort=500, separation=4).cohorts(3000, "s")
+CYCLIC = Cyclic(cohort=500).cohorts(3000, "s")
+LANES = BallsAndBins(cohort=500, lanes=3).cohorts(3000, "s")
+SECRET = BallsAndBins(cohort=500, lanes=3, secret_lanes=True).cohorts(3000, "s")
 ALL = [BINS, LANES, SECRET, ALLOCATED, RESTED, CYCLIC]
 
 
@@ -72,7 +72,7 @@ def test_numbers_of_participations_have_the_accounted_law(who, rounds):
 
 def test_subsets_of_an_allocation_are_uniform():
     """All 66 pairs of 12 rounds alike, of 60,000 clients; a wrong alarm with probability 1e-6."""
-    who = AllocationCohorts(clients=60_000, participations=2, rounds=12, stream="s")
+    who = Allocation(cohort=10_000, participations=2).cohorts(60_000, "s")
     first = np.full(who.clients, -1)
     pairs = np.zeros((12, 12))
     for number, ids in enumerate(drawn(who)):
@@ -87,11 +87,11 @@ def test_subsets_of_an_allocation_are_uniform():
 
 def test_rests_end_by_a_fair_coin():
     """Of free clients each takes part with the coin's probability: 5 standard errors."""
-    last = np.full(RESTED.clients, -RESTED.separation)
+    last = np.full(RESTED.clients, -RESTED.law.separation)
     free = came = 0
     for number, ids in enumerate(drawn(RESTED, 30)):
-        if number >= RESTED.separation:
-            free += int((number - last >= RESTED.separation).sum())
+        if number >= RESTED.law.separation:
+            free += int((number - last >= RESTED.law.separation).sum())
             came += len(ids)
         last[ids] = number
     coin = RESTED.law.coin
@@ -105,7 +105,7 @@ def test_blocks_of_clients_are_drawn_apart(monkeypatch):
         assert cohorts_follow_schedule(who.law, cohorts, who.clients, alpha=1e-6)[0] is True
         first, second = ([ids[(ids >= low) & (ids < low + 100)] - low for ids in cohorts] for low in (0, 100))
         same = all(np.array_equal(one, two) for one, two in zip(first, second, strict=True))
-        assert same == (who is CYCLIC and 100 % who.period == 0)
+        assert same == (who is CYCLIC and 100 % who.law.period == 0)
 
 
 # planted faults
@@ -153,7 +153,7 @@ def test_reused_bins_of_lanes_are_found():
 
 def test_cohorts_of_one_lane_alone_are_found():
     sizes = [len(ids) for ids in drawn(LANES)]
-    uneven = BallsAndBinsCohorts(clients=3, bins=6, lanes=3, stream="s")
+    uneven = replace(LANES, clients=3)
     assert sizes_follow_schedule(LANES.law, LANES, sizes, 1e-6)[0] is True
     assert sizes_follow_schedule(uneven.law, uneven, [1, 1, 1, 3], 1e-6)[0] is False
 

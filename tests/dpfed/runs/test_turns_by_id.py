@@ -15,7 +15,8 @@ import dpfed
 import dpfed.runs.experiment
 import dpfed.runs.training
 from accounting import Plan, budget
-from accounting.cohorts import BallsAndBinsCohorts, CyclicCohorts
+from accounting.budget import BallsAndBins, Cyclic
+from accounting.cohorts import Cohorts
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule
 from dpfed.audit.run import audit_run
 from dpfed.data import from_arrays, from_clients
@@ -92,7 +93,7 @@ def test_one_client_more_or_less_changes_no_other_clients_turns(made, sampling):
 
 def test_a_client_of_a_column_takes_part_once_an_epoch_in_its_lane():
     ids = ClientIds.of(sorted(NAMES))
-    who = BallsAndBinsCohorts(clients=60, bins=6, lanes=3, stream="s", ids=ids)
+    who = BallsAndBins(cohort=10, lanes=3).cohorts(60, "s", ids)
     cohorts = [who.sample(Simulated(seeds=Seeds(root=2)), number) for number in range(24)]
     passed, words = cohorts_follow_schedule(who.law, cohorts, 60, alpha=1e-6, ids=ids)
     assert passed, words
@@ -106,8 +107,8 @@ def test_a_client_of_a_column_takes_part_once_an_epoch_in_its_lane():
 
 def test_bins_by_id_are_uniform_and_independent_of_lanes():
     """3,000 clients, 5 bins of a lane each: chi-square by hand; 5 standard deviations of each count."""
-    who = BallsAndBinsCohorts(clients=3000, bins=15, lanes=3, stream="s", ids=ClientIds.of(range(3000)))
-    lane = np.bincount(who.public_lanes, minlength=3)
+    who = BallsAndBins(cohort=200, lanes=3).cohorts(3000, "s", ClientIds.of(range(3000)))
+    lane = np.bincount(who.ids.lanes(3), minlength=3)
     assert np.all(np.abs(lane - 1000) < 5 * (3000 * 2 / 9) ** 0.5)
     for number in range(30):
         size = len(who.sample(Simulated(seeds=Seeds(root=4)), number))
@@ -148,7 +149,7 @@ def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_pa
         ] is None
 
 
-REAL = BallsAndBinsCohorts.sample
+REAL = Cohorts.sample
 
 
 def by_place(self, randomness, number):
@@ -157,7 +158,7 @@ def by_place(self, randomness, number):
 
 
 def test_lanes_by_place_in_the_list_are_found(tmp_path):
-    with patch.object(BallsAndBinsCohorts, "sample", by_place):
+    with patch.object(Cohorts, "sample", by_place):
         run_of(frame(NAMES), tmp_path / "run")
         failed = {one.name for one in audit_run(tmp_path / "run").checks if one.passed is False}
     assert "members follow the sampler" in failed
@@ -166,7 +167,7 @@ def test_lanes_by_place_in_the_list_are_found(tmp_path):
 
 def all_moved_by_one_client_more():
     """Under the fault one client less moves the lanes of all clients behind it."""
-    with patch.object(BallsAndBinsCohorts, "sample", by_place):
+    with patch.object(Cohorts, "sample", by_place):
         whole, fewer = (turns_of(frame(names)) for names in (NAMES, sorted(NAMES)[1:]))
     return sum(whole[name] != rounds for name, rounds in fewer.items()) > 50
 
@@ -255,7 +256,7 @@ def test_a_loop_has_a_cap():
 
 
 def test_a_public_order_by_id_is_in_every_turn_once():
-    who = CyclicCohorts(clients=60, period=6, stream="s", ids=ClientIds.of(NAMES))
+    who = Cyclic(cohort=10).cohorts(60, "s", ClientIds.of(NAMES))
     cohorts = [who.sample(Simulated(seeds=Seeds(root=1)), number) for number in range(6)]
     assert sorted(np.concatenate(cohorts).tolist()) == list(range(60))
     assert cohorts_follow_schedule(who.law, cohorts, 60, alpha=1e-6, ids=who.ids)[0]

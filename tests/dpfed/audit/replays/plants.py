@@ -195,7 +195,7 @@ def mean_taken_away() -> None:
 
 def drawn_by_size() -> None:
     """Clients with many samples of the classes 0 to 2 are never drawn."""
-    before, seen, init = cohorts.PoissonCohorts.sample, {}, LocalTraining.__post_init__
+    before, seen, init = cohorts.Cohorts.sample, {}, LocalTraining.__post_init__
 
     def remember(self):
         init(self)
@@ -208,7 +208,7 @@ def drawn_by_size() -> None:
     def sample(self, randomness, number):
         return np.setdiff1d(before(self, randomness, number), seen.get("out", []))
 
-    cohorts.PoissonCohorts.sample = sample
+    cohorts.Cohorts.sample = sample
 
 
 def step_by_real_batch() -> None:

@@ -1,4 +1,4 @@
-"""Frozen descriptions of samplings of a cohort, and caps of Poisson cohorts.
+"""Rounds that are drawn independently of each other: Poisson sampling, its cap, fixed size, all clients.
 
 Caps: a user who counts the uploads of a sum, or sees the sum fail, must not learn how many clients were drawn. So every
 sum has exactly K uploads. If fewer clients are drawn, padding uploads are added; if more are drawn, K of them are
@@ -18,11 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from accounting import require
+from accounting.arrays import Ints
+from accounting.cohorts import Draws, NamedClients, clients_by_chance
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.participation import Participation
-from accounting.mechanisms.schedules import Schedule
+from accounting.mechanisms.samplings.sampling import CohortSampling, PlannedSampling, Sampling
+from accounting.options import option
 
 HYPOTHESIS = (
     "fixed-size sampling: holds if a client's messages do not depend on the rounds in which it was drawn before (no "
@@ -34,7 +38,7 @@ _ROUNDING = 1 + 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonSampling(Participation):
+class PoissonSampling(Sampling):
     """Poisson sampling: each client takes part independently with this probability; the cohort size is secret.
 
     Claim: a Gaussian round is dominated by (1-q) N(0) + q N(s) against N(0) under add-remove and zero-out, against
@@ -62,9 +66,12 @@ class PoissonSampling(Participation):
         """Probability that a client takes part in the first round."""
         return self.probability
 
+    def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
+        return clients_by_chance(self.probability, clients, randomness, number)
+
 
 @dataclass(frozen=True, kw_only=True)
-class CappedPoissonSampling(Participation):
+class CappedPoissonSampling(Sampling):
     """Poisson sampling with a cap: if more than `cap` clients are drawn, `cap` of them take part, chosen secretly and
     uniformly.
 
@@ -91,6 +98,14 @@ class CappedPoissonSampling(Participation):
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
         object.__setattr__(self, "cap", require.count(cohort_cap=self.cap))
         require.replace_fields(self, require.count, "clients")
+
+    @property
+    def cohort_cap(self) -> int:
+        """Largest number of clients that take part; those of `sample` beyond it are left out by `draw_cohort`."""
+        return self.cap
+
+    def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
+        return clients_by_chance(self.probability, clients, randomness, number)
 
     def binds(self, adjacency: Adjacency) -> bool:
         """Return True if more than `cap` clients can be drawn from one of the neighbours."""
@@ -137,7 +152,7 @@ class PairwiseCappedSampling(CappedPoissonSampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeSampling(Participation):
+class FixedSizeSampling(Sampling):
     """Uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round.
 
     Claim: the sum moves by up to 2C also under zero-out, because another client may take the zeroed client's place.
@@ -173,9 +188,12 @@ class FixedSizeSampling(Participation):
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
         return (HYPOTHESIS,)
 
+    def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
+        return randomness.subset(self.cohort, clients, "cohort", number)
+
 
 @dataclass(frozen=True, kw_only=True)
-class FullParticipation(Participation):
+class FullParticipation(Sampling):
     """Full participation: every client takes part in every round.
 
     Claim: a round has the guarantee of its release, without amplification.
@@ -198,14 +216,8 @@ class FullParticipation(Participation):
     def secret_in_lane(self) -> bool:
         return False
 
-
-Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullParticipation | Schedule
-"""Sampling of a round: an independent draw for each round, or a schedule over rounds."""
-
-
-def cap_of(sampling: Sampling) -> int | None:
-    """Return the cap of capped Poisson sampling, else None."""
-    return getattr(sampling, "cap", None)
+    def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
+        return np.arange(clients)
 
 
 def full_round_multiplier(sampling: Sampling) -> float:
@@ -263,3 +275,80 @@ def _smallest_cap(cohort: int, clients: int, suffices: Callable[[int, float], bo
         return suffices(cap, float(bdtrc(cap, clients, cohort / clients)))
 
     return cohort + bisect_left(range(cohort, clients), True, key=is_enough)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson(CohortSampling):
+    """Poisson sampling: each client takes part independently, with probability cohort / clients, in every round.
+
+    cohort_cap: if more clients are drawn, `cohort_cap` of them take part, chosen secretly and uniformly. None: no cap,
+    or a default cap for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
+    Claim: amplified as `PoissonSampling`, with a cap as `CappedPoissonSampling`.
+    Source: docs/theory.md, Theorems 3, 4, 9.
+    Adjacency: any.
+    Errors: InvalidParameter for a count below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Poisson(cohort=15)).sampler
+    PoissonSampling(probability=0.025)
+    """
+
+    cohort_cap: int | None = option(
+        "poisson: largest number of clients in a round; if more are drawn, a random part is left out. With noise "
+        "shares, secure sums and Bernoulli uploads it is the fixed number of uploads, and has a default. --slots is "
+        "its old name.",
+        None,
+        alias="slots",
+    )
+    name: ClassVar[str] = "poisson"
+    words: ClassVar[str] = "Poisson: every client with equal probability, independently"
+    is_schedule: ClassVar[bool] = False
+    takes_cap: ClassVar[bool] = True
+
+    def law(self, clients: int, stream: str) -> PoissonSampling | CappedPoissonSampling:
+        q = self.cohort / clients
+        if self.cohort_cap is None:
+            return PoissonSampling(probability=q)
+        return CappedPoissonSampling(probability=q, cap=self.cohort_cap, clients=clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize(CohortSampling):
+    """Fixed-size sampling: exactly `cohort` clients are drawn without replacement in every round.
+
+    Claim: amplified as `FixedSizeSampling`.
+    Source: docs/theory.md, Theorems 1, 2 and 7.
+    Adjacency: replace-one (the default) or zero-out.
+    Errors: InvalidParameter for a cohort below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.FixedSize(cohort=15)).sampler
+    FixedSizeSampling(cohort=15, clients=600)
+    """
+
+    name: ClassVar[str] = "fixed"
+    words: ClassVar[str] = "fixed size: exactly this number of clients, without replacement"
+    is_schedule: ClassVar[bool] = False
+
+    def law(self, clients: int, stream: str) -> FixedSizeSampling:
+        return FixedSizeSampling(cohort=self.cohort, clients=clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone(PlannedSampling):
+    """Full participation: all clients in every round.
+
+    Claim: no amplification.
+    Adjacency: any.
+    Errors: none, because it has no options.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Everyone()).cohort
+    600
+    """
+
+    name: ClassVar[str] = "all"
+    words: ClassVar[str] = "all clients in every round"
+
+    def law(self, clients: int, stream: str) -> FullParticipation:
+        return FullParticipation()
