@@ -137,7 +137,7 @@ def public_samples_alone(name: str) -> list[float]:
 def accuracies(lines: Sequence[Line]) -> str:
     """Return the best accuracy over rounds and, in brackets, that of the last round."""
     if not lines:
-        return NONE
+        return missing("fed-smp/table-1")
     best, last = ([float(line[key]) for line in lines] for key in ("best_test_accuracy", "test_accuracy"))
     return f"{mean(best, 2)} (last {mean(last, 2)})"
 
@@ -181,7 +181,15 @@ def fed_smp_figure_3() -> str:
             best[line["seed"]] = max(best.get(line["seed"], 0.0), 100 * float(line["test_accuracy"]))
     shares = sorted((x for row, x in found if row == private), key=float)
     rows = [
-        [x, *(mean([*found[row, x].values()], 2) if (row, x) in found else NONE for row in (private, noiseless))]
+        [
+            x,
+            *(
+                mean([*found[row, x].values()], 2)
+                if (row, x) in found
+                else missing("fed-smp/figure-3-fashion-mnist", rounds / 180)
+                for row in (private, noiseless)
+            ),
+        ]
         for x in shares
     ]
     return table(("share of coordinates", "noise 1.4, best", "no noise, best"), rows)
@@ -381,14 +389,26 @@ RESULTS = {
 """Experiment files with stored results; all other files have none."""
 
 
+def costs() -> dict[str, Line]:
+    """Return the estimated cost of every experiment file (costs.py), by its name."""
+    return {line["experiment"]: line for line in read("costs.csv")}
+
+
+def missing(experiment: str, share: float = 1.0) -> str:
+    """Return the mark of a row without a result, with the estimated hours of one run, or of a share of its rounds."""
+    line = costs()[experiment]
+    return f"{NONE}; {share * float(line['hours']) / int(line['runs']):.1g} hours a run"
+
+
 def what_has_run() -> str:
-    """Return every experiment file and the share of its rows with a result."""
+    """Return every experiment file, the share of its rows with a result, and the cost of the whole file."""
     rows = []
-    for paper, folder in FILES.items():
-        for path in sorted((HERE / folder).glob("*.toml")):
-            name = f"{folder}/{path.stem}"
-            rows.append([f"{paper}: {path.stem}", f"`experiments/{name}.toml`", RESULTS.get(name, NONE)])
-    return table(("", "file", "results"), rows)
+    for name, line in costs().items():
+        folder, _, stem = name.partition("/")
+        paper = next(paper for paper, own in FILES.items() if own == folder)
+        cost = [line["runs"], f"{float(line['hours']):,g}"]
+        rows.append([f"{paper}: {stem}", f"`experiments/{name}.toml`", RESULTS.get(name, NONE), *cost])
+    return table(("", "file", "results", "runs in full", "hours on two cores"), rows, text=(0, 1, 2))
 
 
 TABLES: dict[str, Callable[[], str]] = {
