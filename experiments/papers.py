@@ -241,21 +241,30 @@ def fedpm_table_1() -> str:
     """Return FedPM's Table 1 settings on small images."""
     runs = grouped(read("fedpm/table-1-small-images.csv"), "images", "method", "setting")
     settings = sorted({setting for _, _, setting in runs}, reverse=True)
-
-    def bits(lines: Sequence[Line]) -> float:
-        return statistics.fmean(float(line["uplink_bits_per_parameter"]) for line in lines)
-
-    rows = [
-        [
-            f"{images}: {method}",
-            *(mean([100 * float(line["test_accuracy"]) for line in runs[images, method, one]]) for one in settings),
-            "; ".join(sorted({line["rounds"] for one in settings for line in runs[images, method, one]})),
-            str(len(runs[images, method, settings[0]])),
-            extremes([bits(runs[images, method, one]) for one in settings]),
+    rows = []
+    for images, method in dict.fromkeys((images, method) for images, method, _ in runs):
+        cells = {one: runs[images, method, one] for one in settings if (images, method, one) in runs}
+        ours = [
+            mean([100 * float(line["test_accuracy"]) for line in cells[one]]) if one in cells else NONE
+            for one in settings
         ]
-        for images, method in dict.fromkeys((images, method) for images, method, _ in runs)
-    ]
-    return table(("", *settings, "rounds", "seeds", "bits a parameter"), rows)
+        bits = [
+            statistics.fmean(float(line["uplink_bits_per_parameter"]) for line in lines) for lines in cells.values()
+        ]
+        found = {
+            key: sorted({line[key] for lines in cells.values() for line in lines}, key=float)
+            for key in ("batch_size", "learning_rate", "rounds", "seed")
+        }
+        rows.append(
+            [
+                f"{images}: {method}",
+                *ours,
+                *("; ".join(found[key]) for key in ("batch_size", "learning_rate", "rounds")),
+                str(len(found["seed"])),
+                extremes(bits),
+            ]
+        )
+    return table(("", *settings, "batch", "rate", "rounds", "seeds", "bits a parameter"), rows)
 
 
 def fedpm_figure_5() -> str:
