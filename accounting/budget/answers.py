@@ -108,10 +108,6 @@ class Budget:
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
-            if plan.sampler.lanes > 1:
-                record["lanes"] = plan.sampler.lanes
-                if getattr(plan.sampler, "secret_lanes", False):
-                    record["secret_lanes"] = True
             record["participations"] = plan.sampler.most_participations(self.rounds * plan.sampling.steps)
             record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:

@@ -229,11 +229,16 @@ class Plan:
         return given
 
     @property
-    def sampler(self) -> Sampling:
-        """Sampling of the cohorts as a ledger line states it."""
+    def capped_sampling(self) -> PlannedSampling:
+        """The sampling, with the default cap if there is one."""
         chosen: Any = self.sampling
         sampling: PlannedSampling = replace(chosen, cohort_cap=self.cohort_cap) if chosen.takes_cap else chosen
-        return sampling.law(self.clients, self.stream)
+        return sampling
+
+    @property
+    def sampler(self) -> Sampling:
+        """Sampling of the cohorts as a ledger line states it."""
+        return self.capped_sampling.law(self.clients, self.stream)
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it.

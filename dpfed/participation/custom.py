@@ -19,7 +19,8 @@ from scipy.special import bdtr, bdtrc
 
 from accounting.arrays import Floats, Ints
 from accounting.cohorts import Draws
-from accounting.mechanisms import FixedSizeSampling, PoissonSampling
+from accounting.mechanisms import Sampling
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed.config import own_code
 from dpfed.errors import CUSTOM, ConfigError, require_name
 from dpfed.randomness import Randomness
@@ -103,10 +104,9 @@ class CustomCohorts:
     ids: ClassVar[None] = None
 
     @cached_property
-    def law(self) -> PoissonSampling | FixedSizeSampling:
-        if self.sampler.distribution == "fixed":
-            return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
-        return PoissonSampling(probability=self.cohort / self.clients)
+    def law(self) -> Sampling:
+        stated = sampling_of_keys(self.sampler.distribution or "poisson", {"cohort": self.cohort})
+        return stated.law(self.clients, "")
 
     @cached_property
     def expected(self) -> float:

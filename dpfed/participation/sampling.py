@@ -41,7 +41,7 @@ from accounting.mechanisms.samplings.allocation import divisors
 from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed import replayed
 from dpfed.config.privacy_tables import GaussianPrivacy
-from dpfed.config.samples_tables import BinsFederation, CustomFederation
+from dpfed.config.samples_tables import BinsFederation, CustomFederation, SeparatedFederation
 from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
@@ -356,18 +356,12 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
     _check_cohort(cohort, clients)
     if isinstance(federation, CustomFederation):
         return CustomCohorts(sampler=custom_sampler(federation.sampler), clients=clients, cohort=cohort)
-    separation = getattr(federation, "separation", None)
-    if separation is not None and separation * cohort > clients:
-        raise ConfigError(
-            f"federation.separation={separation} with federation.sampling='min-separation': must be from 1 to clients "
-            f"/ cohort = {clients / cohort:g}, the mean number of rounds from one participation to the next."
-        )
     given = {
         "cohort": cohort,
         "cohort_cap": config.cohort_cap,
         "lanes": lanes_of(config),
         "secret_lanes": has_secret_lanes(config),
-        "separation": separation,
+        "separation": federation.separation if isinstance(federation, SeparatedFederation) else None,
     }
     if federation.sampling == "allocation":
         given["participations"] = rounds_per_client(clients, cohort, federation.rounds)

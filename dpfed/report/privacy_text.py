@@ -12,17 +12,6 @@ from typing import TYPE_CHECKING
 from accounting.budget import Plan
 from accounting.budget.certificates import Certificate
 from accounting.compose.readings import Readings
-from accounting.mechanisms import (
-    Allocation,
-    BallsAndBins,
-    CappedPoissonSampling,
-    FixedSizeSampling,
-    FullParticipation,
-    MinSeparation,
-    PoissonSampling,
-    Shuffled,
-)
-from accounting.mechanisms.samplings.records import RecordBatches, ShuffledRecords
 from accounting.rounding import downwards, upwards
 
 if TYPE_CHECKING:
@@ -200,43 +189,7 @@ def sampler_name(name: object) -> str:
 
 def sampler_text(plan: Plan) -> str:
     """Return a text on how the cohorts of a plan are drawn."""
-    each = f"each of {plan.clients} clients"
-    if isinstance(plan.sampling, ShuffledRecords):
-        batches = f"{plan.sampling.steps} batches of exactly {plan.sampling.batch_size}"
-        return f"passes over {plan.sampling.records} shuffled records, each in {batches}"
-    if isinstance(plan.sampling, RecordBatches):
-        of, steps = plan.sampling, plan.sampling.steps
-        rate = min(of.batch_size / of.records, 1.0)
-        return (
-            f"Poisson batches, {min(of.batch_size, of.records)} of a client's {of.records} records expected (q = "
-            f"{rate:.6g}), {steps} local steps in each of its rounds"
-        )
-    match plan.sampler:
-        case PoissonSampling(probability=rate):
-            return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
-        case CappedPoissonSampling(probability=rate, cap=cap):
-            drawn = f"{plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
-            return f"Poisson sampling, {drawn}, at most {cap} take part, the others left out by lot"
-        case FixedSizeSampling():
-            return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
-        case FullParticipation():
-            return f"all {plan.clients} clients in every round"
-        case BallsAndBins(bins=bins, lanes=1):
-            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
-        case BallsAndBins(bins=bins, lanes=lanes, secret_lanes=secret):
-            kind = "secret lanes, drawn for the run" if secret else "public lanes"
-            return (
-                f"balls-and-bins in {lanes} {kind}, {each} in one secret round of the {bins // lanes} that its lane "
-                f"has of every {bins}, drawn anew each time"
-            )
-        case Allocation(participations=times, rounds=rounds):
-            return f"allocation, {each} in {times} secret rounds of {rounds}"
-        case MinSeparation(separation=separation, probability=rate):
-            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
-        case Shuffled(period=rounds):
-            return f"shuffled epochs, {each} once in {rounds} batches of exactly {plan.cohort}, the last one dropped"
-        case _:
-            return f"a public order, {each} in every {plan.period}th round"
+    return plan.capped_sampling.description(plan.clients)
 
 
 _NEIGHBOURS = {

@@ -129,10 +129,6 @@ class BallsAndBinsSchedule(Schedule):
         """Return the largest number of rounds of one lane among the first `count` rounds."""
         return -(-count // self.lanes)
 
-    def most_participations(self, count: int) -> int:
-        """Return the largest number of participations of one client in the first `count` rounds."""
-        return -(-count // self.bins)
-
     def to_dict(self) -> dict[str, object]:
         record = {"name": self.name, **asdict(self)}
         if self.lanes == 1:
@@ -143,15 +139,16 @@ class BallsAndBinsSchedule(Schedule):
             del record["coefficients"]
         return record
 
-    def public_lanes(self, clients: int, ids: NamedClients | None = None) -> Ints:
-        """Return the public lane of each client."""
-        return np.arange(clients) % self.lanes if ids is None else ids.lanes(self.lanes)
+    @property
+    def turns(self) -> int:
+        """Number of lanes."""
+        return self.lanes
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
         epoch, place = divmod(number, self.bins)
         lane, turn, turns = number % self.lanes, place // self.lanes, self.bins // self.lanes
         if ids is not None:
-            mine = np.flatnonzero(self.public_lanes(clients, ids) == lane)
+            mine = np.flatnonzero(self.public_turns(clients, ids) == lane)
             names = ids.hashes[mine].tolist()
             drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
             return np.asarray(mine[uniform_integers(np.array(drawn, dtype=np.float64), turns) == turn])
@@ -192,6 +189,7 @@ class AllocationSchedule(Schedule):
     rounds: int
     stream: str = ""
     name: ClassVar[str] = "allocation"
+    begins_as_poisson: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require.replace_fields(self, require.count, "rounds", "participations")
@@ -206,11 +204,6 @@ class AllocationSchedule(Schedule):
     def probability(self) -> float:
         """Probability that one client takes part in a given round."""
         return self.participations / self.rounds
-
-    @property
-    def first_round_probability(self) -> float:
-        """Probability that a client takes part in the first round."""
-        return self.probability
 
     @property
     def ends_after(self) -> int | None:
@@ -296,6 +289,18 @@ class BallsAndBins(CohortSampling):
     def expected(self, clients: int) -> float:
         return clients / self.period(clients)
 
+    def description(self, clients: int) -> str:
+        bins, lanes, each = self.period(clients), self.lanes or 1, f"each of {clients} clients in one secret round of"
+        if lanes == 1:
+            return f"balls-and-bins, {each} every {bins}, drawn anew each time"
+        kind = "secret lanes, drawn for the run" if self.secret_lanes else "public lanes"
+        lane = f"the {bins // lanes} that its lane has of every {bins}"
+        return f"balls-and-bins in {lanes} {kind}, {each} {lane}, drawn anew each time"
+
+    def details(self) -> dict[str, object]:
+        lanes: dict[str, object] = {"lanes": self.lanes} if (self.lanes or 1) > 1 else {}
+        return lanes | ({"secret_lanes": True} if lanes and self.secret_lanes else {})
+
     def law(self, clients: int, stream: str) -> BallsAndBinsSchedule:
         lanes, secret = self.lanes or 1, self.secret_lanes and self.lanes is not None
         return BallsAndBinsSchedule(bins=self.period(clients), lanes=lanes, secret_lanes=secret, stream=stream)
@@ -326,6 +331,10 @@ class Allocation(CohortSampling):
 
     def expected(self, clients: int) -> float:
         return clients * self.participations / self.most_rounds(clients)
+
+    def description(self, clients: int) -> str:
+        rounds = f"{self.participations} secret rounds of {self.most_rounds(clients)}"
+        return f"allocation, each of {clients} clients in {rounds}"
 
     def law(self, clients: int, stream: str) -> AllocationSchedule:
         return AllocationSchedule(participations=self.participations, rounds=self.most_rounds(clients), stream=stream)

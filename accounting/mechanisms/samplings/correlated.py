@@ -69,7 +69,7 @@ class CorrelatedRounds(Schedule):
 
     def most_participations(self, count: int) -> int:
         """Return the largest number of participations of one client in the first `count` rounds."""
-        times = -(-count // self.separation)
+        times = super().most_participations(count)
         return times if self.participations is None else min(times, self.participations)
 
     @property

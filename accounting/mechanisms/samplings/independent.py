@@ -56,15 +56,11 @@ class PoissonSampling(Sampling):
 
     probability: float
     name: ClassVar[str] = "poisson"
+    begins_as_poisson: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
-
-    @property
-    def first_round_probability(self) -> float:
-        """Probability that a client takes part in the first round."""
-        return self.probability
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
         return clients_by_chance(self.probability, clients, randomness, number)
@@ -305,6 +301,11 @@ class Poisson(CohortSampling):
     is_schedule: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = True
 
+    def description(self, clients: int) -> str:
+        drawn = f"{self.cohort} of {clients} clients expected (q = {self.cohort / clients:.6g})"
+        rest = f", at most {self.cohort_cap} take part, the others left out by lot" if self.cohort_cap else ""
+        return f"Poisson sampling, {drawn}{rest}"
+
     def law(self, clients: int, stream: str) -> PoissonSampling | CappedPoissonSampling:
         q = self.cohort / clients
         if self.cohort_cap is None:
@@ -330,6 +331,9 @@ class FixedSize(CohortSampling):
     words: ClassVar[str] = "fixed size: exactly this number of clients, without replacement"
     is_schedule: ClassVar[bool] = False
 
+    def description(self, clients: int) -> str:
+        return f"fixed-size sampling, exactly {self.cohort} of {clients} clients without replacement"
+
     def law(self, clients: int, stream: str) -> FixedSizeSampling:
         return FixedSizeSampling(cohort=self.cohort, clients=clients)
 
@@ -349,6 +353,9 @@ class Everyone(PlannedSampling):
 
     name: ClassVar[str] = "all"
     words: ClassVar[str] = "all clients in every round"
+
+    def description(self, clients: int) -> str:
+        return f"all {clients} clients in every round"
 
     def law(self, clients: int, stream: str) -> FullParticipation:
         return FullParticipation()

@@ -43,6 +43,7 @@ class CyclicSchedule(Schedule):
         """Number of rounds from one participation of a client to the next."""
         return self.period
 
+    turns = rounds_apart
     separation = rounds_apart  # its name up to version 0.3
 
     @property
@@ -50,18 +51,12 @@ class CyclicSchedule(Schedule):
         """Share of the rounds that one client takes part in."""
         return 1 / self.period
 
-    def most_participations(self, count: int) -> int:
-        """Return the largest number of participations of one client in the first `count` rounds."""
-        return -(-count // self.period)
-
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
         turns = "cyclic: holds if a client's turn depends only on its id, not on other clients"
         return (turns,) if adjacency is Adjacency.ADD_REMOVE else ()
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
-        if ids is not None:
-            return np.flatnonzero(ids.lanes(self.period) == number % self.period)
-        return np.arange(number % self.period, clients, self.period)
+        return np.flatnonzero(self.public_turns(clients, ids) == number % self.period)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +75,13 @@ class Cyclic(CohortSampling):
 
     name: ClassVar[str] = "cyclic"
     words: ClassVar[str] = "public order: clients take part in turn"
-
-    def in_turns(self, *, banded: bool) -> bool:
-        return True
+    has_turns: ClassVar[bool] = True
 
     def expected(self, clients: int) -> float:
         return clients / self.period(clients)
+
+    def description(self, clients: int) -> str:
+        return f"a public order, each of {clients} clients in every {self.period(clients)}th round"
 
     def law(self, clients: int, stream: str) -> CyclicSchedule:
         return CyclicSchedule(period=self.period(clients), stream=stream)
@@ -130,10 +126,6 @@ class ShuffledSchedule(Schedule):
         """Probability that one client takes part in a given round."""
         return self.cohort / self.clients
 
-    def most_participations(self, count: int) -> int:
-        """Return the largest number of participations of one client in the first `count` rounds."""
-        return -(-count // self.period)
-
     @property
     def epoch(self) -> int:
         """Rounds after which participation is drawn anew."""
@@ -169,14 +161,16 @@ class Shuffled(CohortSampling):
 
     name: ClassVar[str] = "shuffled"
     words: ClassVar[str] = "shuffled epochs: once in every epoch, in batches of exactly this size"
+    has_turns: ClassVar[bool] = True
     run_instead: ClassVar[str | None] = "balls-and-bins"
 
     def period(self, clients: int) -> int:
         """Return the number of rounds of an epoch, without the last, smaller batch."""
         return clients // self.cohort
 
-    def in_turns(self, *, banded: bool) -> bool:
-        return True
+    def description(self, clients: int) -> str:
+        batches = f"{self.period(clients)} batches of exactly {self.cohort}"
+        return f"shuffled epochs, each of {clients} clients once in {batches}, the last one dropped"
 
     def law(self, clients: int, stream: str) -> ShuffledSchedule:
         return ShuffledSchedule(cohort=self.cohort, clients=clients, stream=stream)

@@ -45,6 +45,13 @@ class RecordBatches(PlannedSampling):
     def details(self) -> dict[str, object]:
         return {"records": self.records, "batch_size": self.batch_size, "local_steps": self.steps}
 
+    def description(self, clients: int) -> str:
+        batch, of = min(self.batch_size, self.records), self.records
+        return (
+            f"Poisson batches, {batch} of a client's {of} records expected (q = {batch / of:.6g}), {self.steps} local "
+            "steps in each of its rounds"
+        )
+
     def law(self, clients: int, stream: str) -> Sampling:
         return PoissonSampling(probability=min(self.batch_size, self.records) / self.records)
 
@@ -64,6 +71,7 @@ class ShuffledRecords(RecordBatches):
 
     name: ClassVar[str] = "shuffled"
     words: ClassVar[str] = "shuffled: every record once in a pass, in batches of exactly this size"
+    has_turns: ClassVar[bool] = True
     run_instead: ClassVar[str | None] = "balls-and-bins"
     is_schedule: ClassVar[bool] = True
 
@@ -80,8 +88,9 @@ class ShuffledRecords(RecordBatches):
         """Number of batches in a round."""
         return self.records // self.batch_size
 
-    def in_turns(self, *, banded: bool) -> bool:
-        return True
+    def description(self, clients: int) -> str:
+        batches = f"{self.steps} batches of exactly {self.batch_size}"
+        return f"passes over {self.records} shuffled records, each in {batches}"
 
     def law(self, clients: int, stream: str) -> Sampling:
         return ShuffledSchedule(cohort=self.batch_size, clients=self.records, stream=stream)

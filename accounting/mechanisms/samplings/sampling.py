@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from accounting import require
 from accounting.arrays import Ints
 from accounting.cohorts import Cohorts, Draws, NamedClients
@@ -48,6 +50,8 @@ class Sampling:
     """True if every client takes part in every round."""
     is_schedule: ClassVar[bool] = False
     """True if participation depends on earlier rounds, so that all rounds have one account."""
+    begins_as_poisson: ClassVar[bool] = False
+    """True if each client takes part in the first round independently and secretly, with `probability`."""
     public_order: ClassVar[bool] = False
     """True if clients take part in turn, in an order that is public."""
     attack_is_weaker: ClassVar[bool] = False
@@ -93,6 +97,15 @@ class Sampling:
         return False
 
     @property
+    def turns(self) -> int:
+        """Number of public turns: lanes, or rounds of a public order; 1 without turns."""
+        return 1
+
+    def public_turns(self, clients: int, ids: NamedClients | None = None) -> Ints:
+        """Return the public turn of each client: its lane, or its place in a public order. ids: as for `sample`."""
+        return np.arange(clients) % self.turns if ids is None else ids.lanes(self.turns)
+
+    @property
     def secret_in_lane(self) -> bool:
         """True if a client's round is secret from an attacker who knows its lane, which deterministic accounts
         assume.
@@ -125,7 +138,7 @@ class Sampling:
         """Probability that a client takes part in the first round, secretly; None if it is public, or if other
         clients depend on it. Public lanes: that of a client of the first lane.
         """
-        return None
+        return self.probability if self.begins_as_poisson else None
 
     def sets_of_first_rounds(self, count: int) -> tuple[float, ...] | None:
         """Return, for j = 0 to `count`, the probability that a client takes part, secretly, in exactly j given ones of
@@ -191,8 +204,10 @@ class Schedule(Sampling):
         return None
 
     def most_participations(self, count: int) -> int:
-        """Return the largest number of participations of one client in the first `count` rounds."""
-        return count
+        """Return the largest number of participations of one client in the first `count` rounds: one in each epoch, or
+        in each `rounds_apart` rounds.
+        """
+        return -(-count // (self.epoch or self.rounds_apart or 1))
 
     def hypotheses(self, adjacency: Adjacency) -> tuple[str, ...]:
         if not self.secret:
@@ -224,6 +239,7 @@ class PlannedSampling(Protocol):
     unit: ClassVar[Literal["client", "record"]] = "client"
     is_schedule: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = False
+    has_turns: ClassVar[bool] = False
     table_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of [federation] for this sampling alone, in a table of its own."""
 
@@ -269,11 +285,15 @@ class PlannedSampling(Protocol):
 
         Errors: InvalidParameter for secret lanes without lanes.
         """
-        return False
+        return self.has_turns
 
     def details(self) -> dict[str, object]:
         """Return additional keys for the JSON of a budget."""
         return {}
+
+    def description(self, clients: int) -> str:
+        """Return the sampling of these clients as text."""
+        return f"{self.name} sampling, {self.cohort_size(clients)} of {clients} clients"
 
     def law(self, clients: int, stream: str) -> Sampling:
         """Return the distribution of a round's cohort. stream: name of a schedule's random stream."""

@@ -35,6 +35,7 @@ class MinSeparationSchedule(Schedule):
     probability: float
     stream: str = ""
     name: ClassVar[str] = "min-separation"
+    begins_as_poisson: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
@@ -49,11 +50,6 @@ class MinSeparationSchedule(Schedule):
             )
 
     @property
-    def first_round_probability(self) -> float:
-        """Probability that a client takes part in the first round."""
-        return self.probability
-
-    @property
     def rounds_apart(self) -> int:
         """Least number of rounds from one participation of a client to the next."""
         return self.separation
@@ -62,10 +58,6 @@ class MinSeparationSchedule(Schedule):
     def coin(self) -> float:
         """Participation probability of a client that does not rest: p / (1 - p (separation - 1))."""
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
-
-    def most_participations(self, count: int) -> int:
-        """Return the largest number of participations of one client in the first `count` rounds."""
-        return -(-count // self.separation)
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
         rate, coin = self.probability, self.coin
@@ -113,6 +105,10 @@ class MinSeparation(CohortSampling):
     name: ClassVar[str] = "min-separation"
     words: ClassVar[str] = "min-separation: at random, then excluded for some rounds"
     table_keys: ClassVar[tuple[str, ...]] = ("separation",)
+
+    def description(self, clients: int) -> str:
+        chance = f"with probability {self.cohort / clients:.6g} a round"
+        return f"min-separation, each of {clients} clients {chance}, at most once in {self.separation} rounds"
 
     def law(self, clients: int, stream: str) -> MinSeparationSchedule:
         return MinSeparationSchedule(separation=self.separation, probability=self.cohort / clients, stream=stream)

@@ -13,7 +13,7 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import NamedClients, Sampler
+from accounting.cohorts import Sampler
 from accounting.mechanisms import (
     BallsAndBins,
     Cyclic,
@@ -80,14 +80,14 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     With a public order, sizes must be equal to those of the order.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(public_turns(law, who.clients, who.ids), minlength=law.period)
+        turns = np.bincount(law.public_turns(who.clients, who.ids), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.turns_follow_ids:
-        of_lane = np.bincount(public_turns(law, who.clients, who.ids), minlength=law.lanes)
+        of_lane = np.bincount(law.public_turns(who.clients, who.ids), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
@@ -107,15 +107,6 @@ def custom_sampler_draws_as_stated(files: RunFiles) -> Finding:
     if problem is not None:
         return False, f"{named}{problem} {false_alarm_text(FALSE_ALARM)}"
     return True, f"{named}{ROUNDS:,} new cohorts are consistent with {who.law.name} sampling."
-
-
-def public_turns(law: BallsAndBins | Cyclic, clients: int, ids: NamedClients | None) -> Ints:
-    """Return the public lane of each client, or its turn in a public order.
-
-    ids: client ids from which lanes and turns are computed; None to compute them from the clients' numbers.
-    """
-    count = law.period if isinstance(law, Cyclic) else law.lanes
-    return np.arange(clients) % count if ids is None else ids.lanes(count)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

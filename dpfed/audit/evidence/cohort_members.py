@@ -27,7 +27,6 @@ from dpfed.audit.evidence.cohort_distribution import (
     cohorts_by_round,
     convolution,
     log_binomial_coefficient,
-    public_turns,
     two_sided_p_value,
 )
 from dpfed.audit.evidence.run_files import RunFiles
@@ -196,7 +195,7 @@ def cohorts_follow_schedule(
         case MinSeparation() | CorrelatedRounds():
             return _separation_finding(law, cohorts, clients)
     assert isinstance(law, Cyclic)  # shuffled epochs have an account and no runs
-    turns = public_turns(law, clients, ids)
+    turns = law.public_turns(clients, ids)
     wrong = [
         number
         for number, cohort in enumerate(cohorts, 1)
@@ -215,7 +214,7 @@ def rounds_of_clients(cohorts: Sequence[Ids], clients: int) -> Ints:
 def _balls_and_bins_finding(
     law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: NamedClients | None
 ) -> Finding:
-    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else public_turns(law, clients, ids)
+    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else law.public_turns(clients, ids)
     for number, cohort in enumerate(cohorts):
         strays = cohort[lane_of[cohort] != number % law.lanes]
         if len(strays):
