@@ -9,15 +9,14 @@
 from accounting.budget.answers import (
     Budget,
     epsilon,
-    multiplier_for,
     noise_multiplier,
     rounds,
     solve,
-    with_second_opinion,
 )
+from accounting.budget.calibrate import multiplier_for
 from accounting.budget.coin_clip import clip_norm, largest_clip
 from accounting.budget.coins import BernoulliSums, BernoulliUploads
-from accounting.budget.comparison import beside_shuffled, compare
+from accounting.budget.comparison import beside_shuffled, compare, with_second_opinion
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise, NoiseSchedule
 from accounting.budget.integers import DiscreteGaussianNoise, Placement, SkellamNoise

@@ -1,9 +1,7 @@
 """Solver for epsilon, noise multiplier and rounds of a plan: two are given, the third is computed."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 from accounting import require
@@ -16,9 +14,8 @@ from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.compose.readings import READING_KEYS, Readings, readings
-from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
+from accounting.compose.second_opinion import SecondOpinion
 from accounting.errors import CalibrationError, InvalidParameter
-from accounting.gaussian import noise_std
 from accounting.mechanisms import Composed, Schedule
 from accounting.mechanisms.samplings.independent import shift_in_clips
 from accounting.rounding import html_table, upwards
@@ -115,13 +112,8 @@ class Budget:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Solver:
-    """Solver with a fixed accountant and conversion."""
-
-    accountant: Accountant
-    conversion: Conversion
-    precise: bool = False
+class _Solver(calibrate.Solver):
+    """Solver for the numbers of a plan."""
 
     def stated_budget(
         self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool
@@ -150,45 +142,16 @@ class _Solver:
             notes=stated.notes + plan.notes(noise_multiplier, rounds) + (few if plan.unit == "client" else ()),
         )
 
-    def epsilon(self, run: Composed, delta: float) -> float:
-        """Return only the epsilon of a run, for solvers."""
-        return accountants.epsilon(
-            run, delta=delta, accountant=self.accountant, conversion=self.conversion, precise=self.precise
-        )
-
-    def readings(
-        self, run: Callable[[Any], Composed], delta: float, target: Target, *, first: float
-    ) -> tuple[Callable[[Any], float], Callable[[Any], float] | None]:
-        """Return the quantity of `run(x)` that the target bounds (epsilon, advantage or true-positive rate) as a
-        function of x, and a fast approximation of it; None if the exact computation is fast enough at x = `first`.
-        """
-
-        @cache
-        def reading(x: float) -> float:
-            return self.epsilon(run(x), delta) if target.epsilon is not None else target.reading(run(x), delta)
-
-        @cache
-        def approximation(x: float) -> float | None:
-            has_quick = target.epsilon is not None and self.accountant in ("best", "adaptive")
-            return accountants.quick_epsilon(run(x), delta=delta) if has_quick else None
-
-        def quick_reading(x: float) -> float:
-            found = approximation(x)
-            return reading(x) if found is None else found
-
-        return reading, None if approximation(first) is None else quick_reading
-
     def noise_multiplier(self, plan: Plan, target: Target, rounds: int) -> float:
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
                 f"mechanism={plan.mechanism.name!r}: its Bernoulli samples are the noise, so there is no noise "
                 "multiplier to solve for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
-        return smallest_multiplier(
+        return self.smallest_multiplier(
             lambda z: plan.run(z, rounds),
             target=target,
             delta=plan.delta,
-            solver=self,
             start=_starting_multiplier_of(plan, target.near_epsilon(plan.delta), rounds),
         )
 
@@ -230,50 +193,6 @@ class _Solver:
                 )
             )
         return count
-
-
-def smallest_multiplier(
-    run: Callable[[float], Composed], *, target: Target, delta: float, solver: _Solver, start: float
-) -> float:
-    """Return the smallest noise multiplier z for which the composition of all rounds, `run(z)`, meets the target."""
-
-    reading, quick = solver.readings(run, delta, target, first=start)
-    if quick is None:
-        return calibrate.smallest(reading, target.largest_reading, name="noise multiplier", start=start)
-    return calibrate.certified_smallest(reading, quick, target.largest_reading, name="noise multiplier", start=start)
-
-
-def multiplier_for(
-    run: Callable[[float], Composed],
-    *,
-    epsilon: float,
-    delta: float,
-    rounds: int,
-    shift: float,
-    probability: float,
-    accountant: Accountant = "best",
-) -> float:
-    """Return the smallest noise multiplier for a custom run, in each round of which a client shifts the sum by at most
-    `shift` clip norms.
-
-    The search starts at the central-limit approximation of `rounds` rounds with this shift and sampling probability.
-    Claim: epsilon of `run(z)` is at most `epsilon`; z is at most 1e-6 relative above the threshold.
-    Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022.
-    Units: z is a noise standard deviation over the clip norm.
-    Adjacency: that of `run(z)`.
-    Direction of error: upwards.
-    Errors: CalibrationError if no z from 1e-6 to 1e9 meets epsilon.
-
-    >>> from accounting import Composed, Gaussian, budget
-    >>> def run(z):
-    ...     return Composed(parts=((Gaussian(noise_multiplier=z, adjacency="add-remove"), 10),))
-    >>> round(budget.multiplier_for(run, epsilon=1.0, delta=1e-5, rounds=10, shift=1.0, probability=1.0), 3)
-    11.797
-    """
-    solver = _Solver(accountant=accountant, conversion="improved")
-    start = starting_multiplier(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
-    target = Target(name="epsilon", largest_reading=epsilon)
-    return smallest_multiplier(run, target=target, delta=delta, solver=solver, start=start)
 
 
 def solve(
@@ -429,7 +348,7 @@ def rounds(
 def _checked_target(solver: _Solver, **given: float | None) -> Target | None:
     """Return the target. Errors: InvalidParameter for a membership-test target with an accountant other than "best"."""
     target = target_of(**given)
-    if target is not None and target.epsilon is None and solver != _Solver(accountant="best", conversion="improved"):
+    if target is not None and target.epsilon is None and solver != _Solver():
         raise InvalidParameter(
             f"{target.name} with accountant={solver.accountant!r}: bounds on membership tests use the best account. "
             "Leave accountant, conversion and precise out."
@@ -460,40 +379,9 @@ def _given_numbers(
     )
 
 
-def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
-    """Return the rows, each with dp-accounting's epsilon for its mechanism (`compose.second_opinion`).
-
-    A note mentions the second opinion if the row has a lower bound, or if dp-accounting gives no number. Imports
-    dp-accounting.
-    Claim: the epsilon of an independent implementation. A note names each one that is below a lower bound. Source:
-    Google's dp-accounting.
-    Adjacency: that of each row.
-    Direction of error: upper bound.
-    Errors: MissingLibrary if dp-accounting is not installed.
-
-    >>> from accounting import Plan, budget
-    >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
-    >>> [checked] = budget.with_second_opinion([row])
-    >>> abs(checked.second_opinion.epsilon / row.epsilon - 1) < 1e-3
-    True
-    """
-    require_library()
-    known: dict[tuple[Composed, float], SecondOpinion] = {}
-    found = []
-    for row in rows:
-        claim = row.mechanism, row.plan.delta
-        if claim not in known:
-            known[claim] = second_opinion(claim[0], delta=claim[1])
-        opinion = known[claim]
-        is_noted = row.lower_bound is not None or opinion.epsilon is None
-        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if is_noted else ()
-        found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
-    return found
-
-
 def _starting_multiplier_of(plan: Plan, target: float, rounds: int) -> float:
     """Return a starting value for the noise multiplier of a plan."""
-    return starting_multiplier(
+    return calibrate.starting_multiplier(
         target,
         plan.delta,
         rounds=rounds,
@@ -501,15 +389,3 @@ def _starting_multiplier_of(plan: Plan, target: float, rounds: int) -> float:
         probability=plan.sampler.probability,
         kept=plan.mechanism.noise_kept,
     )
-
-
-def starting_multiplier(
-    epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0
-) -> float:
-    """Return a starting value for the noise multiplier, by the central limit mu = q sqrt(T (e^(s^2/z^2) - 1)). It
-    affects only speed.
-    """
-    wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
-    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # so that its square neither underflows nor overflows
-    per_round = math.log1p(shift_of_all**2 / rounds)
-    return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

@@ -10,14 +10,18 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import scipy
 
 from accounting import require
+from accounting.compose import accountant as accountants
+from accounting.compose.accountant import Accountant
 from accounting.compose.profiles import profile
+from accounting.compose.rdp import Conversion
 from accounting.compose.readings import advantage, true_positive_rate
 from accounting.errors import CalibrationError, InvalidParameter
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import noise_std, smallest_epsilon
 from accounting.mechanisms import Composed
 from accounting.roots import brentq, smallest_passing
 from accounting.rounding import downwards
@@ -245,3 +249,94 @@ def target_of(
     if largest_reading <= rate or math.isclose(largest_reading, rate, rel_tol=1e-9):
         raise InvalidParameter(f"tpr={tpr} with fpr={fpr}: random guessing reaches this tpr. Give a tpr above the fpr.")
     return Target(name="tpr", largest_reading=largest_reading, false_positive_rate=rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver:
+    """Accountant and conversion of a search."""
+
+    accountant: Accountant = "best"
+    conversion: Conversion = "improved"
+    precise: bool = False
+
+    def epsilon(self, run: Composed, delta: float) -> float:
+        """Return only the epsilon of a run, for solvers."""
+        return accountants.epsilon(
+            run, delta=delta, accountant=self.accountant, conversion=self.conversion, precise=self.precise
+        )
+
+    def readings(
+        self, run: Callable[[Any], Composed], delta: float, target: Target, *, first: float
+    ) -> tuple[Callable[[Any], float], Callable[[Any], float] | None]:
+        """Return the quantity of `run(x)` that the target bounds (epsilon, advantage or true-positive rate) as a
+        function of x, and a fast approximation of it; None if the exact computation is fast enough at x = `first`.
+        """
+
+        @cache
+        def reading(x: float) -> float:
+            return self.epsilon(run(x), delta) if target.epsilon is not None else target.reading(run(x), delta)
+
+        @cache
+        def approximation(x: float) -> float | None:
+            has_quick = target.epsilon is not None and self.accountant in ("best", "adaptive")
+            return accountants.quick_epsilon(run(x), delta=delta) if has_quick else None
+
+        def quick_reading(x: float) -> float:
+            found = approximation(x)
+            return reading(x) if found is None else found
+
+        return reading, None if approximation(first) is None else quick_reading
+
+    def smallest_multiplier(
+        self, run: Callable[[float], Composed], *, target: Target, delta: float, start: float
+    ) -> float:
+        """Return the smallest noise multiplier z for which all rounds together, `run(z)`, meet the target."""
+        reading, quick = self.readings(run, delta, target, first=start)
+        if quick is None:
+            return smallest(reading, target.largest_reading, name="noise multiplier", start=start)
+        return certified_smallest(reading, quick, target.largest_reading, name="noise multiplier", start=start)
+
+
+def multiplier_for(
+    run: Callable[[float], Composed],
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    shift: float,
+    probability: float,
+    accountant: Accountant = "best",
+) -> float:
+    """Return the smallest noise multiplier for a custom run, in each round of which a client shifts the sum by at most
+    `shift` clip norms.
+
+    The search starts at the central-limit approximation of `rounds` rounds with this shift and sampling probability.
+    Claim: epsilon of `run(z)` is at most `epsilon`; z is at most 1e-6 relative above the threshold.
+    Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022.
+    Units: z is a noise standard deviation over the clip norm.
+    Adjacency: that of `run(z)`.
+    Direction of error: upwards.
+    Errors: CalibrationError if no z from 1e-6 to 1e9 meets epsilon.
+
+    >>> from accounting import Composed, Gaussian, budget
+    >>> def run(z):
+    ...     return Composed(parts=((Gaussian(noise_multiplier=z, adjacency="add-remove"), 10),))
+    >>> round(budget.multiplier_for(run, epsilon=1.0, delta=1e-5, rounds=10, shift=1.0, probability=1.0), 3)
+    11.797
+    """
+    solver = Solver(accountant=accountant)
+    start = starting_multiplier(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
+    target = Target(name="epsilon", largest_reading=epsilon)
+    return solver.smallest_multiplier(run, target=target, delta=delta, start=start)
+
+
+def starting_multiplier(
+    epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0
+) -> float:
+    """Return a starting value for the noise multiplier, by the central limit mu = q sqrt(T (e^(s^2/z^2) - 1)). It
+    affects only speed.
+    """
+    wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
+    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # so that its square neither underflows nor overflows
+    per_round = math.log1p(shift_of_all**2 / rounds)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

@@ -1,6 +1,7 @@
 """Comparison of accountants and published bounds for the same noise multiplier and rounds, each with its sampler."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
+from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.mechanisms import Adjacency, FixedSizeSampling, Shuffled
+from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Shuffled
 from accounting.mechanisms.samplings.allocation import BallsAndBins
 from accounting.mechanisms.samplings.independent import Everyone, FixedSize, Poisson
 from accounting.mechanisms.samplings.public_orders import Cyclic
@@ -183,3 +185,34 @@ def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
                 )
             )
     return rows
+
+
+def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
+    """Return the rows, each with dp-accounting's epsilon for its mechanism (`compose.second_opinion`).
+
+    A note mentions the second opinion if the row has a lower bound, or if dp-accounting gives no number. Imports
+    dp-accounting.
+    Claim: the epsilon of an independent implementation. A note names each one that is below a lower bound. Source:
+    Google's dp-accounting.
+    Adjacency: that of each row.
+    Direction of error: upper bound.
+    Errors: MissingLibrary if dp-accounting is not installed.
+
+    >>> from accounting import Plan, budget
+    >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
+    >>> [checked] = budget.with_second_opinion([row])
+    >>> abs(checked.second_opinion.epsilon / row.epsilon - 1) < 1e-3
+    True
+    """
+    require_library()
+    known: dict[tuple[Composed, float], SecondOpinion] = {}
+    found = []
+    for row in rows:
+        claim = row.mechanism, row.plan.delta
+        if claim not in known:
+            known[claim] = second_opinion(claim[0], delta=claim[1])
+        opinion = known[claim]
+        is_noted = row.lower_bound is not None or opinion.epsilon is None
+        remarks = opinion.remarks(epsilon=row.epsilon, lower_bound=row.lower_bound) if is_noted else ()
+        found.append(replace(row, second_opinion=opinion, notes=(*row.notes, *remarks)))
+    return found

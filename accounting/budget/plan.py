@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 from accounting import require
@@ -223,17 +223,14 @@ class Plan:
         """
         if not self.sampling.takes_cap:
             return None
-        given: int | None = getattr(self.sampling, "cohort_cap", None)
-        if given is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
+        if self.sampling.cohort_cap is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
             return self.mechanism.default_cap(self.cohort, self.clients, delta=self.delta)
-        return given
+        return self.sampling.cohort_cap
 
     @property
     def capped_sampling(self) -> PlannedSampling:
         """The sampling, with the default cap if there is one."""
-        chosen: Any = self.sampling
-        sampling: PlannedSampling = replace(chosen, cohort_cap=self.cohort_cap) if chosen.takes_cap else chosen
-        return sampling
+        return self.sampling.with_cap(self.cohort_cap)
 
     @property
     def sampler(self) -> Sampling:

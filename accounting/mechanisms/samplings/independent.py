@@ -15,7 +15,7 @@ Direction of error: upper bound.
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -300,6 +300,9 @@ class Poisson(CohortSampling):
     words: ClassVar[str] = "Poisson: every client with equal probability, independently"
     is_schedule: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = True
+
+    def with_cap(self, cohort_cap: int | None) -> "Poisson":
+        return replace(self, cohort_cap=cohort_cap)
 
     def description(self, clients: int) -> str:
         drawn = f"{self.cohort} of {clients} clients expected (q = {self.cohort / clients:.6g})"

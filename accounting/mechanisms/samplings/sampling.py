@@ -239,6 +239,7 @@ class PlannedSampling(Protocol):
     unit: ClassVar[Literal["client", "record"]] = "client"
     is_schedule: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = False
+    cohort_cap: int | None = None
     has_turns: ClassVar[bool] = False
     table_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of [federation] for this sampling alone, in a table of its own."""
@@ -259,6 +260,10 @@ class PlannedSampling(Protocol):
     def steps(self) -> int:
         """Number of releases in a round."""
         return 1
+
+    def with_cap(self, cohort_cap: int | None) -> "PlannedSampling":
+        """Return the sampling with this cap, if it takes one."""
+        return self
 
     def cohort_size(self, clients: int) -> int:
         """Return the number of clients in a round, expected or exact."""
