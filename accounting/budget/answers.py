@@ -152,7 +152,14 @@ class _Solver(calibrate.Solver):
             lambda z: plan.run(z, rounds),
             target=target,
             delta=plan.delta,
-            start=_starting_multiplier_of(plan, target.near_epsilon(plan.delta), rounds),
+            start=calibrate.starting_multiplier(
+                target.near_epsilon(plan.delta),
+                plan.delta,
+                rounds=rounds,
+                shift=shift_in_clips(plan.sampler, plan.adjacency),
+                probability=plan.sampler.probability,
+                kept=plan.mechanism.noise_kept,
+            ),
         )
 
     def rounds(self, plan: Plan, target: Target, noise_multiplier: float | None) -> int:
@@ -376,16 +383,4 @@ def _given_numbers(
     return (
         plan.noise_multiplier if noise_multiplier is None else noise_multiplier,
         plan.rounds if rounds is None else rounds,
-    )
-
-
-def _starting_multiplier_of(plan: Plan, target: float, rounds: int) -> float:
-    """Return a starting value for the noise multiplier of a plan."""
-    return calibrate.starting_multiplier(
-        target,
-        plan.delta,
-        rounds=rounds,
-        shift=shift_in_clips(plan.sampler, plan.adjacency),
-        probability=plan.sampler.probability,
-        kept=plan.mechanism.noise_kept,
     )

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import Draws
-from accounting.mechanisms import Sampling
+from accounting.cohorts import Cohorts, Draws
 from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed.config import own_code
 from dpfed.errors import CUSTOM, ConfigError, require_name
@@ -52,6 +50,11 @@ class CustomSampler:
     name: str
     draw: Drawing
     distribution: Distribution | None
+
+    def cohorts(self, clients: int, cohort: int) -> CustomCohorts:
+        """Return the cohorts of these clients, charged as the stated distribution."""
+        stated = sampling_of_keys(self.distribution or "poisson", {"cohort": cohort}).cohorts(clients)
+        return CustomCohorts(sampler=self, law=stated.law, clients=clients, expected=stated.expected)
 
 
 def register_sampler(name: str, *, distribution: Distribution | None) -> Callable[[Drawing], Drawing]:
@@ -91,7 +94,7 @@ def custom_sampler(name: str) -> CustomSampler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CustomCohorts:
+class CustomCohorts(Cohorts):
     """Cohorts drawn by a registered function, charged as the distribution that it states.
 
     Claim: epsilon holds if the cohorts have the distribution of `law`. `sampler_problem` tests this.
@@ -99,18 +102,6 @@ class CustomCohorts:
     """
 
     sampler: CustomSampler
-    clients: int
-    cohort: int
-    ids: ClassVar[None] = None
-
-    @cached_property
-    def law(self) -> Sampling:
-        stated = sampling_of_keys(self.sampler.distribution or "poisson", {"cohort": self.cohort})
-        return stated.law(self.clients, "")
-
-    @cached_property
-    def expected(self) -> float:
-        return float(self.cohort)
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         words = (randomness.uniform(8, "cohort", number) * 2.0**32).astype(np.uint32)
@@ -119,7 +110,7 @@ class CustomCohorts:
     def _checked_cohort(self, generator: np.random.Generator, number: int) -> Ints:
         """Return the sorted ids. Raises ConfigError if they are not ids of different clients."""
         try:
-            drawn = self.sampler.draw(self.clients, self.cohort, generator, number)
+            drawn = self.sampler.draw(self.clients, int(self.expected), generator, number)
             ids = np.sort(np.asarray(drawn))
         except Exception as error:
             raise ConfigError(
@@ -156,9 +147,8 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
     lighter tails (Hoeffding 1963, Theorem 4).
     """
     if who.clients > _MOST_CLIENTS:
-        cohort = max(round(who.cohort * _MOST_CLIENTS / who.clients), 1)
-        who = CustomCohorts(sampler=who.sampler, clients=_MOST_CLIENTS, cohort=cohort)
-    n, q, fixed = who.clients, who.law.probability, who.law.fixed_size
+        who = who.sampler.cohorts(_MOST_CLIENTS, max(round(who.expected * _MOST_CLIENTS / who.clients), 1))
+    n, q, cohort, fixed = who.clients, who.law.probability, int(who.expected), who.law.fixed_size
     alpha = FALSE_ALARM / (3 + 2 * len(_LAGS))
     counts, neighbours, sizes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(rounds, np.int64)
     again = {lag: np.zeros(n, dtype=np.int64) for lag in _LAGS}
@@ -173,8 +163,8 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
             if number % (2 * lag) >= lag:
                 again[lag] += present & before[-lag]
         before.append(present)
-    if fixed and (wrong := np.flatnonzero(sizes != who.cohort)).size:
-        return f"round {wrong[0]} has {sizes[wrong[0]]} clients, not {who.cohort}."
+    if fixed and (wrong := np.flatnonzero(sizes != cohort)).size:
+        return f"round {wrong[0]} has {sizes[wrong[0]]} clients, not {cohort}."
     widths = [1 << level for level in range(n.bit_length() + 1)]
     blocks = [(first, min(first + width, n)) for width in widths for first in range(0, n, width)]
     parts = np.array([counts[first:end].sum() for first, end in blocks])
@@ -185,7 +175,7 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
             f"clients {first} to {end - 1} take part {parts[place]} times in {rounds} rounds; "
             f"{rounds * q * (end - first):.0f} times are expected."
         )
-    together = q * (who.cohort - 1) / max(n - 1, 1) if fixed else q * q
+    together = q * (cohort - 1) / max(n - 1, 1) if fixed else q * q
     place, chance = _least_likely(neighbours, rounds, together)
     if n > 1 and chance < alpha:
         return (

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.budget import SAMPLINGS, BallsAndBins, BandedNoise, Plan
+from accounting.budget import BallsAndBins, BandedNoise, Plan
 from accounting.budget.advice import search_lanes
 from accounting.caveats import default_delta
 from accounting.cohorts import Sampler, smallest_of_others, uniforms_of_ids
@@ -46,7 +46,7 @@ from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
-from dpfed.participation.custom import CustomCohorts, custom_sampler
+from dpfed.participation.custom import custom_sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 
@@ -298,16 +298,6 @@ def parse_members(text: str, clients: int) -> NDArray[np.int64]:
     return np.cumsum(gaps.astype(np.int64))
 
 
-def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> Sampler:
-    """Return the sampler `poisson` (with or without a cap), `fixed` or `all`; ConfigError for another name or an
-    impossible cohort."""
-    _check_cohort(cohort, clients)
-    if name not in SAMPLINGS:
-        raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
-    given = {"cohort": cohort, "cohort_cap": cap}
-    return sampling_of_keys(name, given).cohorts(clients, "")
-
-
 def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np.int64]:
     """Return the clients of a round: the sampler's cohort or, under a cap, at most `cap` of its clients."""
     cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), who.law.cohort_cap
@@ -353,9 +343,10 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
     """
     federation = config.federation
     clients, cohort = federation.clients, federation.cohort
-    _check_cohort(cohort, clients)
+    if not 1 <= cohort <= clients:
+        raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
     if isinstance(federation, CustomFederation):
-        return CustomCohorts(sampler=custom_sampler(federation.sampler), clients=clients, cohort=cohort)
+        return custom_sampler(federation.sampler).cohorts(clients, cohort)
     given = {
         "cohort": cohort,
         "cohort_cap": config.cohort_cap,
@@ -369,11 +360,6 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
         return sampling_of_keys(federation.sampling, given).cohorts(clients, stream_of(config), ids)
     except InvalidParameter as error:
         raise ConfigError(f"federation.sampling={federation.sampling!r}: {error}") from None
-
-
-def _check_cohort(cohort: int, clients: int) -> None:
-    if not 1 <= cohort <= clients:
-        raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
 
 
 def stream_of(config: Config) -> str:

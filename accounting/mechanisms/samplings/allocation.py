@@ -267,13 +267,6 @@ class BallsAndBins(CohortSampling):
     words: ClassVar[str] = "balls and bins: once in every epoch, in a secret round"
     table_keys: ClassVar[tuple[str, ...]] = ("lanes", "lane_secrecy")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.secret_lanes and self.lanes == 1:
-            raise InvalidParameter(
-                "secret_lanes with lanes=1: there is only one lane, so no lane is drawn. Use more lanes."
-            )
-
     def most_rounds(self, clients: int) -> int | None:
         """Return the length of the schedule in rounds; None if it is unbounded."""
         return None if self.participations is None else self.participations * self.period(clients)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from accounting.mechanisms import CorrelatedRounds, schedule_of
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, sampling_of_keys
 from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound
@@ -21,7 +21,6 @@ from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods, method_specification
-from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import Experiment, build
@@ -207,5 +206,5 @@ def _secure_check_once() -> Check:
 def _sampler_checks(name: str, experiment: Experiment, seed: int) -> Check:
     """Check the sampler of the audited round and the sampler of the method's preset."""
     table = catalogue.preset_tables(_preset_name(name))["federation"]
-    drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
+    drawn = sampling_of_keys(table.get("sampling", "poisson"), {"cohort": table["cohort"]}).cohorts(table["clients"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -21,6 +21,7 @@ from scipy.special import pdtrc
 from scipy.stats import binom
 from torch import Tensor
 
+from accounting.budget import FixedSize, Poisson
 from accounting.cohorts import Sampler
 from dpfed.audit.evidence.cohort_distribution import sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
@@ -31,7 +32,6 @@ from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.fixed_point import centre_residues
 from dpfed.mechanisms.integers import Integers
-from dpfed.participation.sampling import sampler
 from dpfed.randomness import Secure, Simulated
 from dpfed.round import Method, draw_round_cohort, run_round
 from dpfed.seeds import Seeds
@@ -54,10 +54,10 @@ def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], round
     Cohorts are drawn as in a round. The small samplers include one whose cohorts are sometimes empty (Poisson
     sampling), and one whose cohorts exceed the cap in two of five rounds.
     """
-    small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
-    overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2, cap=_CLIENTS // 2)
+    overfull = Poisson(cohort=_CLIENTS // 2, cohort_cap=_CLIENTS // 2)
+    small = [one.cohorts(_CLIENTS) for one in (Poisson(cohort=_COHORT), FixedSize(cohort=_COHORT), overfull)]
     found = []
-    for who in (method.sampler, *others, *small, overfull):
+    for who in (method.sampler, *others, *small):
         drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
         found.append(sampler_check(who, partial(draw_round_cohort, drawing), rounds))
     wrong = [one for one in found if not one.passed]

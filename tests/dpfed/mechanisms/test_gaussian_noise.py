@@ -9,9 +9,9 @@ from refusals import refused
 from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import AdaptiveClip
@@ -27,7 +27,7 @@ def private(placement="server", sampling="fixed", cohort=25, **options):
     return GaussianNoise(
         noise_multiplier=options.pop("noise_multiplier", 1.3),
         adjacency=options.pop("adjacency", Adjacency.ZERO_OUT),
-        sampler=sampler(sampling, clients=100, cohort=cohort),
+        sampler=sampling_of_keys(sampling, {"cohort": cohort}).cohorts(100),
         randomness=Simulated(seeds=Seeds(root=5)),
         placement=placement,
         **options,

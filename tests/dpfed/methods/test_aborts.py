@@ -17,11 +17,12 @@ from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed, sampling_of
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
-from dpfed.participation.sampling import sampler, sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, Method, draw_round_cohort
 from dpfed.runs import loop as federation
@@ -82,8 +83,9 @@ def participants(config, promise, clients):
     federation_ = config.federation
     cohort = min(federation_.cohort, clients)
     randomness = Simulated(seeds=Seeds(root=clients))
+    keys = {"cohort": cohort, "cohort_cap": config.cohort_cap}
     method = SimpleNamespace(
-        sampler=sampler(federation_.sampling, clients=clients, cohort=cohort, cap=config.cohort_cap),
+        sampler=sampling_of_keys(federation_.sampling, keys).cohorts(clients),
         randomness=randomness,
         fill=promise.fill,
         dropouts=None,

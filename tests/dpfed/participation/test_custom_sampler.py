@@ -8,7 +8,7 @@ import dpfed
 from dpfed.audit.run import audit_run
 from dpfed.config import own_code
 from dpfed.errors import ConfigError
-from dpfed.participation.custom import LIMITS, CustomCohorts, CustomSampler, sampler_problem
+from dpfed.participation.custom import LIMITS, CustomSampler, sampler_problem
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
@@ -66,9 +66,7 @@ def with_one_more(clients, cohort, generator, number):
 
 def problem(draw, distribution, seed=3, clients=CLIENTS, cohort=COHORT):
     made = CustomSampler(name="mine", draw=draw, distribution=distribution)
-    return sampler_problem(
-        CustomCohorts(sampler=made, clients=clients, cohort=cohort), Simulated(seeds=Seeds(root=seed))
-    )
+    return sampler_problem(made.cohorts(clients, cohort), Simulated(seeds=Seeds(root=seed)))
 
 
 @pytest.mark.slow_but_one_in(9)

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from accounting import FixedSizeSampling, FullParticipation, PoissonSampling
-from dpfed.errors import ConfigError
-from dpfed.participation.sampling import sampler
+from accounting.budget import Everyone, FixedSize, Poisson
+from accounting.errors import InvalidParameter
+from accounting.mechanisms.samplings.sampling import sampling_of_keys
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 
@@ -20,7 +21,7 @@ ALPHA = 1e-6
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 def test_poisson_cohort_sizes_follow_the_binomial_law(source):
-    who = sampler("poisson", clients=200, cohort=30)
+    who = Poisson(cohort=30).cohorts(200)
     sizes = [len(who.sample(source, t)) for t in range(4000)]
     law = stats.binom(200, 30 / 200)
     cuts = [-1, 22, 25, 27, 29, 31, 33, 35, 38, 200]
@@ -32,7 +33,7 @@ def test_poisson_cohort_sizes_follow_the_binomial_law(source):
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 @pytest.mark.parametrize("name", ["poisson", "fixed"])
 def test_every_client_is_drawn_equally_often(name, source):
-    who = sampler(name, clients=50, cohort=10)
+    who = sampling_of_keys(name, {"cohort": 10}).cohorts(50)
     counts = np.bincount(np.concatenate([who.sample(source, t) for t in range(3000)]), minlength=50)
     # The counts of a fixed-size sampler are slightly anticorrelated, which only lowers the statistic.
     statistic = ((counts - 600) ** 2 / (3000 * 0.2 * 0.8)).sum()
@@ -41,34 +42,34 @@ def test_every_client_is_drawn_equally_often(name, source):
 
 def test_a_fixed_size_sampler_fails_the_poisson_test():
     """The planted fault: the conformance test above must catch it."""
-    who = sampler("fixed", clients=200, cohort=30)
+    who = FixedSize(cohort=30).cohorts(200)
     assert {len(who.sample(SOURCES[0], t)) for t in range(100)} == {30}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 def test_cohorts_are_sorted_without_repeats(source):
     for name in ("poisson", "fixed", "all"):
-        cohort = sampler(name, clients=40, cohort=20).sample(source, 3)
+        cohort = sampling_of_keys(name, {"cohort": 20}).cohorts(40).sample(source, 3)
         assert np.all(np.diff(cohort) > 0)
         assert cohort.dtype == np.int64
 
 
 def test_the_law_is_the_accountants_own():
-    assert sampler("poisson", clients=60, cohort=6).law == PoissonSampling(probability=0.1)
-    assert sampler("fixed", clients=60, cohort=6).law == FixedSizeSampling(cohort=6, clients=60)
-    assert sampler("all", clients=60, cohort=60).law == FullParticipation()
+    assert Poisson(cohort=6).cohorts(60).law == PoissonSampling(probability=0.1)
+    assert FixedSize(cohort=6).cohorts(60).law == FixedSizeSampling(cohort=6, clients=60)
+    assert Everyone().cohorts(60).law == FullParticipation()
 
 
 @pytest.mark.parametrize("cohort", [0, -1, 61])
 def test_an_impossible_cohort_is_refused(cohort):
-    with pytest.raises(ConfigError, match=r"federation\.cohort"):
-        sampler("poisson", clients=60, cohort=cohort)
+    with pytest.raises(InvalidParameter):
+        Poisson(cohort=cohort).cohorts(60)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 def test_a_population_of_a_million_is_drawn_block_by_block_by_the_same_law(source):
     """Sizes are binomial, ids uniform over all blocks, and no two blocks draw alike."""
-    who = sampler("poisson", clients=1_000_000, cohort=2000)
+    who = Poisson(cohort=2000).cohorts(1_000_000)
     cohorts = [who.sample(source, t) for t in range(20)]
     together = np.concatenate(cohorts)
     law = stats.binom(20_000_000, 2000 / 1_000_000)
@@ -81,7 +82,7 @@ def test_a_population_of_a_million_is_drawn_block_by_block_by_the_same_law(sourc
 
 
 def test_the_coins_of_a_million_take_no_memory_for_all_of_them():
-    who = sampler("poisson", clients=1_000_000, cohort=100)
+    who = Poisson(cohort=100).cohorts(1_000_000)
     tracemalloc.start()
     who.sample(SOURCES[0], 0)
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,11 +9,11 @@ from private_loops import D, level, releases, rows
 from refusals import refused
 
 from accounting import Adjacency, Ledger
+from accounting.budget import Everyone, Poisson
 from dpfed.compress.levels import Dense
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.participation.sampling import sampler
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -60,8 +60,8 @@ SEEDED = Simulated(seeds=Seeds(root=0))
 
 
 UNSOUND = [
-    (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("poisson", clients=60, cohort=6))), "cohorts are drawn by"),
-    (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("all", clients=60, cohort=60))), "cohorts are drawn by"),
+    (lambda s: chain(s, Clip(), noisy(s, sampler=Poisson(cohort=6).cohorts(60))), "cohorts are drawn by"),
+    (lambda s: chain(s, Clip(), noisy(s, sampler=Everyone().cohorts(60))), "cohorts are drawn by"),
     (
         lambda s: chain(s, Clip(), noisy(s, randomness=Secure())),
         "draws 'secure' randomness, but the loop has 'simulated'",

@@ -9,10 +9,10 @@ import tomli_w
 from reference.bounded import bounded
 from refusals import refused
 
+from accounting.budget import Poisson
 from dpfed.audit.evidence.cohort_distribution import most_testable_rounds, poisson_finding, size_distribution
 from dpfed.cli import status
 from dpfed.errors import RunError
-from dpfed.participation.sampling import sampler
 from dpfed.report.finished_run import read_finished
 from dpfed.runs.sweep_folder import read_sweep
 
@@ -154,11 +154,11 @@ def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, ke
 
 @pytest.mark.slow
 def test_cohorts_are_tested_in_bounded_memory():
-    law = size_distribution(sampler("poisson", clients=10**7, cohort=5 * 10**6))
+    law = size_distribution(Poisson(cohort=5 * 10**6).cohorts(10**7))
     sizes = [5 * 10**6] * 100_000
     with bounded(megabytes=1500):
         assert poisson_finding(law, 5 * 10**6, sizes[: most_testable_rounds(law)], 1e-6)[0] is False
-    assert most_testable_rounds(size_distribution(sampler("poisson", clients=10**6, cohort=10**3))) > 4000
+    assert most_testable_rounds(size_distribution(Poisson(cohort=10**3).cohorts(10**6))) > 4000
 
 
 STRANGE = [None, True, "x", [], {}, -1, 10**400, float("nan"), 1e308]
