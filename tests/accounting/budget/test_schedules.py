@@ -1,6 +1,8 @@
 """Plans whose clients take part by a schedule over rounds."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -8,7 +10,9 @@ from accounting import Plan, budget
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
+from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation, Sampling, from_dict
+from accounting.mechanisms.samplings.public_orders import CyclicSchedule
+from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, CohortSampling
 
 GOLDEN = {"clients": 6000, "cohort": 100}
 
@@ -20,6 +24,36 @@ def test_samplers_of_plans():
     resting = Plan(**GOLDEN, sampling="min-separation", separation=30).sampler
     assert resting == MinSeparation(separation=30, probability=1 / 60)
     assert Plan(clients=6007, cohort=100, sampling="balls-and-bins").sampler == BallsAndBins(bins=60)
+
+
+def test_a_sampler_is_one_file():
+    """Two classes are planned, charged, read from a ledger line, described and drawn."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class BackwardsSchedule(CyclicSchedule):
+        name: ClassVar[str] = "backwards"
+
+        def sample(self, clients, randomness, number, ids=None):
+            return super().sample(clients, randomness, -1 - number, ids)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Backwards(CohortSampling):
+        name: ClassVar[str] = "backwards"
+        words: ClassVar[str] = "backwards: in turn, the last client first"
+        has_turns: ClassVar[bool] = True
+
+        def law(self, clients, stream):
+            return BackwardsSchedule(period=self.period(clients), stream=stream)
+
+    try:
+        plan = Plan(clients=60, cohort=10, sampling="backwards")
+        epsilon = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
+        assert epsilon == budget.epsilon(plan.changed(sampling="cyclic"), noise_multiplier=2.0, rounds=12)
+        assert from_dict(plan.round(2.0).to_dict()).sampling == plan.sampler == BackwardsSchedule(period=6)
+        assert plan.sampling.description(60) == "backwards sampling, 10 of 60 clients"
+        assert plan.sampling.cohorts(60).sample(None, 0).tolist() == list(range(5, 60, 6))
+    finally:
+        del SAMPLING_CLASSES["backwards"], Sampling.kinds["backwards"]
 
 
 def test_golden_numbers_of_every_schedule():
