@@ -56,6 +56,8 @@ class CyclicSchedule(Schedule):
         return (turns,) if adjacency is Adjacency.ADD_REMOVE else ()
 
     def sample(self, clients: int, randomness: Draws, number: int, ids: NamedClients | None = None) -> Ints:
+        if ids is None:
+            return np.arange(number % self.period, clients, self.period)
         return np.flatnonzero(self.public_turns(clients, ids) == number % self.period)
 
 
