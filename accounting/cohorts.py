@@ -105,8 +105,11 @@ def uniform_threshold(probability: float) -> float:
 
 def clients_in_blocks(clients: int, takes_part: Callable[[Ints, int], NDArray[np.bool_]]) -> Ints:
     """Return the sorted ids of the clients for which `takes_part(ids of the block, block number)` is true."""
-    blocks = [np.arange(first, min(first + BLOCK, clients)) for first in range(0, clients, BLOCK)]
-    return np.concatenate([ids[takes_part(ids, block)] for block, ids in enumerate(blocks)])
+    found = []
+    for block, first in enumerate(range(0, clients, BLOCK)):
+        ids = np.arange(first, min(first + BLOCK, clients))
+        found.append(ids[takes_part(ids, block)])
+    return np.concatenate(found)
 
 
 def uniforms_by_id(clients: int, randomness: Draws, purpose: str, number: int) -> Iterator[tuple[int, Floats]]:
