@@ -14,11 +14,7 @@ from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
 from accounting.cohorts import Sampler
-from accounting.mechanisms import (
-    BallsAndBins,
-    Cyclic,
-    Schedule,
-)
+from accounting.mechanisms import BallsAndBins, Schedule
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.participation import sampling
@@ -79,9 +75,9 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
     With a public order, sizes must be equal to those of the order.
     """
-    if isinstance(law, Cyclic):
-        turns = np.bincount(law.public_turns(who.clients, who.ids), minlength=law.period)
-        due = [int(turns[number % law.period]) for number in range(len(sizes))]
+    if law.public_order:
+        turns = np.bincount(law.public_turns(who.clients, who.ids), minlength=law.turns)
+        due = [int(turns[number % law.turns]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_text(wrong)}: the number of clients differs from that of the public order."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts have the sizes of the public order.")
