@@ -262,7 +262,7 @@ class PlannedSampling(Protocol):
         return 1
 
     def with_cap(self, cohort_cap: int | None) -> "PlannedSampling":
-        """Return the sampling with this cap, if it takes one."""
+        """Return the sampling with this cap; a sampling other than Poisson is returned unchanged."""
         return self
 
     def cohort_size(self, clients: int) -> int:
