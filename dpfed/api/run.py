@@ -22,13 +22,10 @@ from accounting.rounding import html_table
 from dpfed import replayed
 from dpfed.api.track import chosen_progress, viewers_of_run
 from dpfed.clients.losses import OfSamples
-from dpfed.clients.masks import MaskTraining
-from dpfed.config.server_tables import PosteriorServer, StepServer
 from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import catalogue
-from dpfed.methods.settings import public_period
 from dpfed.records.summary import Summary
 from dpfed.report.figures.experiment import plot_run
 from dpfed.report.figures.figure import import_pandas
@@ -256,7 +253,7 @@ def run_and_report(
         on_round(record)
 
     configure_log()
-    if words := _standstill_of_masks(experiment):
+    if words := experiment.mask_warning:
         LOG.warning("%s", words)
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
     outcome = train(
@@ -267,23 +264,6 @@ def run_and_report(
     if replay is None or replay.writes_reports:
         write_report(outcome)
     return outcome
-
-
-def _standstill_of_masks(experiment: Experiment) -> str | None:
-    """Return the warning that masks cannot move, from declared keys and public sizes only; None if they can."""
-    config, training = experiment.config, experiment.method.clients
-    course, steps = training.course, public_period(config, training)
-    if not isinstance(course, MaskTraining) or steps is None:
-        return None
-    masks: float | None = None
-    loses_none = not (config.aggregation.dropout or config.aggregation.lost)
-    if config.rounds_have_fixed_size and config.round_size % 2 and loses_none:
-        match config.server:
-            case PosteriorServer(prior=prior):
-                masks = config.round_size + 2 * (prior - 1)
-            case StepServer(rule="step", learning_rate=1.0, momentum=0.0):
-                masks = config.round_size
-    return course.standstill(steps, rounds=config.federation.rounds, masks=masks)
 
 
 def _named_tables(

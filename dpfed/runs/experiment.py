@@ -12,11 +12,12 @@ from accounting.errors import AccountingError
 from dpfed import compress, data, models, replayed
 from dpfed.aggregation.ranks import Ranks, SingleProcess
 from dpfed.clients import LocalTraining
+from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import InitialState
 from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code, registering_file
-from dpfed.config.server_tables import PosteriorServer
+from dpfed.config.server_tables import PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
 from dpfed.data.client_ids import ClientIds
@@ -40,7 +41,7 @@ from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget, private_records
 from dpfed.methods.refusals import check_release, refuse, refuse_network, refuse_ranks
-from dpfed.methods.settings import Settings
+from dpfed.methods.settings import Settings, public_period
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
@@ -109,6 +110,23 @@ class Experiment:
     def for_release(self) -> bool:
         """True if the run is private and its model is for release."""
         return self.privacy_target is not None and self.config.run.for_release
+
+    @property
+    def mask_warning(self) -> str | None:
+        """Warning that masks cannot move, from declared keys and public sizes only; None if they can."""
+        config, training = self.config, self.method.clients
+        course, steps = training.course, public_period(config, training)
+        if not isinstance(course, MaskTraining) or steps is None:
+            return None
+        masks: float | None = None
+        loses_none = not (config.aggregation.dropout or config.aggregation.lost)
+        if config.rounds_have_fixed_size and config.round_size % 2 and loses_none:
+            match config.server:
+                case PosteriorServer(prior=prior):
+                    masks = config.round_size + 2 * (prior - 1)
+                case StepServer(rule="step", learning_rate=1.0, momentum=0.0):
+                    masks = config.round_size
+        return course.standstill(steps, rounds=config.federation.rounds, masks=masks)
 
 
 def check_configuration(

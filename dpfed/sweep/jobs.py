@@ -5,6 +5,7 @@ A job starts a run, resumes it, or keeps its finished folder.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -35,6 +36,8 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import Outcome
 from dpfed.runs.resuming import with_delta_of_run, with_solved_noise
+
+LOG = logging.getLogger("dpfed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,10 @@ def _run_or_resume(job: RunJob) -> Summary:
         return found.summary
     resumed = job.state == "interrupted"
     config = with_solved_noise(_job_config(job), job.folder / "ledger.jsonl") if resumed else _job_config(job)
-    outcome = federation.run(build(config), job.folder, resume=resumed)
+    experiment = build(config)
+    if words := experiment.mask_warning:
+        LOG.warning("%s: %s", job.folder, words)
+    outcome = federation.run(experiment, job.folder, resume=resumed)
     write_report(outcome)
     return outcome.record
 

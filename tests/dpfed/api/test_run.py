@@ -17,10 +17,11 @@ import dpfed
 from accounting.errors import AccountingError, LedgerError
 from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
-from dpfed.config.tables import override
+from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DataError, RunError
 from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.loop import Outcome
+from dpfed.sweep.jobs import RunJob, run_job
 
 from ...rounds import DIGITS, tables
 
@@ -341,3 +342,12 @@ def test_a_run_warns_that_masks_cannot_move_and_no_entry_flips(tmp_path, caplog,
     if flips is not None:
         last = dpfed.run(made, fixed | {"federation.rounds": 6, "mask.readout": "mean"}, out=tmp_path / "last")
         assert bool((weights_of(first) != weights_of(last)).any()) == flips
+
+
+def test_a_run_of_a_sweep_warns_too(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("dpfed.sweep.jobs.write_report", lambda outcome: None)
+    set_keys = ["federation.rounds=1", "local.epochs=1", "local.batch_size=100", "model.hidden=[8]", "mask.edge=0.2"]
+    tables_of_run = parse(override(preset_tables("fedmask-digits"), set_keys), source="test").to_dict()
+    done = run_job(RunJob(number=0, config=tables_of_run, folder=tmp_path / "run", state="to run"))
+    assert done.error is None
+    assert f"{tmp_path / 'run'}: local.learning_rate=0.1 and at most 2 steps" in caplog.text
