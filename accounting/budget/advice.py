@@ -28,83 +28,6 @@ _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanWithLanes:
-    """Plan with lanes, its calibrated noise multiplier, at most `_TOLERANCE` above the threshold, and the model's
-    error.
-    """
-
-    plan: Plan
-    noise_multiplier: float
-    error: float
-
-
-@lru_cache(maxsize=64)
-def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> PlanWithLanes:
-    """Return the plan with the number of lanes and bands of smallest error over `rounds` rounds at `epsilon`.
-
-    Errors: CalibrationError if a number of lanes cannot meet epsilon; InvalidParameter for a plan that has lanes, or
-    without banded noise.
-    """
-    noise, sampling = plan.mechanism, plan.sampling
-    if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
-        raise InvalidParameter("lanes are searched only for noise='banded' with sampling='balls-and-bins'.")
-    require.positive(epsilon=epsilon)
-    least = 2 if sampling.secret_lanes else 1
-    choices = [one for one in divisors(plan.period) if least <= one <= require.count(rounds=rounds)]
-    if not choices:
-        raise InvalidParameter(
-            f"secret_lanes with epochs of {plan.period} rounds: no number of lanes above 1 divides them. Remove it."
-        )
-    found: dict[int, PlanWithLanes] = {}
-
-    def error(place: int) -> float:
-        if place not in found:
-            lanes = choices[place]
-            nearest = min(found, key=lambda other: abs(choices[other] - lanes), default=None)
-            one = replace(plan, sampling=replace(sampling, lanes=lanes), mechanism=replace(noise, bands=lanes))
-            start = 1.0 if nearest is None else found[nearest].noise_multiplier
-            z = _calibrated_multiplier(one, epsilon, rounds, start=start, tolerance=_TOLERANCE, stated_by=stated_by)
-            error_of_model = one.mechanism.prefix_error(one, z, rounds)
-            found[place] = PlanWithLanes(plan=one, noise_multiplier=z, error=error_of_model)
-        return found[place].error
-
-    start = min(range(len(choices)), key=lambda place: abs(choices[place] - plan.period**0.5))
-    error(calibrate.least_place(error, len(choices), start=start))
-    return min(found.values(), key=lambda one: one.error)
-
-
-def _calibrated_multiplier(
-    plan: Plan, epsilon: float, rounds: int, *, start: float, tolerance: float, stated_by: Accountant = "best"
-) -> float:
-    """Return the noise multiplier that meets epsilon, at most `tolerance` (relative) above the threshold."""
-    return calibrate.smallest(
-        lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta, accountant=stated_by),
-        epsilon,
-        name="noise multiplier",
-        start=start,
-        tolerance=tolerance,
-    )
-
-
-def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
-    """Return the plan with lanes, which are searched if the plan does not state them.
-
-    Errors: InvalidParameter without an epsilon or rounds, on which the best lanes depend.
-    """
-    if not plan.needs_lanes:
-        return plan
-    if epsilon is None or rounds is None:
-        raise InvalidParameter(
-            "lanes is missing: lanes are searched for an epsilon and a number of rounds. Give both, or lanes or bands."
-        )
-    return search_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=stated_by).plan
-
-
-_ADVICE_TOLERANCE = 3e-3
-_BUFFERS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
 class AdvisedPlan:
     """Plan whose noise multiplier meets the given epsilon, with the resulting error of the model.
 
@@ -146,6 +69,72 @@ class AdvisedPlan:
             "prefix_error_in_clips": self.error,
             "run": True,
         }
+
+
+@lru_cache(maxsize=64)
+def search_lanes(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> AdvisedPlan:
+    """Return the plan with the number of lanes and bands of smallest error over `rounds` rounds at `epsilon`.
+
+    Errors: CalibrationError if a number of lanes cannot meet epsilon; InvalidParameter for a plan that has lanes, or
+    without banded noise.
+    """
+    noise, sampling = plan.mechanism, plan.sampling
+    if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
+        raise InvalidParameter("lanes are searched only for noise='banded' with sampling='balls-and-bins'.")
+    require.positive(epsilon=epsilon)
+    least = 2 if sampling.secret_lanes else 1
+    choices = [one for one in divisors(plan.period) if least <= one <= require.count(rounds=rounds)]
+    if not choices:
+        raise InvalidParameter(
+            f"secret_lanes with epochs of {plan.period} rounds: no number of lanes above 1 divides them. Remove it."
+        )
+    found: dict[int, AdvisedPlan] = {}
+
+    def error(place: int) -> float:
+        if place not in found:
+            lanes = choices[place]
+            nearest = min(found, key=lambda other: abs(choices[other] - lanes), default=None)
+            one = replace(plan, sampling=replace(sampling, lanes=lanes), mechanism=replace(noise, bands=lanes))
+            start = 1.0 if nearest is None else found[nearest].noise_multiplier
+            z = _calibrated_multiplier(one, epsilon, rounds, start=start, tolerance=_TOLERANCE, stated_by=stated_by)
+            error_of_model = one.mechanism.prefix_error(one, z, rounds)
+            found[place] = AdvisedPlan(plan=one.changed(noise_multiplier=z), error=error_of_model)
+        return found[place].error
+
+    start = min(range(len(choices)), key=lambda place: abs(choices[place] - plan.period**0.5))
+    error(calibrate.least_place(error, len(choices), start=start))
+    return min(found.values(), key=lambda one: one.error)
+
+
+def _calibrated_multiplier(
+    plan: Plan, epsilon: float, rounds: int, *, start: float, tolerance: float, stated_by: Accountant = "best"
+) -> float:
+    """Return the noise multiplier that meets epsilon, at most `tolerance` (relative) above the threshold."""
+    return calibrate.smallest(
+        lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta, accountant=stated_by),
+        epsilon,
+        name="noise multiplier",
+        start=start,
+        tolerance=tolerance,
+    )
+
+
+def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
+    """Return the plan with lanes, which are searched if the plan does not state them.
+
+    Errors: InvalidParameter without an epsilon or rounds, on which the best lanes depend.
+    """
+    if not plan.needs_lanes:
+        return plan
+    if epsilon is None or rounds is None:
+        raise InvalidParameter(
+            "lanes is missing: lanes are searched for an epsilon and a number of rounds. Give both, or lanes or bands."
+        )
+    return search_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=stated_by).plan.changed(noise_multiplier=None)
+
+
+_ADVICE_TOLERANCE = 3e-3
+_BUFFERS = 2
 
 
 def advised_plans(plan: Plan, *, epsilon: float, rounds: int) -> tuple[AdvisedPlan, ...]:
@@ -196,9 +185,7 @@ def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[AdvisedPla
         found = search_lanes(plan, epsilon=epsilon, rounds=rounds)
     except CalibrationError:
         return []
-    if found.plan.options["lanes"] == 1:
-        return []  # independent noise, which is a separate choice
-    return [AdvisedPlan(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
+    return [] if found.lanes == 1 else [found]  # one lane has independent noise, which is a separate choice
 
 
 def _with_calibrated_noise(plan: Plan, epsilon: float, rounds: int, *, start: float) -> AdvisedPlan | None:

@@ -13,12 +13,17 @@ import random
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    Generator = np.random.Generator | np.random.RandomState | random.Random | torch.Generator
 
 Reading = tuple[dict[str, Any], frozenset[str]]
 """(state of each named generator, digests of the states of all generators) at one moment of a run."""
@@ -28,12 +33,12 @@ _SECURE, _TRAILS = "draws from the operating system", "ranges of draws"
 _KINDS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
-def existing_generators() -> list[object]:
+def existing_generators() -> list[Generator]:
     """Return the generators of numpy and Python that exist in this process; later forks find them at equal places."""
     return _generators_among(gc.get_objects())
 
 
-def _generators_among(objects: list[Any]) -> list[object]:
+def _generators_among(objects: list[Any]) -> list[Generator]:
     with_state = {
         kind
         for kind in set(map(type, objects))
@@ -53,10 +58,10 @@ class Draws:
     """
 
     seed: int = 0
-    existing: list[Any] = field(default_factory=list)
+    existing: list[Generator] = field(default_factory=list)
     permuted: Counter[int] = field(default_factory=Counter)
     trails: dict[str, int] = field(default_factory=dict)
-    _named: dict[str, Any] = field(default_factory=dict)
+    _named: dict[str, Generator] = field(default_factory=dict)
     _secure: int = 0
 
     def watch(self) -> None:
@@ -64,70 +69,57 @@ class Draws:
         for place, one in enumerate(self.existing[:_MOST]):
             self._named[f"existing {place}"] = one
         gc.freeze()  # later scans see new objects only
-        made = np.random.default_rng
+        made: Callable[..., np.random.Generator] = np.random.default_rng
 
         @wraps(made)
-        def default_rng(seed: Any = None) -> Any:
+        def default_rng(seed: object = None) -> np.random.Generator:
             found = made(seed)
             if found is seed:
                 return found
-            watched = _watched_generator(self, found)
+            watched = _Watched(found.bit_generator)
+            watched.draws = self
             self._name(watched)
             return watched
 
         np.random.default_rng = default_rng
-        for module, name in ((np.random, "permutation"), (np.random, "shuffle"), (random, "shuffle")):
-            self._count_calls(module, name)
-        self._count_calls(random, "sample")
+        for module, name in (
+            (np.random, "permutation"),
+            (np.random, "shuffle"),
+            (random, "shuffle"),
+            (random, "sample"),
+        ):
+            _note_calls(module, name, partial(self._note_permutation, module.__name__))
+        _note_calls(np.random, "choice", self._note_choice)
+        _note_calls(np.random, "randint", lambda low, high=None, *_, **__: self._follow("numpy.random", low, high))
         random.Random._randbelow = _trailing_randbelow(random.Random._randbelow)  # type: ignore[attr-defined]
-        choice, randint = np.random.choice, np.random.randint
-
-        @wraps(randint)
-        def drawing(low: Any, high: Any = None, *given: Any, **named: Any) -> Any:
-            self._follow("numpy.random", low, high)
-            return randint(low, high, *given, **named)
-
-        @wraps(choice)
-        def choosing(a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
-            if not replace:
-                self.permuted[_length(a)] += 1
-            self._follow("numpy.random", _length(a))
-            return choice(a, size, replace, p)
-
-        np.random.choice, np.random.randint = choosing, drawing
 
     def watch_torch(self, torch: object) -> None:
         """Observe torch's permutations, and the generators that are passed to its functions."""
         for name in ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal"):
-            setattr(torch, name, self._with_generator(getattr(torch, name), counts=name == "randperm"))
+            _note_calls(torch, name, partial(self._note_torch, name == "randperm"))
 
-    def _with_generator(self, function: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
-        @wraps(function)
-        def observed(*given: Any, **named: Any) -> Any:
-            if counts and given:
-                self.permuted[int(given[0])] += 1
-            self._follow("torch", *(one for one in given if isinstance(one, int)))
-            if named.get("generator") is not None:
-                self._name(named["generator"])
-            return function(*given, **named)
+    def _note_permutation(self, module: str, x: object, *_: object, **__: object) -> None:
+        self.permuted[_length(x)] += 1
+        self._follow(module, _length(x))
 
-        return observed
+    def _note_choice(self, a: object, size: object = None, replace: bool = True, p: object = None) -> None:
+        if not replace:
+            self.permuted[_length(a)] += 1
+        self._follow("numpy.random", _length(a))
 
-    def _count_calls(self, module: Any, name: str) -> None:
-        function = getattr(module, name)
-
-        @wraps(function)
-        def counted(x: Any, *given: Any, **named: Any) -> Any:
-            self.permuted[_length(x)] += 1
-            self._follow(module.__name__, _length(x))
-            return function(x, *given, **named)
-
-        setattr(module, name, counted)
+    def _note_torch(
+        self, permutes: bool, *given: object, generator: torch.Generator | None = None, **_: object
+    ) -> None:
+        if permutes and given:
+            self.permuted[int(np.asarray(given[0]))] += 1
+        self._follow("torch", *(one for one in given if isinstance(one, int)))
+        if generator is not None:
+            self._name(generator)
 
     def _follow(self, generator: str, *bounds: object) -> None:
         self.trails[generator] = _longer(self.trails.get(generator, 0), *bounds)
 
-    def _name(self, made: object) -> None:
+    def _name(self, made: Generator) -> None:
         """Name a generator by its first state: generators of equal clients have equal names in both runs."""
         if len(self._named) >= 2 * _MOST or any(one is made for one in self._named.values()):
             return
@@ -162,65 +154,63 @@ class Draws:
         return states <= recorded[1]
 
 
-def _watched_generator(draws: Draws, made: np.random.Generator) -> np.random.Generator:
-    found = _Watched(made.bit_generator)
-    found.draws = draws
-    return found
-
-
 class _Watched(np.random.Generator):
     """numpy's generator, which counts permutations and follows the ranges of its draws."""
 
     draws: Draws
     trail = 0
 
-    def _permutes(self, x: object) -> None:
+    def note_permutation(self, x: object, *_: object, **__: object) -> None:
         self.draws.permuted[_length(x)] += 1
         self.trail = _longer(self.trail, _length(x))
 
-    def permutation(self, x: Any, *given: Any, **named: Any) -> Any:
-        self._permutes(x)
-        return super().permutation(x, *given, **named)
-
-    def permuted(self, x: Any, *given: Any, **named: Any) -> Any:
-        self._permutes(x)
-        return super().permuted(x, *given, **named)
-
-    def shuffle(self, x: Any, *given: Any, **named: Any) -> None:
-        self._permutes(x)
-        super().shuffle(x, *given, **named)
-
-    def choice(self, a: Any, size: Any = None, replace: bool = True, *given: Any, **named: Any) -> Any:
+    def note_choice(self, a: object, size: object = None, replace: bool = True, *_: object, **__: object) -> None:
         if not replace:
-            self._permutes(a)
+            self.note_permutation(a)
         self.trail = _longer(self.trail, _length(a))
-        return super().choice(a, size, replace, *given, **named)
 
-    def integers(self, low: Any, high: Any = None, *given: Any, **named: Any) -> Any:
+    def note_integers(self, low: object, high: object = None, *_: object, **__: object) -> None:
         self.trail = _longer(self.trail, low, high)
-        return super().integers(low, high, *given, **named)
 
-    def __reduce__(self) -> Any:
-        return np.random.Generator, (self.bit_generator,)
+    def __reduce__(self) -> tuple[type[np.random.Generator], tuple[np.random.BitGenerator], None]:
+        return np.random.Generator, (self.bit_generator,), None
+
+
+def _note_calls(owner: object, name: str, note: Callable[..., None]) -> None:
+    """Replace a function of a module or class by one that calls `note` with the same arguments first."""
+    function = getattr(owner, name)
+
+    @wraps(function)
+    def noted(*given: object, **named: object) -> object:
+        note(*given, **named)
+        return function(*given, **named)
+
+    setattr(owner, name, noted)
+
+
+for _method in ("permutation", "permuted", "shuffle"):
+    _note_calls(_Watched, _method, _Watched.note_permutation)
+_note_calls(_Watched, "choice", _Watched.note_choice)
+_note_calls(_Watched, "integers", _Watched.note_integers)
 
 
 def _longer(trail: int, *bounds: object) -> int:
     return zlib.crc32(repr(bounds).encode(), trail)
 
 
-def _trailing_randbelow(drawn: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+def _trailing_randbelow(drawn: Callable[[random.Random, int], int]) -> Callable[[random.Random, int], int]:
     """Return the method of `random.Random` behind all its draws from ranges, which follows these ranges."""
 
     @wraps(drawn)
-    def below(self: Any, n: int) -> int:
-        self.trail = _longer(getattr(self, "trail", 0), n)
+    def below(self: random.Random, n: int) -> int:
+        setattr(self, "trail", _longer(getattr(self, "trail", 0), n))  # noqa: B010
         return drawn(self, n)
 
     return below
 
 
-def _length(x: Any) -> int:
-    return int(x) if np.ndim(x) == 0 and not hasattr(x, "__len__") else len(x)
+def _length(x: object) -> int:
+    return len(x) if isinstance(x, Sized) else int(np.asarray(x))
 
 
 def _global_states() -> Iterator[tuple[str, object]]:
@@ -244,7 +234,7 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 """Functions that set the state of each global generator."""
 
 
-def _state(one: Any) -> Any:
+def _state(one: Generator) -> Any:
     if isinstance(one, np.random.Generator):
         return {**one.bit_generator.state, "trail": getattr(one, "trail", 0)}
     if isinstance(one, np.random.RandomState):
@@ -254,7 +244,7 @@ def _state(one: Any) -> Any:
     return one.get_state().numpy().copy()
 
 
-def _set_state(one: Any, state: Any) -> None:
+def _set_state(one: Generator, state: Any) -> None:
     if isinstance(one, np.random.Generator):
         one.bit_generator.state = {name: part for name, part in state.items() if name != "trail"}
     elif isinstance(one, random.Random):
