@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -94,22 +94,22 @@ class State:
 class _ContentKind:
     """Kind of content: functions that read it, compare it with its saved value, and restore it (None: not restored)."""
 
-    read: Callable[[Any], Any]
-    is_same: Callable[[Any, Any], bool]
-    write: Callable[[Any, Any], None] | None
+    read: Callable[..., object]
+    is_same: Callable[..., bool]
+    write: Callable[..., None] | None
 
 
 @dataclass(frozen=True)
 class _SavedContent:
     name: str
-    content: Any
+    content: object
     kind: _ContentKind
-    saved: Any
+    saved: object
     is_outside: bool
 
 
 _ATOMS = (type(None), str, bytes, int, float, complex, ModuleType, CodeType, torch.dtype, torch.device, torch.Size)
-_GENERATORS: dict[type, Callable[[Any], Any]] = {
+_GENERATORS: dict[type, Callable[..., object]] = {
     torch.Generator: lambda generator: generator.get_state().tolist(),
     np.random.Generator: lambda generator: repr(generator.bit_generator.state),
     np.random.RandomState: lambda generator: repr(generator.get_state()[1].tolist()) + repr(generator.get_state()[2:]),
@@ -210,9 +210,9 @@ def _record_change(moved: StateChanges, kept: _SavedContent) -> None:
         moved.generators[f"{kept.name} ({type(kept.content).__name__})"] = None
         return
     moved.objects.add(id(kept.content))
-    changed = {kept.name: kept.kind.read(kept.content)}
-    if isinstance(kept.saved, dict):
-        saved, current = kept.saved, changed.pop(kept.name)
+    saved, current = kept.saved, kept.kind.read(kept.content)
+    changed = {kept.name: current}
+    if isinstance(saved, dict) and isinstance(current, dict):
         keys = [key for key in saved | current if saved.get(key, _EMPTY) is not current.get(key, _EMPTY)]
         named = _entry_path if kept.kind is _DICTIONARY else "{}.{}".format
         changed = {named(kept.name, key): current.get(key) for key in keys}
@@ -241,7 +241,7 @@ def _refill(thing: Any, saved: Any) -> None:
     thing.update(saved)
 
 
-def _refill_list(thing: Any, saved: list[Any]) -> None:
+def _refill_list(thing: MutableSequence[object], saved: list[object]) -> None:
     thing.clear()
     thing.extend(saved)
 
@@ -274,7 +274,7 @@ def _attributes(thing: object) -> dict[str, object]:
     return inside | getattr(thing, "__dict__", {})
 
 
-def _set_attributes(thing: object, saved: dict[str, Any]) -> None:
+def _set_attributes(thing: object, saved: dict[str, object]) -> None:
     slots = _slot_names(type(thing))
     for name in slots:
         if name in saved:
@@ -305,7 +305,7 @@ def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
     tensor.data = saved[0]
 
 
-def _set_array(array: NDArray[Any], saved: NDArray[Any]) -> None:
+def _set_array(array: NDArray[np.generic], saved: NDArray[np.generic]) -> None:
     array[...] = saved
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from accounting import require
 from accounting.caveats import default_delta
@@ -59,7 +60,7 @@ class Config(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _set_choices(cls, tables: Any) -> Any:
+    def _set_choices(cls, tables: object) -> object:
         """Set the key that selects the kind of each table in `CHOICES`, if it is not given.
 
         Keys of other kinds are dropped if they have their default, because configurations of version 0.2 contain them.
@@ -67,11 +68,9 @@ class Config(Table):
         if not isinstance(tables, Mapping):
             return tables
         tables = _with_exact_record_noise(with_slots_renamed(tables))
-        given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
-        return {
-            **tables,
-            **{name: _table_of_kind(name, table, tables) for name, table in given.items()},
-        }
+        given = {name: tables.get(name) for name in CHOICES}
+        kinds = {name: _table_of_kind(name, one, tables) for name, one in given.items() if isinstance(one, Mapping)}
+        return {**tables, **kinds}
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta in its privacy table, [privacy] or [local.record]."""
@@ -82,7 +81,7 @@ class Config(Table):
         """Number of rounds that epsilon covers: those of the run, and the spare ones."""
         return self.federation.rounds + self.run.spare_rounds
 
-    def with_solved_noise(self, values: Mapping[str, Any]) -> Config:
+    def with_solved_noise(self, values: Mapping[str, object]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
         return self._with_private_table(lambda table: table.with_solved(values))
 
@@ -92,7 +91,7 @@ class Config(Table):
         record = self.local.record
         return self if record is None else self.with_keys("local", record=change(record))
 
-    def with_keys(self, table: str, **values: Any) -> Config:
+    def with_keys(self, table: str, **values: object) -> Config:
         """Return the configuration with these values of keys of a table, which are not validated again."""
         return self.model_copy(update={table: getattr(self, table).model_copy(update=values)})
 
@@ -143,7 +142,7 @@ class Config(Table):
         return _without_none(self.model_dump(mode="json"))
 
 
-def with_slots_renamed(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_slots_renamed(tables: Mapping[str, object]) -> Mapping[str, object]:
     """Return the tables with privacy.slots renamed to federation.cohort_cap.
 
     Raises ConfigError if both keys are given with different values.
@@ -161,7 +160,7 @@ def with_slots_renamed(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tables, "privacy": rest, "federation": {**federation, "cohort_cap": cap if slots is None else slots}}
 
 
-def _table_of_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+def _table_of_kind(name: str, table: Mapping[str, object], tables: Mapping[str, object]) -> dict[str, object]:
     kinds, key = kinds_of_table(name), CHOICES[name]
     first = next(iter(kinds.values()))
     chosen = _noise_choice(table, tables) if name == "privacy" else table.get(key, first.model_fields[key].default)
@@ -175,7 +174,7 @@ def _table_of_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any
     return {k: v for k, v in table.items() if k not in idle or idle[k] != v} | {key: chosen}
 
 
-def _noise_choice(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
+def _noise_choice(table: Mapping[str, object], tables: Mapping[str, object]) -> object:
     """Return privacy.noise; its default is the method's only noise, or the noise that suits the kind of sum."""
     name, kind = (_given_value(tables, "method", "name"), _given_value(tables, "aggregation", "kind"))
     fixed, given = noise_of_method(str(name)), table.get("noise")
@@ -185,7 +184,7 @@ def _noise_choice(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
 
 
-def _with_exact_record_noise(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, object]:
     """Return the tables with local.record.noise = "discrete-gaussian" in a run for release, if no noise is given."""
     local, record = tables.get("local"), _given_value(tables, "local", "record")
     if (
@@ -197,12 +196,12 @@ def _with_exact_record_noise(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tables, "local": {**local, "record": {"noise": "discrete-gaussian", **record}}}
 
 
-def _given_value(tables: Mapping[str, Any], table: str, key: str) -> Any:
+def _given_value(tables: Mapping[str, object], table: str, key: str) -> object:
     found = tables.get(table)
     return found.get(key) if isinstance(found, Mapping) else None
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+def _without_none(table: dict[str, object]) -> dict[str, object]:
     return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
 
 
@@ -216,7 +215,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML ({error}).") from None
 
 
-def plain_values(values: Any) -> Any:
+def plain_values(values: object) -> Any:
     """Return tables and lists with the numbers of numpy, torch and decimal as Python's (`accounting.require.plain`)."""
     if isinstance(values, Mapping):
         return {str(key): plain_values(value) for key, value in values.items()}
@@ -227,7 +226,7 @@ def plain_values(values: Any) -> Any:
     return require.plain(values)
 
 
-def parse(tables: Mapping[str, Any], *, source: str) -> Config:
+def parse(tables: Mapping[str, object], *, source: str) -> Config:
     """Return the validated configuration; raises ConfigError that names `source` and every wrong or unknown key."""
     try:
         return Config.model_validate(plain_values(tables))
@@ -236,7 +235,7 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
         raise ConfigError(f"{source}:\n  {problems}") from None
 
 
-def parse_written_config(tables: Mapping[str, Any], *, source: str) -> Config:
+def parse_written_config(tables: Mapping[str, object], *, source: str) -> Config:
     """Return the configuration that a run wrote into its folder.
 
     A setting that the run's version of dpfed did not write has its current default, with four exceptions. Without
@@ -264,7 +263,7 @@ def parse_written_config(tables: Mapping[str, Any], *, source: str) -> Config:
     return config
 
 
-def _uses_public_ranking(tables: Mapping[str, Any]) -> bool:
+def _uses_public_ranking(tables: Mapping[str, object]) -> bool:
     sparse = _given_value(tables, "method", "keep") is not None or _given_value(tables, "method", "k") is not None
     return (
         sparse
@@ -273,7 +272,7 @@ def _uses_public_ranking(tables: Mapping[str, Any]) -> bool:
     )
 
 
-def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def override(tables: Mapping[str, object], settings: Sequence[str]) -> dict[str, Any]:
     """Return the tables after applying settings `table.key=value`.
 
     Values are TOML; a bare word is a string. The setting `table.key=` removes the key.
@@ -287,7 +286,7 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def set_key(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) -> None:
+def set_key(tables: dict[str, object], key: str, value: object, *, given: str, form: str) -> None:
     """Set tables[a][b] = value for the key "a.b"; the value None removes the key.
 
     Raises ConfigError for a malformed key; its message has the text `given` and the correct `form`.
@@ -297,31 +296,32 @@ def set_key(tables: dict[str, Any], key: str, value: Any, *, given: str, form: s
         raise ConfigError(f"{given}: must be {form}.")
     place = tables
     for name in path:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
+        inner = place.setdefault(name, {})
+        if not isinstance(inner, dict):
             raise ConfigError(f"{given}: {name} is a value, not a table.")
+        place = inner
     if value is None:
         place.pop(last, None)
     else:
         place[last] = value
 
 
-def flat_tables(tables: Any, path: str = "") -> Any:
+def flat_tables(tables: object, path: str = "") -> Any:
     """Return nested tables as one table of dotted keys: {"a": {"b": 1}} becomes {"a.b": 1}."""
     if not isinstance(tables, Mapping):
         return tables
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in tables.items():
         name = f"{path}{key}"
         found |= flat_tables(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return found
 
 
-def _copy_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_tables(tables: Mapping[str, object]) -> dict[str, object]:
     return {k: _copy_tables(v) if isinstance(v, Mapping) else v for k, v in tables.items()}
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(text: str) -> object:
     for written in (text, text.replace(".", "0.", 1)):  # users write .2, which is not TOML
         try:
             return tomllib.loads(f"value = {written}")["value"]
@@ -331,14 +331,14 @@ def _toml_value(text: str) -> Any:
     return text
 
 
-def _problem_text(item: Any) -> str:
-    location = item["loc"]
-    table = str(location[0]) if location else ""
+def _problem_text(item: ErrorDetails) -> str:
+    location = tuple(str(part) for part in item["loc"])
+    table = location[0] if location else ""
     kinds = kinds_of_table(table) if table in CHOICES else {}
-    kind = str(location[1]) if kinds and len(location) > 1 else None
+    kind = location[1] if kinds and len(location) > 1 else None
     if kind is not None:  # drop the kind, which pydantic inserts into the location
         location = (table, *location[2:])
-    where = ".".join(str(part) for part in location)
+    where = ".".join(location)
     if item["type"] == "union_tag_invalid":
         key = f"{table}.{CHOICES[table]}"
         allowed = ", ".join(map(quoted_kind, kinds))
@@ -353,7 +353,7 @@ def _problem_text(item: Any) -> str:
         if kind is not None and takers and len(location) == 2:
             return f"{where} with {chosen}: is for {', '.join(takers)}. Remove it, or use one of them."
         known = sorted(kinds[kind].model_fields) if kind in kinds and len(location) == 2 else _known_keys(location[:-1])
-        hint = did_you_mean(str(location[-1]), known)
+        hint = did_you_mean(location[-1], known)
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
     if item["type"] == "literal_error" and kind is not None and len(location) == 2:
         others = [name for name, one in kinds.items() if location[1] in one.model_fields and name != kind]
@@ -377,18 +377,17 @@ def quoted_kind(kind: str) -> str:
     return kind if kind == LIST else repr(kind)
 
 
-def _dotted_key(location: Sequence[Any]) -> str:
+def _dotted_key(location: Sequence[str]) -> str:
     """Return the dotted key of an error, whose location may also name an item of a list or a member of a union."""
-    names = [str(part) for part in location]
-    depth = max(n for n in range(len(names) + 1) if ".".join(names[:n]) in _all_keys())
-    return ".".join(names[:depth])
+    depth = max(n for n in range(len(location) + 1) if ".".join(location[:n]) in _all_keys())
+    return ".".join(location[:depth])
 
 
 def _all_keys() -> set[str]:
     return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in all_tables() for key in names_of_keys(tables))}
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return the text of a value for a message, shortened if it is long."""
     try:
         text = repr(value)
@@ -397,8 +396,8 @@ def value_text(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
-def _known_keys(location: Sequence[Any]) -> list[str]:
-    return sorted(names_of_keys(dict(all_tables()).get(".".join(str(part) for part in location), ())))
+def _known_keys(location: Sequence[str]) -> list[str]:
+    return sorted(names_of_keys(dict(all_tables()).get(".".join(location), ())))
 
 
 @cache
@@ -439,7 +438,7 @@ def _table_types(field: FieldInfo) -> tuple[type[BaseModel], ...]:
     return tuple(dict.fromkeys(one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)))
 
 
-def _nested_types(annotation: Any) -> Iterator[Any]:
+def _nested_types(annotation: object) -> Iterator[object]:
     """Yield the annotation and all types within it: members of unions, also of nested ones."""
     yield annotation
     for part in get_args(annotation):

@@ -12,9 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.tables import flat_tables, override, read_toml, set_key, value_text
@@ -239,7 +240,7 @@ def require_row(name: str, experiment: ExperimentFile, *, where: str) -> None:
 _TABLES: dict[tuple[str, ...], type[BaseModel]] = {(): ExperimentFile, ("row",): Row, ("tune",): Tune}
 
 
-def _problem_text(item: Any) -> str:
+def _problem_text(item: ErrorDetails) -> str:
     location = [str(part) for part in item["loc"]]
     where = ".".join(location)
     if item["type"] == "extra_forbidden":
@@ -270,7 +271,7 @@ def read_published(path: Path, experiment: ExperimentFile) -> tuple[PublishedNum
     return tuple(lines)
 
 
-def _published_number(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> PublishedNumber:
+def _published_number(where: str, line: dict[str, str], experiment: ExperimentFile) -> PublishedNumber:
     if None in line or None in line.values():
         raise ConfigError(f"{where}: must have {len(_COLUMNS)} columns; put quotes around a text with commas.")
     require_row(line["row"], experiment, where=where)
