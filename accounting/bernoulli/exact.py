@@ -197,7 +197,8 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
     loss = math.log(u / v)
     if loss <= 0:
         return 0.0
-    target = delta - _misplaced_mass(steps)
+    # An upper bound on the mass that rounding errors of the convolution misplace.
+    target = delta - (1e-10 if steps > _DIRECT else 1e-15 * (steps + 1))
     if target <= 0:
         return steps * loss
     distribution = _walk_distribution(np.array([v, 1 - u - v, u]), steps)[::-1][
@@ -221,13 +222,6 @@ def _decayed_sums(distribution: Floats, factor: float) -> Floats:
     It is e^loss[k] times the mass up to k of the second distribution, which would underflow.
     """
     return np.asarray(scipy.signal.lfilter([1.0], [1.0, -factor], distribution))
-
-
-def _misplaced_mass(steps: int) -> float:
-    """Return an upper bound on the mass that rounding errors of the convolution misplace; it is subtracted from
-    delta.
-    """
-    return 1e-10 if steps > _DIRECT else 1e-15 * (steps + 1)
 
 
 def _walk_distribution(step: Floats, count: int) -> Floats:

@@ -242,7 +242,7 @@ def description_of(claim: Claim, *, epsilon: float, tilts: Pair, samples: int, t
     return read
 
 
-def seed_of(description: dict[str, Any]) -> str:
+def seed_of(description: dict[str, object]) -> str:
     """Return the SHA-256 of a description, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 

@@ -90,7 +90,9 @@ def mu_of_shift(variance: float, sensitivity: float, lost: float) -> float | Non
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:
         return None
     coarse = _variance_rounded_down(variance)
-    far = _tail_point(coarse, math.log(lost / (sensitivity**2 + 1))) + math.floor(sensitivity * _ROUNDING) + 1
+    log_mass = math.log(lost / (sensitivity**2 + 1))
+    tail_point = smallest_passing(lambda x: _exponent(x, coarse) >= -log_mass)  # Pr[X >= tail_point] <= e^log_mass
+    far = tail_point + math.floor(sensitivity * _ROUNDING) + 1
     if _exponent(far, coarse) > _LARGEST_EXPONENT:
         return None
     return largest_step(coarse, far) * sensitivity * _ROUNDING
@@ -112,11 +114,6 @@ def _exponent(x: float, variance: float) -> float:
     return variance * (r * math.asinh(r) - r * r / (1 + math.sqrt(1 + r * r)))
 
 
-def _tail_point(variance: float, log_mass: float) -> int:
-    """Return an integer x with Pr[X >= x] at most e^log_mass."""
-    return smallest_passing(lambda x: _exponent(x, variance) >= -log_mass)
-
-
 @lru_cache(maxsize=256)
 def largest_step(variance: float, far: int) -> float:
     """Return an upper bound on the largest y(x) - y(x - 1) for x from 2 - far to far. As y(1 - x) = -y(x), x >= 1
@@ -130,13 +127,9 @@ def largest_step(variance: float, far: int) -> float:
     masses = _masses(np.arange(number_of_masses + 1, dtype=float), variance)
     tails = np.cumsum(masses[::-1])[::-1][: far + 1]
     tails[0] = (1 + masses[0]) / 2
-    y = _quantiles(tails)
+    y = -scipy.special.ndtri(tails)
     error = 1e-13 + 1.2e-16 * len(masses) + (4e-16 * variance if variance < _EXPANDED else 0.0)
     return float(np.diff(y).max()) + 2 * 1.26 * error
-
-
-def _quantiles(tails: Floats) -> Floats:
-    return np.asarray(-scipy.special.ndtri(tails))
 
 
 def _masses(x: Floats, variance: float) -> Floats:

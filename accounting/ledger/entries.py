@@ -116,7 +116,7 @@ class LocalRelease:
     steps: tuple[Steps, ...]
     clip_norm: float
     noise_std: float
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -177,7 +177,7 @@ class Purchase:
     units: int
     plan: tuple[tuple[SingleRelease, int], ...]
     rounds: tuple[tuple[int, int], ...] | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -300,7 +300,7 @@ class EntryParser:
     """
 
     def __init__(self) -> None:
-        self._before: tuple[Mapping[str, Any], Entry] | None = None
+        self._before: tuple[Mapping[str, object], Entry] | None = None
 
     def read(self, record: dict[str, object]) -> Entry:
         """Return the entry of a record that `to_dict` wrote. Errors: InvalidParameter for any other record."""

@@ -283,16 +283,12 @@ def _divergence_of_one_jump(
         distribution = (
             _sum_distribution(others, constant_part, shift, threshold)
             if rounds > 1
-            else _constant_distribution(constant_part)
+            else _SumDistribution(points=np.array([constant_part]), masses=np.ones(1))
         )
     for weight, count in _grouped_weights(block):
         for value, chance in zip(values * weight, masses, strict=True):
             total += count * chance * distribution.mean_excess(gammas - value)
     return total
-
-
-def _constant_distribution(value: float) -> _SumDistribution:
-    return _SumDistribution(points=np.array([value]), masses=np.ones(1))
 
 
 def _grouped_weights(block: OnceInBlock) -> list[tuple[float, int]]:

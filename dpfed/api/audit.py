@@ -256,7 +256,7 @@ def _checked(request: _Request, method: str, settings: Sequence[str] = ()) -> Ve
     )
 
 
-def _of_scheme(scheme: str, options: dict[str, Any]) -> Verdict:
+def _of_scheme(scheme: str, options: dict[str, object]) -> Verdict:
     if scheme in _BERNOULLI_SCHEMES:
         raise ConfigError(f"{scheme}: sends Bernoulli samples, which are not tested here. Audit the method {scheme}.")
     found = compress.check(compress.get(scheme, **options))
@@ -332,7 +332,7 @@ def _replayed(request: _Request, **settings: object) -> Verdict:
     )
 
 
-def _require_known(given: dict[str, Any], known: Sequence[str], table: str) -> None:
+def _require_known(given: dict[str, object], known: Sequence[str], table: str) -> None:
     if wrong := [key for key in given if key not in known]:
         raise ConfigError(
             f"--set {table}{wrong[0]}={given[wrong[0]]}: is no setting here; give table.key=value of a configuration"

@@ -83,7 +83,7 @@ def _run_following_rank(
     try:
         _run_as_rank(rank, address, part)
     finally:
-        sent: Any = world.recording, world.seen, world.met_keys
+        sent: object = world.recording, world.seen, world.met_keys
         there.send(sent)
         there.close()
 
@@ -117,7 +117,7 @@ class ConfiguredRun:
 
         run_ranks(self.processes, run_rank)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         load_files([Path(one) for one in self.load])
 

@@ -12,7 +12,7 @@ from dpfed.audit.verdict import Verdict
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _SETTING = "dpfed_audit_setting"
 
@@ -65,7 +65,7 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> Verdict:
     return audit_function(what, **given)
 
 
-def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
+def settings_beside(what: Callable[..., object]) -> dict[str, Any]:
     """Return the settings of `@claim` on a function, or on the `__call__` of an object."""
     found: dict[str, object] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
     return found

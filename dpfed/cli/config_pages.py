@@ -63,7 +63,7 @@ def starter_file(preset: str) -> str:
     for table, keys in _flat_tables(catalogue.preset_tables(preset)):
         lines.append(f"[{table}]")
         lines += [
-            f"{_toml_line(name, value)}  # {_first_sentence(key_named(f'{table}.{name}').meaning)}"
+            f"{_toml_line(name, value)}  # {key_named(f'{table}.{name}').meaning.split('. ')[0].rstrip('.')}"
             for name, value in keys.items()
         ]
         lines.append("")
@@ -86,11 +86,6 @@ def _toml_line(name: str, value: object) -> str:
         inner = ", ".join(tomli_w.dumps({k: v}).strip() for k, v in value.items())
         return f"{name} = {{ {inner} }}"
     return tomli_w.dumps({name: value}).strip().replace("\n    ", " ").replace("\n", "").replace(",]", " ]")
-
-
-def _first_sentence(meaning: str) -> str:
-    """Return the first sentence of the text, without its full stop."""
-    return meaning.split(". ")[0].rstrip(".")
 
 
 def configuration_page() -> str:

@@ -21,7 +21,7 @@ from dpfed.models.flat import FlatModel
 Sides = tuple[int, int]
 
 
-def convolve_by_windows(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor | None:
+def convolve_by_windows(args: Sequence[Any], kwargs: dict[str, object]) -> Tensor | None:
     """Return torch.conv2d(*args, **kwargs) under vmap by windows; None if weights or images are equal for all clients,
     in groups, or rounded to bf16, where torch's own convolution is used."""
     given = dict(zip(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False))

@@ -58,7 +58,7 @@ class ClientRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._clients, self._draws = clients, 0
         self._records = records
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if not _draws(func, args, given) or given.get("generator") is not None:
             return func(*args, **given)
@@ -94,12 +94,12 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.any: bool = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         self.any = self.any or _draws(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
-def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _draws(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Return True if this operation draws; attention and recurrent layers draw only if they have dropout."""
     if _SEEDED not in func.tags:
         return False
@@ -217,7 +217,7 @@ def _randint(uniforms: Uniforms, high: int, size: Sequence[int], **given: Any) -
     return _randint_from(uniforms, 0, high, size, **given)
 
 
-_DRAWS: dict[Any, Callable[..., Any]] = {
+_DRAWS: dict[object, Callable[..., object]] = {
     _ATEN.bernoulli_.float: _bernoulli_in_place,
     _ATEN.bernoulli.p: _bernoulli,
     _ATEN.bernoulli.default: _bernoulli,

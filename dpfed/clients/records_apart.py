@@ -169,7 +169,7 @@ class _Trial:
     def __init__(self, model: FlatModel, loss: Loss, weights: Tensor, seeds: Seeds | None, by: Way) -> None:
         self._model, self._loss, self._weights, self._seeds, self._by = model, loss, weights, seeds, by
         self.random = seeds is not None
-        self._calls: list[tuple[str, Any, Any]] = []
+        self._calls: list[tuple[str, object, object]] = []
         self._build_module()
 
     def _build_module(self) -> None:

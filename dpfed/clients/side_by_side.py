@@ -106,7 +106,7 @@ class ClientCalls(TorchFunctionMode):
         super().__init__()
         self._windows = windows
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         if self._windows and func is torch.conv2d:
             convolved = convolve_by_windows(args, kwargs or {})
             if convolved is not None:
@@ -121,7 +121,7 @@ class ClientCalls(TorchFunctionMode):
 
 
 _FILLING = ((0, "input", "self"), (2, "index"), (1, "dim"))
-_INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
+_INDEXING: dict[object, tuple[tuple[int | str, ...], ...]] = {
     torch.nn.functional.embedding: ((1, "weight"), (0, "input")),
     torch.embedding: ((0, "weight"), (1, "indices")),
     torch.index_fill: _FILLING,

@@ -50,7 +50,7 @@ __all__ = [
     "register",
 ]
 
-_SCHEMES: Mapping[str, type[Any]] = {
+_SCHEMES: Mapping[str, type[object]] = {
     scheme.name: scheme
     for scheme in (
         *(Dense, TopK, RandK, SharedRandK, SharedTopK, SignSgd, StochasticSign, TernGrad, Qsgd),

@@ -67,7 +67,7 @@ class Table(BaseModel):
     """A table of the configuration; the docstring of a key is its description in the configuration reference."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
-    _solved: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _solved: Mapping[str, object] = PrivateAttr(default_factory=dict)
 
     @property
     def solved(self) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ class Table(BaseModel):
         """
         return self._solved
 
-    def with_solved(self, values: Mapping[str, Any]) -> Self:
+    def with_solved(self, values: Mapping[str, object]) -> Self:
         """Return this table with calibrated numbers of an earlier process."""
         found = self.model_copy()
         found._solved = dict(values)

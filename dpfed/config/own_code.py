@@ -46,7 +46,7 @@ def is_importable(name: str) -> bool:
 class Registration:
     """A registered object, and the line of code that registered it."""
 
-    registered_object: Any
+    registered_object: object
     file: str
     line: int
 
@@ -58,7 +58,7 @@ class Registration:
 _KNOWN: dict[Kind, dict[str, Registration]] = {}
 
 
-def register_object(kind: Kind, name: str, registered_object: Any, *, taken: Collection[str]) -> None:
+def register_object(kind: Kind, name: str, registered_object: object, *, taken: Collection[str]) -> None:
     """Register the object `registered_object` under a name; `taken` are the names of the built-in objects of this kind.
 
     Raises ConfigError for a name that is taken or invalid, or that another line of code has registered.
@@ -193,7 +193,8 @@ def code_files_of_run(used: Iterable[tuple[Kind, str]]) -> tuple[UserCodeFile, .
     for kind, name in used:
         file = registering_file(kind, name)
         if file is not None and file not in found:
-            found[file] = UserCodeFile(path=file, sha256=_sha256(Path(file)) if Path(file).is_file() else "")
+            digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if Path(file).is_file() else ""
+            found[file] = UserCodeFile(path=file, sha256=digest)
     return tuple(found.values())
 
 
@@ -275,10 +276,6 @@ def _file_content(file: Path) -> bytes:
 def _forget_file(path: str) -> None:
     _LOADED.pop(path, None)
     forget_file(path)
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @cache

@@ -139,7 +139,7 @@ class Config(Table):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries without the keys that are None, because TOML has no null."""
-        return _without_none(self.model_dump(mode="json"))
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 def with_slots_renamed(tables: Mapping[str, object]) -> Mapping[str, object]:
@@ -199,10 +199,6 @@ def _with_exact_record_noise(tables: Mapping[str, object]) -> Mapping[str, objec
 def _given_value(tables: Mapping[str, object], table: str, key: str) -> object:
     found = tables.get(table)
     return found.get(key) if isinstance(found, Mapping) else None
-
-
-def _without_none(table: dict[str, object]) -> dict[str, object]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -343,7 +343,7 @@ def _make_dataset(
     name: str, arrays: dict[str, Numbers], where: str, classes: Classes, ignored: int | None = None
 ) -> Dataset:
     names = names_of(classes, where)
-    number: Any = classes if names is None else len(names)
+    number: object = classes if names is None else len(names)
     if names is not None:
         for half in ("train_labels", "test_labels"):
             arrays[half] = _class_positions(arrays[half], names, where)

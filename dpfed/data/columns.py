@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -133,7 +132,7 @@ def of_tables(
     declared = _declared_classes(train_table, columns.label)
     where = f"{folder}, column {columns.label!r}"
     names = names_of(classes, where)
-    count: Any = classes if names is None else len(names)
+    count: object = classes if names is None else len(names)
     if declared is not None and count is not None and declared != count:
         raise DataError(f"{where}: the file declares {declared} classes, data.classes is {count}. Declare one number.")
     number = declared if count is None else check_classes(count, where=where)

@@ -343,7 +343,7 @@ class NodeLedger:
         backups.write_head(ledger.path, ledger.head)
 
     def _opened_records(self, records: RecordNoise) -> Ledger:
-        about: dict[str, Any] = {"epsilon": records.epsilon, "delta": records.delta, "steps": records.steps}
+        about: dict[str, object] = {"epsilon": records.epsilon, "delta": records.delta, "steps": records.steps}
         about |= {"mechanism": records.mechanism.to_dict(), "head_kept": True}
         path = self._records_path
         if not path.exists():

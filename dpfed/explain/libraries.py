@@ -85,10 +85,6 @@ def _filter(settings: Settings) -> Explanation:
     )
 
 
-def _is_opacus(settings: Settings) -> bool:
-    return any(name in settings for name in RECORD_CLIP)
-
-
 _MANY = 10**6
 """Number of records of a reading that knows only the sampling rate."""
 
@@ -190,10 +186,6 @@ def _opacus(settings: Settings) -> Explanation:
         rounds=steps,
         dpfed=line,
     )
-
-
-def _is_dp_fedavg(settings: Settings) -> bool:
-    return any(name in settings for name in NOISE)
 
 
 def _dp_fedavg(settings: Settings) -> Explanation:
@@ -302,6 +294,6 @@ def _dp_fedavg(settings: Settings) -> Explanation:
 READERS: tuple[tuple[Callable[[Settings], bool], Callable[[Settings], Explanation]], ...] = (
     (_is_filter, _filter),
     (is_flower, read_flower),
-    (_is_opacus, _opacus),
-    (_is_dp_fedavg, _dp_fedavg),
+    (lambda settings: any(name in settings for name in RECORD_CLIP), _opacus),
+    (lambda settings: any(name in settings for name in NOISE), _dp_fedavg),
 )

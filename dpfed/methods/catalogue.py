@@ -115,7 +115,7 @@ def data_sets() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
 
 
-def _merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, object]:
+def _merge_tables(below: Mapping[str, Any], above: Mapping[str, object]) -> dict[str, object]:
     """Return `below` overridden by `above`, key by key; the value False in `above` removes the entry of `below`."""
     merged = deepcopy(dict(below))
     for key, value in above.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfed.config.noise_of_methods import NOISE
 from dpfed.methods.specification import ADAPTIVE, PUBLIC, SPARSE, MethodSpecification
@@ -76,7 +76,7 @@ def refusals_of_threshold_masks(config: Config) -> Iterator[str]:
     yield from refusals(config)
 
 
-_PRIVATE: dict[str, Any] = {
+_PRIVATE: dict[str, object] = {
     # The noise is Bernoulli samples in a sum of fixed size. The clip norm follows from epsilon: False removes the key
     # clip_norm that the data set's defaults have.
     "privacy": {"release": "sum", "adjacency": "zero-out", "clip_norm": False},

@@ -340,7 +340,7 @@ def _one_line(words: str | None) -> str:
     return " ".join((words or "").split())
 
 
-def _resolve_references(schema: object, definitions: dict[str, Any]) -> Any:
+def _resolve_references(schema: object, definitions: dict[str, object]) -> Any:
     if isinstance(schema, list):
         return [_resolve_references(one, definitions) for one in schema]
     if not isinstance(schema, dict):

@@ -102,7 +102,7 @@ class PrivacyTarget:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
     @property
-    def solved(self) -> dict[str, Any]:
+    def solved(self) -> dict[str, object]:
         """Calibrated values for the header of the ledger, from which later processes read them."""
         z = self.noise_multiplier
         drawn: Any = getattr(self.private, "correlated", None)

@@ -182,7 +182,8 @@ class Settings:
         sums of integers            Project > Clip > Weigh > Integers > IntegerNoise > Words
         sums of symbols             Project > DropNotFinite > Symbols > Words
         """
-        project = Project(choice=choice if self._shared is None else self._of_shared_layers(choice, self._shared))
+        shared, size = self._shared, self.clients.course.size
+        project = Project(choice=choice if shared is None else SharedLayers(size=size, shared=shared, inside=choice))
         privacy_target = self.privacy_target(choice.sent)
         if self.sums_integers and self.linear:
             return self._integer_chain(project, privacy_target, own)
@@ -196,9 +197,6 @@ class Settings:
         if self.linear or privacy_target.private.in_every_upload:
             return Stages(project, *own, *privacy_target.stages, encode)
         return Stages(project, *own, encode, *privacy_target.stages)
-
-    def _of_shared_layers(self, choice: MapChoice, shared: Tensor) -> MapChoice:
-        return SharedLayers(size=self.clients.course.size, shared=shared, inside=choice)
 
     @cached_property
     def _shared(self) -> Tensor | None:

@@ -13,6 +13,8 @@ from dpfed.config.noise_of_methods import Noise
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
     from dpfed.config.tables import Config
+    from dpfed.methods.parts import ServerParts, TrainingParts
+    from dpfed.methods.settings import Settings
     from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
 
@@ -36,10 +38,9 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 """Adaptive server rules, which move every entry by about the same amount."""
 
 
-def whole_update(s: Any) -> Stages:
+def whole_update(s: Settings) -> Stages:
     """Return the chain of the whole update, compressed by the method's scheme."""
-    whole: Stages = s.updates(stages.SendAll(size=s.size))
-    return whole
+    return s.updates(stages.SendAll(size=s.size))
 
 
 def refuse_nothing(config: Config) -> Iterator[str]:
@@ -99,9 +100,9 @@ class MethodSpecification:
     audited_clip_norm: float | None = None
     seed_purpose: str = "code"
     sends_models: bool = False
-    stages: Callable[[Any], Stages] = whole_update
-    course: Callable[[Any], Course] = methodcaller("optimizer")
-    server: Callable[[Any], ServerRule] = methodcaller("step")
+    stages: Callable[[Settings], Stages] = whole_update
+    course: Callable[[TrainingParts], Course] = methodcaller("optimizer")
+    server: Callable[[ServerParts], ServerRule] = methodcaller("step")
     refusals: Callable[[Config], Iterator[str]] = refuse_nothing
 
     @property

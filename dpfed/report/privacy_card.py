@@ -56,15 +56,11 @@ def differing_conditions(rows: Sequence[tuple[str, Summary]]) -> str | None:
         for row, found in private:
             by_value.setdefault(found[name], {})[row] = None
         if len(by_value) > 1:
-            shown = (f"{value} ({', '.join(map(_quoted, some))})" for value, some in by_value.items())
+            shown = (value + ' ("' + '", "'.join(some) + '")' for value, some in by_value.items())
             parts.append(f"{name}: {', '.join(shown)}")
     if not parts:
         return None
     return f"Epsilons of these rows are different guarantees. They differ in {'; '.join(parts)}."
-
-
-def _quoted(row: str) -> str:
-    return f'"{row}"'
 
 
 BadgeTone = Literal["good", "bad", "mind"]
@@ -211,11 +207,7 @@ def _mechanism_text(summary: Summary) -> str:
     clip = summary.clip_norm
     if clip is not None:
         words += f"; clip norm {downwards(clip)}"
-    return f"{words[0].upper()}{words[1:]}; {_sampled_clients_text(summary)} clients."
-
-
-def _sampled_clients_text(summary: Summary) -> str:
-    return f"{sampling_text(summary)} {summary.clients:,}"
+    return f"{words[0].upper()}{words[1:]}; {sampling_text(summary)} {summary.clients:,} clients."
 
 
 def _other_epsilons(summary: Summary) -> list[CardText]:

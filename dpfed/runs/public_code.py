@@ -34,7 +34,7 @@ from dpfed.forks import Fork, Process, ended
 from dpfed.replayed import enter_replay
 from dpfed.runs.scores import Evaluation, Scores
 
-OnRound = Callable[[Mapping[str, Any]], None]
+OnRound = Callable[[Mapping[str, object]], None]
 Say = Callable[[str], None]
 _PARENT_SECONDS = 1.0
 """Seconds between two checks whether the training process still exists."""

@@ -42,7 +42,7 @@ def counting_processes() -> Executor:
     return workers
 
 
-def count_beside(count: Callable[..., Traffic], packed: NDArray[Any], *given: object) -> list[Future[Traffic]]:
+def count_beside(count: Callable[..., Traffic], packed: NDArray[np.generic], *given: object) -> list[Future[Traffic]]:
     """Return the results of count(rows, *given) for a part of the packed rows [c, ...] in each process."""
     workers = counting_processes()
     parts = np.array_split(packed, min(len(packed), _PROCESSES))
@@ -63,7 +63,7 @@ def count_payloads_beside(payloads: Payloads) -> tuple[int, list[Future[Traffic]
     return fixed * len(payloads), counts
 
 
-def coded_bytes(packed: NDArray[Any], part: Any, bits: int | None) -> Traffic:
+def coded_bytes(packed: NDArray[np.generic], part: Any, bits: int | None) -> Traffic:
     """Return the bytes of a field of these packed rows."""
     rows = unpack_rows(packed, bits, part.count)
     return sum(len(part.write(row.astype(part.dtype, copy=False)).content) for row in rows), None

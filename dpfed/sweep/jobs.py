@@ -86,7 +86,8 @@ class Workers:
         gpus = _visible_gpus()
         own_code = os.environ.get(OWN_CODE, "")
         sent = [replace(job, gpus=gpus, lock_folder=self.lock_folder, own_code=own_code) for job in jobs]
-        with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=_threads_per_worker(count)):
+        threads = max(1, int(joblib.cpu_count()) // count)
+        with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=threads):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=count)
             yield from parallel(joblib.delayed(work)(job) for job in sent)
 
@@ -105,10 +106,6 @@ def worker_pool(count: int | None, devices: Collection[str]) -> Iterator[Workers
         finally:
             if number > 1:
                 get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
-
-
-def _threads_per_worker(count: int) -> int:
-    return max(1, int(joblib.cpu_count()) // count)
 
 
 def _visible_gpus() -> tuple[str, ...]:

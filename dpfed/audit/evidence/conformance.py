@@ -25,7 +25,6 @@ from dpfed.errors import DpfedError
 from dpfed.methods import choices
 from dpfed.methods.choices import tolerated_fraction
 from dpfed.records.reading import InvalidRecord, Unavailable
-from dpfed.records.round import RoundRecord
 from dpfed.runs.summary import certificate_claim
 
 _SAME = 1e-6
@@ -264,7 +263,7 @@ def earlier_calibration_text(files: RunFiles) -> str:
 
 def _difference_from_configuration(files: RunFiles, number: int) -> str | None:
     """Return text on a difference between a round's line and the one that the configuration gives; None if equal."""
-    release, facts = files.releases[number], _round_record(files, number)
+    release, facts = files.releases[number], files.rounds[number - 1] if number <= len(files.rounds) else None
     if facts is None:
         return None  # charged and never published
     try:
@@ -289,10 +288,6 @@ def first_difference(expected: Mapping[str, object], found: Mapping[str, object]
         return None
     key = min(different)
     return f"the ledger has {key} = {found.get(key)}, {source} gives {expected.get(key)}"
-
-
-def _round_record(files: RunFiles, number: int) -> RoundRecord | None:
-    return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
 def _promised_delta(files: RunFiles) -> float | None:

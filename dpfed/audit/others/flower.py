@@ -34,7 +34,7 @@ class StrategyRound:
     """
 
     make_strategy: Callable[[int], Any]
-    mods: tuple[Any, ...] = ()
+    mods: tuple[object, ...] = ()
     examples: tuple[int, ...] = (1,)
     shown_attributes: tuple[str, ...] = ()
     returns_upload: bool = False
@@ -85,11 +85,11 @@ class _NodeIds:
         return list(range(1, self.count + 1))
 
 
-def _with_mod(mod: Any, app: Any) -> Any:
+def _with_mod(mod: Any, app: object) -> Any:
     return lambda message, context: mod(message, context, app)
 
 
-def _two_layer_record(make: Any, row: Floats) -> Any:
+def _two_layer_record(make: Any, row: Floats) -> object:
     """Return a record with the row as two arrays, so that layer-wise processing is visible."""
     return make([part.copy() for part in np.array_split(row, 2)])
 

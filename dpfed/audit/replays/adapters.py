@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -19,7 +19,7 @@ import numpy as np
 from dpfed.audit.replays.findings import Floats, Key, as_array, digest
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
 
-Hook = Callable[[ReplayRun, Any], None]
+Hook = Callable[[ReplayRun, ModuleType], None]
 """Function of a run of the audit and of a library's module; it sets its hooks in the module."""
 COUNT_SENSITIVITY = 0.5
 """Sensitivity of a count of clipped rows: each row counts as +1/2 or -1/2 (arXiv 1905.03871)."""
@@ -121,15 +121,15 @@ def check_added_noise(world: ReplayRun, name: str, before: Sequence[object], aft
             world.finding(f"adds no noise to array {place}", key_of_finding(world, name))
 
 
-def _watch_optimizers(world: ReplayRun, module: Any) -> None:
+def _watch_optimizers(world: ReplayRun, module: ModuleType) -> None:
     optimizer = module.DPOptimizer
     for name in ("step", "pre_step"):
         setattr(optimizer, name, _watched_step(world, getattr(optimizer, name)))
 
 
-def _watched_step(world: ReplayRun, step: Callable[..., Any]) -> Callable[..., Any]:
+def _watched_step(world: ReplayRun, step: Callable[..., object]) -> Callable[..., object]:
     @wraps(step)
-    def watched(self: Any, *given: Any, **named: Any) -> Any:
+    def watched(self: Any, *given: object, **named: object) -> Any:
         if "_replay" not in vars(self):
             self._replay = _OpacusStep(world, self)
         return step(self, *given, **named)
@@ -137,11 +137,11 @@ def _watched_step(world: ReplayRun, step: Callable[..., Any]) -> Callable[..., A
     return watched
 
 
-def _watch_sampler(world: ReplayRun, module: Any) -> None:
+def _watch_sampler(world: ReplayRun, module: ModuleType) -> None:
     """Couple Opacus' Poisson batches by record: draw for all records of the first run, and leave out removed ones."""
     sampler = module.UniformWithReplacementSampler
 
-    def batches(self: Any) -> Any:
+    def batches(self: Any) -> Iterator[list[int]]:
         import torch
 
         world.outside("sampling rate of Opacus", float(self.sample_rate))

@@ -144,7 +144,7 @@ def as_array(value: object) -> NDArray[Any]:
     return np.atleast_1d(np.array(value))
 
 
-def in_form_of(array: NDArray[Any], value: Any) -> Any:
+def in_form_of(array: NDArray[np.generic], value: Any) -> Any:
     """Return the entries of `array` as an object of the type, shape and dtype of `value`."""
     if isinstance(value, list | tuple):
         made, start = [], 0
@@ -285,7 +285,7 @@ class Difference:
         """Sentence about what to change in the audited code."""
         return next_step(self.words, self.value)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the difference."""
         return {
             "round": self.round,

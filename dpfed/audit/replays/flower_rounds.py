@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dpfed.audit.replays.findings import Floats
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
 
 
-def _watch_strategies(world: ReplayRun, module: object) -> None:
+def _watch_strategies(world: ReplayRun, module: ModuleType) -> None:
     for name, strategy in vars(module).items():
         if name.startswith("DifferentialPrivacy") and "aggregate_train" in vars(strategy):
             _watch_strategy(world, strategy)

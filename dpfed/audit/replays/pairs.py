@@ -104,7 +104,7 @@ class Pair:
         who = f"client {self.clients[0]}" if len(self.clients) == 1 else f"{len(self.clients)} clients"
         return f"{who}: {self.change}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the pair."""
         return {"clients": list(self.clients), "change": self.change, "record": self.record}
 
@@ -118,7 +118,7 @@ class Pair:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: must be a file with a pair that `dpfed audit` has written ({error}).") from None
 
-    def changed(self, data: Any) -> Any:
+    def changed(self, data: Any) -> object:
         """Return the data of the second run: a sequence or mapping of clients, with the arrays of the pair's clients
         changed.
 
@@ -225,7 +225,7 @@ def _changed_client(client: Any, pair: Pair) -> Any:
     return torch.from_numpy(np.ascontiguousarray(changed))
 
 
-def _with_changed_record(client: Any, record: int, pair: Pair) -> Any:
+def _with_changed_record(client: Any, record: int, pair: Pair) -> object:
     """Return a client's data with one record changed: one entry of a list, and one row of every array."""
     if isinstance(client, Mapping):
         return {key: _with_changed_record(one, record, pair) for key, one in client.items()}

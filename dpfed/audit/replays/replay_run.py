@@ -73,7 +73,7 @@ class Recording:
         given, noisy = (np.load(self.folder / name) for name in self.arrays[key])
         return given, noisy
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name not in ("folder", "_lock")}
 
     def save(self) -> None:
@@ -384,7 +384,7 @@ class ReplayRun:
     # ---- parts of a dpfed.run, whose rounds `dpfed.audit.replays.rounds.ReplayRunOfRounds` compares
 
     @property
-    def rounds(self) -> Any:
+    def rounds(self) -> object:
         raise NotImplementedError("rounds of dpfed are compared by ReplayRunOfRounds")
 
     @property

@@ -197,7 +197,7 @@ class ClientLevelStrategy(Strategy):
         self._opened: AskedRound | None = None
         _require_enough_nodes(strategy, count)
         if hasattr(strategy, "train_metrics_aggr_fn"):
-            strategy.train_metrics_aggr_fn = _empty_metrics
+            strategy.train_metrics_aggr_fn = lambda replies, weighted_by_key: MetricRecord()
         if evaluate_on_clients:
             log(
                 WARNING,
@@ -333,10 +333,6 @@ def _key_of_model(example: Message, arrays: ArrayRecord) -> str:
         if record is arrays or list(record.keys()) == list(arrays.keys()):
             return str(name)
     raise ConfigError("the wrapped strategy's messages do not hold the model: dpfed cannot tell an update from it.")
-
-
-def _empty_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    return MetricRecord()
 
 
 def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:

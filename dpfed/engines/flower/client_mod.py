@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from logging import INFO
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +16,12 @@ from dpfed.engines.node_ledger import NodeLedger, ServerPlan
 from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
+Next = Callable[[Message, Context], Message]
 RECORD = "dpfed"
 """Name of the ConfigRecord with dpfed's data in messages and replies."""
 
 
-def client_mod(message: Message, context: Context, call_next: Any) -> Message:
+def client_mod(message: Message, context: Context, call_next: Next) -> Message:
     """Clip a node's update, keep the round's coordinates and encode it: `ClientApp(mods=[client_mod])`.
 
     Metrics of training are not sent. Messages that are not about training pass unchanged.
@@ -34,7 +34,7 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     return _answer(message, context, call_next, None)
 
 
-def node_mod(ledger: NodeLedger | None = None) -> Callable[[Message, Context, Any], Message]:
+def node_mod(ledger: NodeLedger | None = None) -> Callable[[Message, Context, Next], Message]:
     """Return `client_mod` of a node with a ledger of its own: `ClientApp(mods=[node_mod()])`.
 
     ledger: None opens the ledger that the node's operator names when the node starts, with the keys `ledger` (a path),
@@ -44,7 +44,7 @@ def node_mod(ledger: NodeLedger | None = None) -> Callable[[Message, Context, An
     and keeps its divisor. The upload is stored before it is sent. Raises ConfigError for a node without these keys.
     """
 
-    def mod(message: Message, context: Context, call_next: Any) -> Message:
+    def mod(message: Message, context: Context, call_next: Next) -> Message:
         if ledger is not None:
             return _answer(message, context, call_next, ledger)
         path, epsilon, delta = budget_of_node(context)
@@ -64,7 +64,7 @@ def budget_of_node(context: Context) -> tuple[str, float, float]:
     return path, float(epsilon), float(delta)
 
 
-def _answer(message: Message, context: Context, call_next: Any, ledger: NodeLedger | None) -> Message:
+def _answer(message: Message, context: Context, call_next: Next, ledger: NodeLedger | None) -> Message:
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
     terms = read_terms(message.content)
@@ -77,7 +77,7 @@ def _answer(message: Message, context: Context, call_next: Any, ledger: NodeLedg
     if reply.has_error():
         return reply
     payload = stored or terms.encode(update_in_reply(start, reply.content))
-    sent: dict[str, Any] = {"round": terms.round, "payload": payload}
+    sent: dict[str, object] = {"round": terms.round, "payload": payload}
     if ledger is not None and plan is not None:
         ledger.keep(plan, terms.round, payload)
         sent["head"] = ledger.head

@@ -52,7 +52,8 @@ class RoundInbox:
         self._trained, self.heads = set(opened.now.task.cohort.tolist()), dict[int, str]()
         watch.clipping_known = self._told or stages.decodes_before_the_clip
         watch.noise_known = not stages.noise_in_rows
-        if not (stages.decodes_before_the_clip or _arrives_as_bounded(stages) or stages.private is None):
+        as_bounded = _arrives_without_noise(stages) and stages.lossless
+        if not (stages.decodes_before_the_clip or as_bounded or stages.private is None):
             watch.largest_norm = None
         if stages.noise_in_rows or not server_sees_rows(opened):
             watch.longest_added = None
@@ -137,8 +138,3 @@ def require_bounded_norm(rows: Tensor, largest: int) -> None:
 def _arrives_without_noise(stages: Stages) -> bool:
     """Return True if clients clip their rows and add no noise to them."""
     return stages.private is not None and not (stages.noise_in_rows or stages.decodes_before_the_clip)
-
-
-def _arrives_as_bounded(stages: Stages) -> bool:
-    """Return True if the decoded upload is exactly the row that the client has clipped."""
-    return _arrives_without_noise(stages) and stages.lossless

@@ -97,7 +97,7 @@ def arrays_of_vector(start: Arrays, move: Tensor) -> Arrays:
     return add_to_arrays(nothing, move)
 
 
-def _is_floating_point(array: NDArray[Any]) -> bool:
+def _is_floating_point(array: NDArray[np.generic]) -> bool:
     return array.dtype.kind == "f"
 
 

@@ -196,7 +196,7 @@ def plot_over_axis(
             axes.set_xticks(list(place.values()), [str(value).replace(", ", ",\n") for value in values])
             axes.grid(visible=False, axis="x")
         elif logarithmic or (len(numbers) > 2 and min(numbers) > 0 and max(numbers) / min(numbers) > 20):
-            _set_log_axis(axes, numbers, upwards if bounds else _nearest_text)
+            _set_log_axis(axes, numbers, upwards if bounds else "{:.3g}".format)
         _draw_legend(axes, ax, last="published")
     drawn: Figure = axes.figure
     return drawn
@@ -259,10 +259,6 @@ def _draw_row(
 def _point_text(point: Point, bounds: bool) -> str:
     at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant_text(point.x or 0.0))
     return f"{point.name}: {point.mean:.2f}" + (f" ± {point.std:.2f}" if point.std else "") + f" at {at}"
-
-
-def _nearest_text(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def _set_log_axis(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:

@@ -80,7 +80,7 @@ def figure(
     drawing = Figure(
         figsize=(
             (6.4 if columns == 1 else (4.7 if rows == 1 else 3.6) * columns) + beside,
-            _figure_height(columns, rows) + below,
+            (3.1 * rows if rows > 1 else 4.2 if columns == 1 else 3.8) + below,
         ),
         dpi=150,
         layout="constrained",
@@ -106,10 +106,6 @@ def _save(drawing: Any, path: Path, *, pdf: bool) -> None:
             _write_figure(drawing, path.with_suffix(".pdf"), metadata={"CreationDate": None})
     except OSError as error:
         raise RunError(f"{path}: the plot cannot be written ({error}).") from error
-
-
-def _figure_height(columns: int, rows: int) -> float:
-    return 3.1 * rows if rows > 1 else (4.2 if columns == 1 else 3.8)
 
 
 def _write_figure(drawing: Figure, path: Path, **how: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -117,7 +118,7 @@ def form_and_updates(updates: object) -> tuple[UpdateForm | None, Iterator[objec
     first = next(rows, None)
     if first is None:
         return _form_of_empty_cohort(updates), iter(())
-    return _form_of(first), _with_first(first, rows)
+    return _form_of(first), chain([first], rows)
 
 
 def updates_in_groups(rows: Iterator[object], form: UpdateForm, count: int, *, at_once: int) -> Iterator[Tensor]:
@@ -143,12 +144,8 @@ def updates_in_groups(rows: Iterator[object], form: UpdateForm, count: int, *, a
 def _form_of_empty_cohort(updates: object) -> UpdateForm | None:
     """Return the form of an empty cohort's updates, from the width of a matrix without rows; None for an empty list."""
     width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
-    return UpdateForm(size=width, device=_device_of_matrix(updates)) if width else None
-
-
-def _with_first(first: object, rest: Iterator[object]) -> Iterator[object]:
-    yield first
-    yield from rest
+    device = updates.device if isinstance(updates, Tensor) else torch.device("cpu")
+    return UpdateForm(size=width, device=device) if width else None
 
 
 def _wrong_count_error(found: int | None, count: int) -> ConfigError:
@@ -225,7 +222,3 @@ def _require_dense(value: Tensor, what: str) -> Tensor:
         layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         raise ConfigError(f"{what}: has layout {layout}; must be a dense tensor. Use .to_dense().")
     return value
-
-
-def _device_of_matrix(matrix: object) -> torch.device:
-    return matrix.device if isinstance(matrix, Tensor) else torch.device("cpu")
