@@ -121,7 +121,7 @@ class BernoulliUploads(PlannedMechanism):
             )
         return subsample(self.release(setting), setting.sampler)
 
-    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return the bounds on the probabilities, for the JSON of a budget."""
         names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric")
         return {**{name: getattr(self, name) for name in names}, "others": "anywhere", "reference": self.reference}
@@ -168,7 +168,7 @@ class BernoulliSums(BernoulliUploads):
         """Return one round without its sampling."""
         return BernoulliAggregate(**self._shared_fields(setting), cohort=most_uploads(setting), others=self.others)
 
-    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return the bounds on the probabilities and the trust in other clients, for the JSON of a budget."""
         return {**super().details(setting, noise_multiplier, rounds), "others": self.others}
 

@@ -130,7 +130,7 @@ def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[f
     return tuple(account.sampled(at, noise, sampling).tolist())
 
 
-def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: Sampling) -> Floats:
+def _capped_curve(orders: Floats, noise: Unsampled, account: Account[Unsampled], sampling: Sampling) -> Floats:
     """Return Renyi divergences of Poisson sampling with a cap, as if it were public whether the round is full.
 
     e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.sampled_profiles`). Direction
@@ -152,7 +152,7 @@ def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: 
     return np.asarray(np.max(found, axis=0))
 
 
-def _full_round_curve(orders: Floats, noise: Any, account: Account, p: float) -> Floats:
+def _full_round_curve(orders: Floats, noise: Any, account: Account[Unsampled], p: float) -> Floats:
     """Return Renyi divergences of a full round, in which the client takes part with probability p and displaces another
     client.
 

@@ -19,6 +19,7 @@ from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     Mechanism,
+    SingleRelease,
     gaussian_of,
     parts_of,
     sampling_of,
@@ -128,7 +129,7 @@ def _with_participations(mechanism: Mechanism) -> Mechanism:
     parts = parts_of(mechanism)
     if all(sampling_of(part).name not in ("cyclic", "shuffled") for part, _ in parts):
         return mechanism
-    plain: Any = tuple(
+    plain: tuple[tuple[SingleRelease, int], ...] = tuple(
         (unsampled(part), sampling.most_participations(count))
         if sampling.name in ("cyclic", "shuffled")
         else (part, count)
@@ -160,7 +161,7 @@ def _version() -> str:
         return "not installed"
 
 
-def _reason_against(parts: Sequence[tuple[Any, int]], delta: float) -> str:
+def _reason_against(parts: Sequence[tuple[SingleRelease, int]], delta: float) -> str:
     """Return the reason not to use the library; an empty string if it can be used."""
     others = sorted({unsampled(part).kind for part, _ in parts if gaussian_of(part) is None})
     if others:

@@ -16,6 +16,7 @@ from accounting.mechanisms import (
     Mechanism,
     SingleRelease,
     Subsampled,
+    Unsampled,
     parts_of,
     sampling_of,
     unsampled,
@@ -123,7 +124,7 @@ def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | No
     return gaussian if noise is part else Subsampled(mechanism=gaussian, sampling=sampling)
 
 
-def _dominating_multiplier(noise: Any, in_clips: float, lost: float) -> float | None:
+def _dominating_multiplier(noise: Unsampled, in_clips: float, lost: float) -> float | None:
     """Return the noise multiplier of the Gaussian that dominates `noise` for neighbours `in_clips` clips apart; None
     if none is known.
     """

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
@@ -178,10 +177,10 @@ def _epsilon_together(unit: Composed, count: int, declared: Composed | None, del
 
 def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
     """Return the round of a schedule with this stream name. Other releases are returned unchanged."""
-    if not isinstance(release, Subsampled) or schedule_of(release) is None:
+    schedule = schedule_of(release)
+    if not isinstance(release, Subsampled) or schedule is None:
         return release
-    sampling: Any = release.sampling
-    return replace(release, sampling=replace(sampling, stream=stream))
+    return replace(release, sampling=replace(schedule, stream=stream))
 
 
 class _PairCurrency(Currency):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -209,8 +209,7 @@ def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
     """
     if isinstance(mechanism, Composed):
         return mechanism.parts
-    release: Any = mechanism
-    return ((release, 1),)
+    return ((cast(SingleRelease, mechanism), 1),)
 
 
 def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | None:

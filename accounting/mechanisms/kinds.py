@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -20,9 +20,11 @@ from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.mechanisms.samplings.sampling import Sampling
 
+Noise = TypeVar("Noise", bound=Unsampled)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class Account(Generic[Noise]):
     """Functions that bound one kind of release, for `accounting.compose`. All bounds are upper bounds; None: not
     available.
 
@@ -39,14 +41,14 @@ class Account:
     exact: (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if it
     can be computed"""
 
-    renyi: Callable[[Floats, Any], Floats]
-    sampled: Callable[[Floats, Any, Any], Floats] | None = None
+    renyi: Callable[[Floats, Noise], Floats]
+    sampled: Callable[[Floats, Noise, Any], Floats] | None = None
     orders: tuple[Floats, Floats] | None = None
-    twin: Callable[[Any, int], tuple[Any, float]] | None = None
-    dominating_mu: Callable[[Any, float, float], float | None] | None = None
-    note: Callable[[Any, float], str] | None = None
-    exact: Callable[[Any, int, float], float] | None = None
-    exact_fits: Callable[[Any, int], bool] = lambda release, rounds: False
+    twin: Callable[[Noise, int], tuple[Gaussian, float]] | None = None
+    dominating_mu: Callable[[Noise, float, float], float | None] | None = None
+    note: Callable[[Noise, float], str] | None = None
+    exact: Callable[[Noise, int, float], float] | None = None
+    exact_fits: Callable[[Noise, int], bool] = lambda release, rounds: False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def account_of(release: SingleRelease) -> Account:
+def account_of(release: SingleRelease) -> Account[Unsampled]:
     """Return the account of an unsampled release. Errors: UnsupportedMechanism for a kind without one."""
     kind = getattr(type(release), "kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -79,9 +81,9 @@ def account_of(release: SingleRelease) -> Account:
 
 
 @cache
-def _loaded_account(kind: str) -> Account:
+def _loaded_account(kind: str) -> Account[Unsampled]:
     module, name = KINDS[kind].account.split(":")
-    found: Account = getattr(import_module(module), name)
+    found: Account[Unsampled] = getattr(import_module(module), name)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -248,7 +248,7 @@ class RunTable(limits.Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_to_secure_randomness(cls, tables: Any) -> Any:
+    def _default_to_secure_randomness(cls, tables: object) -> object:
         """Set run.randomness = "secure" in a run for release if run.randomness is not given."""
         if not isinstance(tables, Mapping) or tables.get("release") is not True:
             return tables
