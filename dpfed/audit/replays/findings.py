@@ -131,10 +131,11 @@ def _flat_values(value: object, name: str, but: Sequence[str]) -> Iterator[tuple
         yield name, value
 
 
+Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
-def as_array(value: object) -> NDArray[Any]:
+def as_array(value: object) -> Array:
     """Return a number, an array or a tensor as an array; a sequence of these is concatenated."""
     if isinstance(value, list | tuple):
         parts = [as_array(one).reshape(-1) for one in value]
@@ -144,7 +145,7 @@ def as_array(value: object) -> NDArray[Any]:
     return np.atleast_1d(np.array(value))
 
 
-def in_form_of(array: NDArray[np.generic], value: Any) -> Any:
+def in_form_of(array: Array, value: Any) -> Any:
     """Return the entries of `array` as an object of the type, shape and dtype of `value`."""
     if isinstance(value, list | tuple):
         made, start = [], 0

@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfed.audit.replays.adapters import COUNT_SENSITIVITY, Hook, check_added_noise, compare_rows, key_of_finding
-from dpfed.audit.replays.findings import Floats
+from dpfed.audit.replays.findings import Array, Floats
 from dpfed.audit.replays.replay_run import ROUNDING, ReplayRun
 
 
@@ -104,7 +103,7 @@ class _FlowerRound:
         frozen = self._world.mechanism(name, before, after, sensitivity=bound, units=units)
         return _record_like(noisy, frozen)
 
-    def _require_mean(self, name: str, arrays: list[NDArray[Any]]) -> None:
+    def _require_mean(self, name: str, arrays: list[Array]) -> None:
         """Record a finding if FedAvg's mean is not the sum of the updates over `num_sampled_clients`.
 
         Unequal weights or another divisor cause it. Other strategies are not checked.
@@ -144,7 +143,7 @@ def _watch_local_dp(world: ReplayRun, module: Any) -> None:
         finally:
             now.pop()
 
-    def noised(arrays: list[NDArray[Any]], std_dev: float) -> None:
+    def noised(arrays: list[Array], std_dev: float) -> None:
         mod, client, announced = now[-1]
         name = f"update that client {client} makes private in Flower"
         before = [array.copy() for array in arrays]
@@ -167,16 +166,16 @@ def _watch_local_dp(world: ReplayRun, module: Any) -> None:
     module.LocalDpMod.__call__, module.add_gaussian_noise_inplace = watched, noised
 
 
-def _arrays_of(message: Any) -> list[NDArray[Any]]:
-    arrays: list[NDArray[Any]] = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+def _arrays_of(message: Any) -> list[Array]:
+    arrays: list[Array] = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
     return arrays
 
 
-def _concatenated(arrays: Sequence[NDArray[Any]]) -> Floats:
+def _concatenated(arrays: Sequence[Array]) -> Floats:
     return np.concatenate([np.zeros(0), *(np.asarray(one, dtype=np.float64).reshape(-1) for one in arrays)])
 
 
-def _record_like(record: Any, arrays: Sequence[NDArray[Any]]) -> Any:
+def _record_like(record: Any, arrays: Sequence[Array]) -> Any:
     from flwr.app import Array, ArrayRecord
 
     return ArrayRecord({key: Array(np.asarray(one)) for key, one in zip(record.keys(), arrays, strict=True)})

@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfed import replayed
-from dpfed.audit.replays.findings import as_array
+from dpfed.audit.replays.findings import Array, Floats, as_array
 from dpfed.forks import Fork
 
-Floats = NDArray[np.float64]
 _VALUES, _CALLS = 1 << 19, 1 << 16
 """Number of noise values that a test draws, and the largest number of calls for them."""
 _FEWEST_VALUES, _PART = 1 << 12, 0.5
@@ -106,7 +104,7 @@ class NoiseSize:
         return ""
 
 
-def unchanged_coordinates() -> Callable[[str, object, NDArray[Any], NDArray[Any]], list[int]]:
+def unchanged_coordinates() -> Callable[[str, object, Array, Array], list[int]]:
     """Return a function (mechanism, client, input, output) -> coordinates without noise in all calls so far.
 
     Claim: on noise with a density, or on a grid of at most a sixth of its smallest value, each call returns a
@@ -116,7 +114,7 @@ def unchanged_coordinates() -> Callable[[str, object, NDArray[Any], NDArray[Any]
     kept: dict[tuple[str, object], tuple[NDArray[np.bool_], Floats, list[float]]] = {}
 
     @np.errstate(all="ignore")  # a warning here must not become an error of the code under audit
-    def add(name: str, client: object, entered: NDArray[Any], left: NDArray[Any]) -> list[int]:
+    def add(name: str, client: object, entered: Array, left: Array) -> list[int]:
         one, two = entered.reshape(-1), left.reshape(-1)
         noise = np.abs(two.astype(np.float64) - one.astype(np.float64))
         moved = noise[(noise > 0) & np.isfinite(noise)]

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpfed.audit.replays.findings import RunFindings
+from dpfed.audit.replays.findings import Array, RunFindings
 from dpfed.errors import ConfigError, DataError
-
-Array = NDArray[Any]
 
 
 def _constant_floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:

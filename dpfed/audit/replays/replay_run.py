@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpfed.audit.replays.draws import Draws, Reading
 from dpfed.audit.replays.findings import (
+    Array,
     Difference,
     Floats,
     Key,
@@ -61,7 +62,7 @@ class Recording:
         self.draws: dict[Key, Reading] = {}
         self._lock = threading.Lock()
 
-    def put(self, key: Key, given: NDArray[Any], noisy: NDArray[Any]) -> None:
+    def put(self, key: Key, given: Array, noisy: Array) -> None:
         with self._lock:
             name = f"{os.getpid()}-{len(self.arrays)}"  # ranks share the folder
             names = f"{name}.given.npy", f"{name}.noisy.npy"
@@ -69,7 +70,7 @@ class Recording:
         for name, array in zip(names, (given, noisy), strict=True):
             np.save(self.folder / name, array)
 
-    def get(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
+    def get(self, key: Key) -> tuple[Array, Array]:
         given, noisy = (np.load(self.folder / name) for name in self.arrays[key])
         return given, noisy
 
@@ -316,7 +317,7 @@ class ReplayRun:
         assert self.pair is not None
         return 1.0 if self.pair.change == REMOVED or (self.pair.change == "zeroed" and self.seen.of_dataset) else 2.0
 
-    def _check_coordinates(self, key: Key, entered: NDArray[Any], left: NDArray[Any]) -> None:
+    def _check_coordinates(self, key: Key, entered: Array, left: Array) -> None:
         """Record a finding if a coordinate has no noise in all calls so far, other than by rounding."""
         if entered.shape != left.shape or entered.dtype.kind != "f":
             return
@@ -338,8 +339,8 @@ class ReplayRun:
     def _compare_mechanism(
         self,
         key: Key,
-        one: tuple[NDArray[Any], NDArray[Any]],
-        two: tuple[NDArray[Any], NDArray[Any]],
+        one: tuple[Array, Array],
+        two: tuple[Array, Array],
         bound: float | None,
         norm: Norm,
         units: int | None,
@@ -374,7 +375,7 @@ class ReplayRun:
                     self.seen.certain = True  # equal draws, so that only the scale differs
         return None
 
-    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: Array, two: Array) -> Floats:
         """Return the difference two - one."""
         if one.dtype.kind in "iu":
             return (two.astype(np.int64) - one.astype(np.int64)).astype(np.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.draws import Draws
-from dpfed.audit.replays.findings import Floats, Key, digest
+from dpfed.audit.replays.findings import Array, Floats, Key, digest
 from dpfed.audit.replays.neighbour import ChangedHoldings, changed_data
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.replay_run import ROUNDING, Recording, ReplayRun, RunStopped
@@ -108,11 +108,11 @@ class ReplayRunOfRounds(ReplayRun):
         self._beside: frozenset[int] = frozenset()
         self._away = 0
         self._units = 0
-        self._sum: NDArray[Any] | None = None
+        self._sum: Array | None = None
         self._added = 0
         self._digests = RowDigests()
         self._in_rows: bool | None = None
-        self._charged: dict[int, NDArray[Any]] = {}
+        self._charged: dict[int, Array] = {}
         """Rows of this group of clients as the private stage left them."""
         self._halves: list[str] = []
         """Stages whose server half has received the noisy sum in this round, starting with the private stage."""
@@ -416,7 +416,7 @@ class ReplayRunOfRounds(ReplayRun):
         )
         return made
 
-    def _check_sum(self, name: str, entered: NDArray[Any], uploads: int) -> None:
+    def _check_sum(self, name: str, entered: Array, uploads: int) -> None:
         """Record a finding if the sum that enters the private stage is not the sum of the uploaded rows."""
         if self._sum is None or self._added != uploads or self._sum.shape != entered.shape:
             return
@@ -429,7 +429,7 @@ class ReplayRunOfRounds(ReplayRun):
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
-    def difference(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+    def difference(self, one: Array, two: Array) -> Floats:
         bits = None if self._method is None else self._method.stages.bits
         apart = super().difference(one, two)
         half = 0.0 if bits is None else 2.0 ** (bits - 1)
