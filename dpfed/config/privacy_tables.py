@@ -49,6 +49,11 @@ class PrivacyTable(Table):
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
+    bernoulli: ClassVar[bool] = False
+    """True if uploads are Bernoulli samples, whose randomness is the noise."""
+    in_integers: ClassVar[bool] = False
+    """True if the noise is drawn exactly, as integers, and added to rows that are rounded to integers."""
+
 
 class NoiseMultiplierTable(PrivacyTable):
     """Keys of every noise that has a noise multiplier."""
@@ -57,6 +62,9 @@ class NoiseMultiplierTable(PrivacyTable):
     """z: the sum's noise has standard deviation z times clip_norm."""
 
     trials: ClassVar[int] = 1
+    noise_std: ClassVar[None] = None
+    edge: ClassVar[None] = None
+    others: ClassVar[None] = None
 
     @model_validator(mode="after")
     def _require_noise_or_epsilon(self) -> Self:
@@ -127,6 +135,7 @@ class _EqualRounds(PrivacyTable):
     noise_schedule: ClassVar[None] = None
     bands: ClassVar[None] = None
     buffers: ClassVar[None] = None
+    certificate: ClassVar[str] = "none"
 
 
 class IntegerPrivacy(NoiseMultiplierTable, _EqualRounds):
@@ -146,6 +155,7 @@ class IntegerPrivacy(NoiseMultiplierTable, _EqualRounds):
     """
 
     release: Literal["sum"] = "sum"
+    in_integers: ClassVar[bool] = True
 
 
 class BernoulliPrivacy(_EqualRounds):
@@ -197,6 +207,7 @@ class BernoulliPrivacy(_EqualRounds):
     correction: Literal["none", "linear", "invert"] | None = None
     """Correction of the bias that clipping adds to noised probabilities (docs/bias-correction.md); default: linear."""
 
+    bernoulli: ClassVar[bool] = True
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"
     missing_shares: ClassVar[str] = "sized"

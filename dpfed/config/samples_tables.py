@@ -154,6 +154,13 @@ class _CommonFederation(Table):
     """T, the largest number of rounds; a privacy budget can end the run earlier."""
 
 
+class _WithoutLanes(_CommonFederation):
+    """Clients that take part without lanes."""
+
+    lanes: ClassVar[None] = None
+    lane_secrecy: ClassVar[str] = "public"
+
+
 if TYPE_CHECKING:
     _PlainSampling = str
 else:  # names of the samplers without keys of their own
@@ -162,7 +169,7 @@ else:  # names of the samplers without keys of their own
     ]
 
 
-class PlainFederation(_CommonFederation):
+class PlainFederation(_WithoutLanes):
     """Cohorts that are drawn anew in each round, or by a schedule of many rounds."""
 
     sampling: _PlainSampling = "poisson"
@@ -202,7 +209,7 @@ class BinsFederation(_CommonFederation):
     """
 
 
-class SeparatedFederation(_CommonFederation):
+class SeparatedFederation(_WithoutLanes):
     """Clients that take part by independent draws, and pause after every participation."""
 
     sampling: Literal["min-separation"]
@@ -214,7 +221,7 @@ class SeparatedFederation(_CommonFederation):
     """Under min-separation, a client that took part does not take part in the next separation - 1 rounds."""
 
 
-class CustomFederation(_CommonFederation):
+class CustomFederation(_WithoutLanes):
     """Clients that take part as a function of yours draws them."""
 
     sampling: Literal["custom"]

@@ -19,7 +19,7 @@ from accounting.mechanisms.samplings.independent import default_cap, rarely_exce
 from accounting.mechanisms.samplings.sampling import without_runs_text
 from dpfed.config.limits import Table
 from dpfed.config.noise_of_methods import noise_of_method
-from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy
+from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, Privacy
 from dpfed.config.samples_tables import DataTable, FederationTable, ModelTable
 from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
 from dpfed.config.training_tables import LIST, Local, MaskTable, MethodTable
@@ -118,18 +118,16 @@ class Config(Table):
         if given is not None or privacy is None or not self.sums_have_fixed_size:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
-        chosen = (
-            rarely_exceeded if isinstance(privacy, BernoulliPrivacy) else default_cap
-        )  # like `accounting.Plan.cohort_cap`
+        chosen = rarely_exceeded if privacy.bernoulli else default_cap  # like `accounting.Plan.cohort_cap`
         return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
     def sums_have_fixed_size(self) -> bool:
         """True if every sum of a private run with Poisson sampling has the same number of uploads."""
         table = self.privacy
-        if self.federation.sampling != "poisson":
+        if self.federation.sampling != "poisson" or table is None:
             return False
-        if isinstance(table, IntegerPrivacy):
+        if table.in_integers:
             return table.placement == "clients" or self.aggregation.kind != "plain"
         return isinstance(table, BernoulliPrivacy | DitheredPrivacy) and table.release == "sum"
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.messages import most_missing
-from dpfed.config.privacy_tables import BernoulliPrivacy, IntegerPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable
 from dpfed.errors import ConfigError
@@ -39,7 +39,7 @@ EDGE_OF_SIGNS = 0.1
 def sends_bernoulli_samples(config: Config, specification: MethodSpecification) -> bool:
     """Return True if uploads are Bernoulli samples: masks, or stochastic signs whose randomness is the privacy
     noise."""
-    return specification.sends_masks or isinstance(config.privacy, BernoulliPrivacy)
+    return specification.sends_masks or (config.privacy is not None and config.privacy.bernoulli)
 
 
 def bound_of_moves(config: Config) -> float | None:
@@ -52,7 +52,7 @@ def bound_of_moves(config: Config) -> float | None:
 
 def sums_integers(config: Config) -> bool:
     """Return True if rows of numbers are rounded to integers before they are summed."""
-    return config.aggregation.kind != "plain" or isinstance(config.privacy, IntegerPrivacy)
+    return config.aggregation.kind != "plain" or (config.privacy is not None and config.privacy.in_integers)
 
 
 def is_linear(config: Config, specification: MethodSpecification) -> bool:
@@ -103,7 +103,7 @@ def bound_on_other_clients(config: Config) -> str:
     privacy.others = "near-reference".
     """
     table = config.privacy
-    if isinstance(table, BernoulliPrivacy) and table.others is not None:
+    if table is not None and table.others is not None:
         return table.others
     own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
     return "near-reference" if own_clients else "anywhere"

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from dpfed.config.limits import Table
-from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import CHOICES, Config, all_tables, kinds_of_table, names_of_keys, quoted_kind, value_text
 from dpfed.errors import ConfigError, did_you_mean
 from dpfed.methods.catalogue import METHODS
@@ -79,8 +78,7 @@ RULES = (
         ("privacy.factorisation", "privacy.factorisation_power"),
         "privacy.bands",
         lambda config, _: (
-            config.privacy is not None
-            and (config.privacy.bands is not None or getattr(config.federation, "lanes", None) is not None)
+            config.privacy is not None and (config.privacy.bands is not None or config.federation.lanes is not None)
         ),
     ),
     Requirement(
@@ -108,7 +106,7 @@ RULES = (
     Requirement(
         ("privacy.correction",),
         "privacy.noise_std > 0 (Bernoulli samples that are private without noise need no correction)",
-        lambda config, _: isinstance(config.privacy, BernoulliPrivacy) and bool(config.privacy.noise_std),
+        lambda config, _: config.privacy is not None and bool(config.privacy.noise_std),
     ),
     Requirement(
         ("aggregation.dropout_at",), "aggregation.dropout > 0", lambda config, _: config.aggregation.dropout > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.privacy_tables import DitheredPrivacy, GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import bound_of_moves
@@ -22,16 +22,11 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
             f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise "
             "of dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
         )
-    if specification.sends_masks and not isinstance(table, BernoulliPrivacy):
+    if specification.sends_masks and not table.bernoulli:
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
-    if (
-        specification.sends_masks
-        and isinstance(table, BernoulliPrivacy)
-        and table.edge is not None
-        and bound_of_moves(config) is None
-    ):
+    if specification.sends_masks and table.edge is not None and bound_of_moves(config) is None:
         yield "privacy.edge: applies to stochastic signs; fedpm without mask.bound has mask.edge. Remove it."
-    if isinstance(table, BernoulliPrivacy) and not specification.sends_masks and not specification.signs_can_be_private:
+    if table.bernoulli and not specification.sends_masks and not specification.signs_can_be_private:
         able = ", ".join(name for name, one in all_methods().items() if one.signs_can_be_private)
         yield (
             f"privacy.noise='coins' with method.name={specification.name!r}: only fedpm, {able} have Bernoulli samples."
@@ -41,14 +36,16 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
 def missing_share_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for keys of missing shares if the server adds the noise, and for canaries with several trials."""
     table, sums = config.privacy, config.aggregation
-    if isinstance(table, GaussianPrivacy | IntegerPrivacy) and table.placement == "server":
-        integers = isinstance(table, IntegerPrivacy) and bool(sums.tolerance) and sums.kind == "plain"
+    if table is None:
+        return
+    if table.placement == "server":
+        integers = table.in_integers and bool(sums.tolerance) and sums.kind == "plain"
         if table.missing_shares == "charged" or integers:
             yield (
                 "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's "
                 "noise is never missing. Remove them, or let the clients add the noise."
             )
-    if isinstance(table, BernoulliPrivacy) and table.trials > 1 and config.audit.canaries:
+    if table.trials > 1 and config.audit.canaries:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 
 
@@ -101,12 +98,12 @@ def randomness_messages(config: Config, specification: MethodSpecification) -> I
             "to find the cause."
         )
     table = config.privacy
-    if isinstance(table, BernoulliPrivacy) and table.noise_std:
+    if table is not None and table.noise_std:
         yield (
             f"run.randomness='secure' with privacy.noise_std={table.noise_std}: it is floating-point Gaussian "
             "noise. Remove it: the Bernoulli samples are private without it."
         )
-    if isinstance(table, GaussianPrivacy | DitheredPrivacy):
+    if table is not None and not (table.in_integers or table.bernoulli):
         yield (
             f"run.randomness='secure' with Gaussian noise (privacy.noise={table.noise!r}): as floating-point numbers "
             "its last bits leak what it hides. Use privacy.noise 'discrete-gaussian' or 'skellam' (release 'sum'), or "
@@ -119,11 +116,11 @@ def correlated_noise_messages(config: Config, specification: MethodSpecification
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
     yield from turn_problems(config)
-    lanes = getattr(federation, "lanes", None) not in (None, 1)
+    lanes = federation.lanes not in (None, 1)
     if not isinstance(table, GaussianPrivacy) or (table.bands is None and table.buffers is None and not lanes):
         return
     given = f"privacy.bands={table.bands}" if table.bands is not None else f"privacy.buffers={table.buffers}"
-    given = f"federation.lanes={getattr(federation, 'lanes', None)!r}" if lanes and table.buffers is None else given
+    given = f"federation.lanes={federation.lanes!r}" if lanes and table.buffers is None else given
     if table.bands is not None and table.buffers is not None:
         yield "privacy.bands with privacy.buffers: a run has one kind of correlated noise. Remove one of them."
     if table.factorisation_power is not None and (table.factorisation != "optimised" or table.buffers is not None):
@@ -154,7 +151,7 @@ def correlated_noise_messages(config: Config, specification: MethodSpecification
 def noise_schedule_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for settings with which privacy.noise_schedule has no account, or is not supported."""
     table, sampling = config.privacy, config.federation.sampling
-    if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:
+    if table is None or table.noise_schedule is None:
         return
     if not config.cohorts_drawn_anew:
         yield (

@@ -125,9 +125,7 @@ def _option_messages(config: Config, specification: MethodSpecification) -> Iter
     for option in table.options:
         if option in _OWN_KEYS:
             yield f"method.options.{option}: set {_OWN_KEYS[option]} instead."
-        left = (
-            specification.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
-        )
+        left = specification.options_of_coins if config.privacy is not None and config.privacy.bernoulli else None
         if left is not None and option not in left:
             yield f"method.options.{option} with privacy.noise='coins': its signs have no such option. Remove it."
     check_scheme(config, specification)
@@ -364,7 +362,7 @@ def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iter
         (table.release == "uploads" and not coins, "privacy.release='uploads'"),
         (table.adaptive is not None, "[privacy.adaptive]"),
         (table.bands is not None or table.buffers is not None, "privacy.bands or privacy.buffers"),
-        (getattr(config.federation, "lanes", None) not in (None, 1), "federation.lanes"),
+        (config.federation.lanes not in (None, 1), "federation.lanes"),
         (table.noise_schedule is not None, "privacy.noise_schedule"),
     ):
         if wrong:

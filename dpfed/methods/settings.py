@@ -17,7 +17,6 @@ from dpfed.clients.training import LocalTraining
 from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.compress.rotation import FedScalar
 from dpfed.compress.sparse import FedSparsify, cubic_sparsity
-from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
@@ -156,7 +155,7 @@ class Settings:
     @property
     def signs_are_private(self) -> bool:
         """True if the randomness of an update's stochastic signs is the privacy noise."""
-        return isinstance(self.config.privacy, BernoulliPrivacy)
+        return self.config.privacy is not None and self.config.privacy.bernoulli
 
     @property
     def bound_of_moves(self) -> float | None:

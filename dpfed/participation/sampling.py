@@ -85,15 +85,13 @@ def lanes_of(config: Config) -> int:
 
 def has_secret_lanes(config: Config) -> bool:
     """Return True if lanes are drawn for the run and kept secret."""
-    return isinstance(config.federation, BinsFederation) and config.federation.lane_secrecy == "secret"
+    return config.federation.lane_secrecy == "secret"
 
 
 def turns_are_public(config: Config) -> bool:
     """Return True if ids of clients decide their turns: in public lanes, or in the public order (cyclic)."""
-    federation = config.federation
-    if federation.sampling == "cyclic":
-        return True
-    return isinstance(federation, BinsFederation) and not has_secret_lanes(config) and _lanes_or_two(config) > 1
+    in_lanes = not has_secret_lanes(config) and _lanes_or_two(config) > 1
+    return config.federation.sampling == "cyclic" or in_lanes
 
 
 def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
@@ -215,8 +213,7 @@ def lane_problems(config: Config) -> Iterator[str]:
 
 def _lanes_or_two(config: Config) -> int:
     """Return the number of lanes; 2 if lanes are to be searched, because searched secret lanes are at least 2."""
-    federation = config.federation
-    return 2 if isinstance(federation, BinsFederation) and federation.lanes == "search" else lanes_of(config)
+    return 2 if config.federation.lanes == "search" else lanes_of(config)
 
 
 LOUD = 1e3

@@ -16,7 +16,6 @@ from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
-from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
@@ -32,7 +31,7 @@ from dpfed.server.rules import ServerState
 
 def requests_certificate(config: Config) -> bool:
     """Return True if privacy.certificate requests a certificate by simulation."""
-    return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
+    return config.privacy is not None and config.privacy.certificate == "sampled"
 
 
 def certificate_claim(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:

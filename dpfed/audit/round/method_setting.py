@@ -21,6 +21,7 @@ from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods, method_specification
+from dpfed.methods.choices import sends_bernoulli_samples
 from dpfed.randomness import Simulated
 from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import Experiment, build
@@ -90,10 +91,8 @@ def _is_schedule(sampling: str) -> bool:
 
 
 def _refuse_padded_coins(config: Config) -> None:
-    coins = method_specification(config.method.name).sends_masks or (
-        config.privacy is not None and config.privacy.noise == "coins"
-    )
-    if coins and config.federation.sampling == "poisson":
+    specification = method_specification(config.method.name)
+    if config.federation.sampling == "poisson" and sends_bernoulli_samples(config, specification):
         raise ConfigError(
             "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number of uploads, "
             "which this audit does not support. Use federation.sampling 'fixed' or 'all'; another check tests the "
