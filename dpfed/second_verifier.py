@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 WIDEST, LOOSE, LOOSE_FIXED = 1.001, 1e-4, 1e-3
 """Largest upper end over the lower one; room above it for the account that printed epsilon (and under fixed size)."""
 _MOST, _REACH, _BEYOND = 1 << 20, 9.0, 1e-17
 """Points of a grid, range of normal variables, in standard deviations, and a bound on the mass outside."""
-Array = NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
 Round = tuple[Array, Array, float]
 """P-masses on the grid: above a round in one order, the last at infinity, and below it, if delta lacks the number."""
-Part = tuple[tuple[Any, ...], int]
-"""Kind and numbers of equal releases, and their count."""
 
 
 class Refused(Exception):
@@ -248,8 +245,8 @@ def crossing(values: Array, h: float, delta: float) -> float:
     return max((k - 1) * h + math.log1p(math.expm1(h) * share), 0.0) if values[k] <= delta else math.inf
 
 
-def interval(parts: list[Part], delta: float) -> tuple[float, float]:
-    """Return (lower, upper) of the epsilon of a composition at delta."""
+def interval(parts: list[tuple[tuple[Any, ...], int]], delta: float) -> tuple[float, float]:
+    """Return (lower, upper) of the epsilon of a composition at delta. parts: pairs (kind and numbers, count)."""
     if parts[0][0][0] == "fixed":
         return fixed_interval(parts[0][0][1], parts[0][0][2], parts[0][1], delta)
 
@@ -285,7 +282,7 @@ def read_chain(content: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     return records, heads[1:]
 
 
-def parts_of(mechanism: Any, rounds: int) -> tuple[float, str, str, float, list[Part]]:
+def parts_of(mechanism: Any, rounds: int) -> tuple[float, str, str, float, list[Any]]:
     """Return (noise multiplier, adjacency, sampling, share of clients, parts) of equal rounds."""
     inner, numbers = mechanism, {"name": "all"}
     if mechanism["kind"] == "subsampled" and set(mechanism) == {"kind", "mechanism", "sampling"}:
@@ -333,7 +330,7 @@ def verify(given: str | Path, head: str | None = None) -> tuple[str, float, floa
     kinds: dict[str, list[dict[str, Any]]] = {}
     for one in lines:
         kinds.setdefault(json.dumps(one["mechanism"], sort_keys=True), []).append(one)
-    found, parts = [], list[Part]()
+    found, parts = [], list[Any]()
     for some in kinds.values():
         z, adjacency, name, share, more = parts_of(some[0]["mechanism"], len(some))
         require(name in ("all", "poisson") or len(kinds) == 1, "two kinds of rounds are not known.", Unknown)
