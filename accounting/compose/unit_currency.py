@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import scipy
@@ -177,10 +178,10 @@ def _epsilon_together(unit: Composed, count: int, declared: Composed | None, del
 
 def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
     """Return the round of a schedule with this stream name. Other releases are returned unchanged."""
-    schedule = schedule_of(release)
-    if not isinstance(release, Subsampled) or schedule is None:
+    if not isinstance(release, Subsampled) or schedule_of(release) is None:
         return release
-    return replace(release, sampling=replace(schedule, stream=stream))
+    sampling: Any = release.sampling
+    return replace(release, sampling=replace(sampling, stream=stream))
 
 
 class _PairCurrency(Currency):
