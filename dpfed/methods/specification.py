@@ -13,8 +13,6 @@ from dpfed.config.noise_of_methods import Noise
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
     from dpfed.config.tables import Config
-    from dpfed.methods.parts import ServerParts, TrainingParts
-    from dpfed.methods.settings import Settings
     from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
 
@@ -38,9 +36,10 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 """Adaptive server rules, which move every entry by about the same amount."""
 
 
-def whole_update(s: Settings) -> Stages:
+def whole_update(s: Any) -> Stages:
     """Return the chain of the whole update, compressed by the method's scheme."""
-    return s.updates(stages.SendAll(size=s.size))
+    whole: Stages = s.updates(stages.SendAll(size=s.size))
+    return whole
 
 
 def refuse_nothing(config: Config) -> Iterator[str]:
@@ -100,9 +99,9 @@ class MethodSpecification:
     audited_clip_norm: float | None = None
     seed_purpose: str = "code"
     sends_models: bool = False
-    stages: Callable[[Settings], Stages] = whole_update
-    course: Callable[[TrainingParts], Course] = methodcaller("optimizer")
-    server: Callable[[ServerParts], ServerRule] = methodcaller("step")
+    stages: Callable[[Any], Stages] = whole_update
+    course: Callable[[Any], Course] = methodcaller("optimizer")
+    server: Callable[[Any], ServerRule] = methodcaller("step")
     refusals: Callable[[Config], Iterator[str]] = refuse_nothing
 
     @property
