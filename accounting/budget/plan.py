@@ -149,9 +149,8 @@ class Plan:
         selected = {name: options.get(name, word.default) for name, word in _SELECTORS.items()}
         others = {name: value for name, value in options.items() if name not in plan_fields}
         sampling, mechanism = sampling_and_mechanism({**selected, **others}, written=written)
-        return cls(
-            **{name: options[name] for name in plan_fields & options.keys()}, sampling=sampling, mechanism=mechanism
-        )
+        given = {name: options[name] for name in plan_fields & options.keys()}
+        return cls(**given, sampling=sampling, mechanism=mechanism)
 
     def changed(self, **options: object) -> Plan:
         """Return the plan with changed values of some options (`options`)."""
@@ -217,9 +216,8 @@ class Plan:
 
     @property
     def cohort_cap(self) -> int | None:
-        """Largest number of clients in a round under Poisson sampling, as given or by default; None without a cap.
-
-        The default cap applies to mechanisms whose sums hold a fixed number of uploads.
+        """Largest number of clients in a round under Poisson sampling, as given, or by default where sums hold a fixed
+        number of uploads; None without a cap.
         """
         if not self.sampling.takes_cap:
             return None
@@ -338,10 +336,9 @@ def sampling_and_mechanism(
     if sampling.name == "all":
         remaining.pop("cohort", None)
     elif unit == "record" and remaining.get("cohort") is not None:
-        given = f"{written('cohort', remaining['cohort'])} with {written('unit', unit)}"
+        given, instead = f"{written('cohort', remaining['cohort'])} with {written('unit', unit)}", written("batch_size")
         raise InvalidParameter(
-            f"{given}: records have no cohort. Give the rounds that a client takes part in, and "
-            f"{written('batch_size')}."
+            f"{given}: records have no cohort. Give the rounds that a client takes part in, and {instead}."
         )
     is_correlated = mechanism.noise != "independent"
     word = written("noise", mechanism.noise) if is_correlated else written("mechanism", mechanism.name)
