@@ -1,7 +1,4 @@
-"""Cohorts of a population, drawn by the distribution that is charged, on numpy alone.
-
-Distributions with their draws are in `accounting.mechanisms.samplings`, one file a sampler; this file has the parts
-that they share.
+"""Draws by client, on numpy alone: the parts that all samplers (`accounting.mechanisms.samplings`) share.
 
 A draw belongs to a client's id, never to a position in a cohort or a list: one client added or removed changes no
 other client's draw. Draws are made block by block of clients, so that memory does not grow with the population. The
@@ -14,16 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats, Ints
-
-if TYPE_CHECKING:
-    from accounting.mechanisms import Sampling
 
 BLOCK = 1 << 17
 """Number of clients in a block."""
@@ -48,48 +41,6 @@ class NamedClients(Protocol):
     def lanes(self, count: int) -> Ints: ...
 
     def to_json(self) -> bytes: ...
-
-
-class Sampler(Protocol):
-    """Sampler of a round's cohort; `expected` is the public cohort size that sums are divided by."""
-
-    @property
-    def clients(self) -> int: ...
-
-    @property
-    def law(self) -> Sampling: ...
-
-    @property
-    def expected(self) -> float: ...
-
-    @property
-    def ids(self) -> NamedClients | None:
-        """Names of the clients, if they decide public lanes or turns; None if numbers decide them, or no id does."""
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        """Return sorted client ids without repeats; empty cohorts are possible under Poisson sampling."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cohorts:
-    """Cohorts of the clients 0 .. clients - 1, drawn by the distribution that is charged.
-
-    Claim: cohorts have the charged distribution, whose object draws them itself.
-    Source: that of the distribution.
-    Adjacency: that of the distribution.
-
-    >>> from accounting.budget import Poisson
-    >>> Poisson(cohort=15).cohorts(600).expected
-    15.0
-    """
-
-    law: Sampling
-    clients: int
-    expected: float
-    ids: NamedClients | None = field(default=None, repr=False)
-
-    def sample(self, randomness: Draws, number: int) -> Ints:
-        return self.law.sample(self.clients, randomness, number, self.ids)
 
 
 def uniform_threshold(probability: float) -> float:

@@ -50,7 +50,7 @@ MECHANISMS = {
     "dpfed.mechanisms.dithered": ("DitheredNoise",),
     "dpfed.mechanisms.gaussian": ("GaussianNoise",),
     "dpfed.mechanisms.integers": ("IntegerNoise",),
-    "accounting.cohorts": ("Cohorts",),
+    "accounting.mechanisms.samplings.planned": ("Cohorts",),
 }
 """Classes of a run that draw noise or cohorts, by module."""
 

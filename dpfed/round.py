@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.cohorts import Sampler
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed import replayed
 from dpfed.aggregation.messages import Dropouts
 from dpfed.aggregation.ranks import Ranks, SingleProcess, Task

@@ -16,8 +16,8 @@ from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms import Adjacency, Composed, FixedSizeSampling, Shuffled
 from accounting.mechanisms.samplings.allocation import BallsAndBins
 from accounting.mechanisms.samplings.independent import Everyone, FixedSize, Poisson
+from accounting.mechanisms.samplings.planned import PlannedSampling
 from accounting.mechanisms.samplings.public_orders import Cyclic
-from accounting.mechanisms.samplings.sampling import PlannedSampling
 from accounting.rounding import upwards
 
 

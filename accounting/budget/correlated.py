@@ -38,7 +38,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.samplings.allocation import BallsAndBins, BallsAndBinsSchedule, divisors
-from accounting.mechanisms.samplings.sampling import PlannedSampling
+from accounting.mechanisms.samplings.planned import PlannedSampling
 from accounting.options import option
 from accounting.rounding import upwards
 

@@ -14,7 +14,8 @@ from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Adjacency, Composed, Gaussian, SingleRelease, repeated, subsample
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
-from accounting.mechanisms.samplings.sampling import PlannedSampling, Sampling
+from accounting.mechanisms.samplings.planned import PlannedSampling
+from accounting.mechanisms.samplings.sampling import Sampling
 from accounting.options import option
 
 MOST_PARTS = 1_000

@@ -12,8 +12,8 @@ from accounting.budget.gaussians import PlannedMechanism
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Adjacency, Composed, Sampling, SingleRelease, schedule_of
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, PlannedSampling
 from accounting.mechanisms.samplings.records import RecordBatches, ShuffledRecords
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, PlannedSampling
 from accounting.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
 
 _MECHANISM_CLASSES = PlannedMechanism.classes

@@ -24,7 +24,6 @@ from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skel
 from accounting.mechanisms.kinds import from_dict
 from accounting.mechanisms.samplings.allocation import AllocationSchedule as Allocation
 from accounting.mechanisms.samplings.allocation import BallsAndBinsSchedule as BallsAndBins
-from accounting.mechanisms.samplings.correlated import CorrelatedRounds, noise_matrix
 from accounting.mechanisms.samplings.independent import (
     CappedPoissonSampling,
     FixedSizeSampling,
@@ -33,7 +32,13 @@ from accounting.mechanisms.samplings.independent import (
 )
 from accounting.mechanisms.samplings.public_orders import CyclicSchedule as Cyclic
 from accounting.mechanisms.samplings.public_orders import ShuffledSchedule as Shuffled
-from accounting.mechanisms.samplings.sampling import Sampling, Schedule, turns_follow_ids
+from accounting.mechanisms.samplings.sampling import (
+    CorrelatedRounds,
+    Sampling,
+    Schedule,
+    noise_matrix,
+    turns_follow_ids,
+)
 from accounting.mechanisms.samplings.separation import MinSeparationSchedule as MinSeparation
 from accounting.mechanisms.stream_rounds import ReleasedRounds, StreamRounds
 

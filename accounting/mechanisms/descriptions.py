@@ -16,9 +16,8 @@ from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.samplings.correlated import noise_matrix
 from accounting.mechanisms.samplings.independent import FullParticipation, PoissonSampling
-from accounting.mechanisms.samplings.sampling import Sampling, Schedule
+from accounting.mechanisms.samplings.sampling import Sampling, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):

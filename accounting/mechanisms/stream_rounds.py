@@ -26,8 +26,7 @@ from accounting.mechanisms.descriptions import (
     schedule_of,
     unsampled,
 )
-from accounting.mechanisms.samplings.correlated import noise_matrix
-from accounting.mechanisms.samplings.sampling import Schedule
+from accounting.mechanisms.samplings.sampling import Schedule, noise_matrix
 
 _ROUNDING = 1 + 1e-15
 """Factor above the relative error of z / sqrt(m)."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Positive, Rounds, Samples, Table, Units
 
 

@@ -16,7 +16,7 @@ from accounting import require
 from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
-from accounting.mechanisms.samplings.sampling import without_runs_text
+from accounting.mechanisms.samplings.planned import without_runs_text
 from dpfed.config.limits import Table
 from dpfed.config.noise_of_methods import noise_of_method
 from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, Privacy

@@ -12,7 +12,7 @@ from accounting import Plan, budget
 from accounting.budget import GaussianNoise
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.mechanisms.samplings.planned import sampling_of_keys
 
 Sampling = Literal["poisson", "fixed", "shuffled", "all"]
 Unit = Literal["client", "record"]

@@ -15,7 +15,6 @@ from torch import Tensor
 from accounting import budget
 from accounting.bernoulli import debias
 from accounting.budget.coin_clip import widest_clip
-from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BernoulliAggregate,
@@ -27,6 +26,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.compress.counter import at_least, true_positions
 from dpfed.compress.fixed_point import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import mechanisms
-from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.compress.fields import Reader, SymbolField
 from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError

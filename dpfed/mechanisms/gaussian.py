@@ -13,7 +13,6 @@ from torch import Tensor
 from accounting import budget
 from accounting.budget import NoiseSchedule
 from accounting.budget.correlated import BandedNoise, BufferedNoise
-from accounting.cohorts import Sampler
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BallsAndBins,
@@ -30,6 +29,7 @@ from accounting.mechanisms import (
     turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import GaussianPrivacy, NoiseMultiplierTable
 from dpfed.errors import ConfigError

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting import budget
-from accounting.cohorts import Sampler
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -29,6 +28,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.independent import rarely_exceeded
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, centre_residues, count_near_ends
 from dpfed.config.privacy_tables import IntegerPrivacy

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.cohorts import Sampler
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed import compress
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.mask_schemes import FedMrnSigned

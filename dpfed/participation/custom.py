@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import Cohorts, Draws
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.cohorts import Draws
+from accounting.mechanisms.samplings.planned import Cohorts, sampling_of_keys
 from dpfed.config import own_code
 from dpfed.errors import CUSTOM, ConfigError, require_name
 from dpfed.randomness import Randomness

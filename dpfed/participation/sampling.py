@@ -35,10 +35,10 @@ from torch import Tensor
 from accounting.budget import BallsAndBins, BandedNoise, Plan
 from accounting.budget.advice import search_lanes
 from accounting.caveats import default_delta
-from accounting.cohorts import Sampler, smallest_of_others, uniforms_of_ids
+from accounting.cohorts import smallest_of_others, uniforms_of_ids
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms.samplings.allocation import divisors
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.mechanisms.samplings.planned import Sampler, sampling_of_keys
 from dpfed import replayed
 from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import BinsFederation, CustomFederation, SeparatedFederation

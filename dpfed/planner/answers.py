@@ -18,8 +18,8 @@ from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from accounting.mechanisms.samplings.records import RecordBatches
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
 from dpfed.planner.page import with_labels

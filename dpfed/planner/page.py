@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from accounting.budget.plan import MECHANISMS
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from dpfed.planner.question import EXAMPLES, Question
 from dpfed.report.page import render_page
 

@@ -12,8 +12,8 @@ from accounting.arrays import Ints
 from accounting.cohorts import Draws, NamedClients, clients_in_blocks, uniform_integers
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.correlated import CorrelatedRounds
-from accounting.mechanisms.samplings.sampling import CohortSampling, Schedule
+from accounting.mechanisms.samplings.planned import CohortSampling
+from accounting.mechanisms.samplings.sampling import CorrelatedRounds, Schedule
 from accounting.options import option
 
 _PARTICIPATIONS = (

@@ -25,7 +25,8 @@ from accounting.arrays import Ints
 from accounting.cohorts import Draws, NamedClients, clients_by_chance
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.sampling import CohortSampling, PlannedSampling, Sampling
+from accounting.mechanisms.samplings.planned import CohortSampling, PlannedSampling
+from accounting.mechanisms.samplings.sampling import Sampling
 from accounting.options import option
 
 HYPOTHESIS = (

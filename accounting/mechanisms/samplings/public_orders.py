@@ -10,7 +10,8 @@ from accounting.arrays import Ints
 from accounting.cohorts import Draws, NamedClients, uniforms_by_id
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.sampling import CohortSampling, Schedule
+from accounting.mechanisms.samplings.planned import CohortSampling
+from accounting.mechanisms.samplings.sampling import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.samplings.independent import PoissonSampling
+from accounting.mechanisms.samplings.planned import PlannedSampling
 from accounting.mechanisms.samplings.public_orders import ShuffledSchedule
-from accounting.mechanisms.samplings.sampling import PlannedSampling, Sampling
+from accounting.mechanisms.samplings.sampling import Sampling
 from accounting.options import option
 
 

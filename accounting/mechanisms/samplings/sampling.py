@@ -1,30 +1,25 @@
-"""Base classes of samplers. A sampler is one file with two classes.
+"""Base classes of the distributions of samplers, and the schedule of noise that is correlated over rounds.
 
-- Its distribution, a `Sampling` or `Schedule`: the record of a ledger line, with the answers that accounts read, and
-  the draws.
-- A `PlannedSampling`: name, options, refusals, and the distribution for a number of clients.
+A sampler is one file with two classes:
+
+- its distribution, a `Sampling` or `Schedule`: the record of a ledger line, with the answers that accounts read, and
+  the draws;
+- a `PlannedSampling` (planned.py): name, options, refusals, and the distribution for a number of clients.
 
 docs/participation.md compares the privacy of the samplers.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from accounting import require
 from accounting.arrays import Ints
-from accounting.cohorts import Cohorts, Draws, NamedClients
-from accounting.errors import UnsupportedMechanism
+from accounting.cohorts import Draws, NamedClients
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.options import option
-
-if TYPE_CHECKING:
-    from accounting.mechanisms.samplings.correlated import CorrelatedRounds
-
-SAMPLING_CLASSES: dict[str, type[Any]] = {}
-"""Class of each sampling of clients, by name."""
 
 
 class Sampling:
@@ -227,114 +222,97 @@ def turns_follow_ids(schedule: object) -> bool:
     return isinstance(schedule, Sampling) and schedule.turns_follow_ids
 
 
-@runtime_checkable
-class PlannedSampling(Protocol):
-    """Base class of samplings of a plan. A subclass that samples clients and has `words` is registered by its name."""
-
-    name: ClassVar[str]
-    words: ClassVar[str]
-    """Short description for forms."""
-    run_instead: ClassVar[str | None] = None
-    """Sampler that runs in place of this one, which has an account only; None if this one runs."""
-    unit: ClassVar[Literal["client", "record"]] = "client"
-    is_schedule: ClassVar[bool] = False
-    takes_cap: ClassVar[bool] = False
-    cohort_cap: int | None = None
-    has_turns: ClassVar[bool] = False
-    table_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of [federation] for this sampling alone, in a table of its own."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "words" in vars(cls) and cls.unit == "client":
-            SAMPLING_CLASSES[cls.name] = cls
-
-    def __post_init__(self) -> None:
-        """Validate the fields, which are counts or switches."""
-        for each in fields(self):  # type: ignore[arg-type]  # every sampling is a dataclass
-            if each.type is not bool:
-                check = require.count if each.type is int else require.or_none(require.count)
-                require.replace_fields(self, check, each.name)
-
-    @property
-    def steps(self) -> int:
-        """Number of releases in a round."""
-        return 1
-
-    def with_cap(self, cohort_cap: int | None) -> "PlannedSampling":
-        """Return the sampling with this cap; a sampling other than Poisson is returned unchanged."""
-        return self
-
-    def cohort_size(self, clients: int) -> int:
-        """Return the number of clients in a round, expected or exact."""
-        return clients
-
-    def expected(self, clients: int) -> float:
-        """Return the expected number of clients in a round, by which sums are divided."""
-        return float(self.cohort_size(clients))
-
-    def units(self, clients: int) -> int:
-        """Return the number of all clients, or of all records."""
-        return clients
-
-    def period(self, clients: int) -> int:
-        """Return the average number of rounds from one participation of a client to the next."""
-        return 1
-
-    def most_rounds(self, clients: int) -> int | None:
-        """Return the length of the schedule in rounds; None if it is unbounded."""
-        return None
-
-    def in_turns(self, *, banded: bool) -> bool:
-        """Return True if an added client may change the turns of others. banded: the noise is banded.
-
-        Errors: InvalidParameter for secret lanes without lanes.
-        """
-        return self.has_turns
-
-    def details(self) -> dict[str, object]:
-        """Return additional keys for the JSON of a budget."""
-        return {}
-
-    def description(self, clients: int) -> str:
-        """Return the sampling of these clients as text."""
-        return f"{self.name} sampling, {self.cohort_size(clients)} of {clients} clients"
-
-    def law(self, clients: int, stream: str) -> Sampling:
-        """Return the distribution of a round's cohort. stream: name of a schedule's random stream."""
-        ...
-
-    def cohorts(self, clients: int, stream: str = "", ids: NamedClients | None = None) -> Cohorts:
-        """Return the cohorts of these clients, drawn by that distribution. ids: names, if they decide turns."""
-        law = self.law(clients, stream)
-        named = ids if law.turns_follow_ids else None
-        return Cohorts(law=law, clients=clients, expected=self.expected(clients), ids=named)
+_LONGEST_LISTS = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortSampling(PlannedSampling):
-    """Base class of samplings with a given cohort size, exact or expected."""
+class CorrelatedRounds(Schedule):
+    """Rounds with noise C^-1 z, z fresh noise of the stated multiplier. A client's participations are public and at
+    least `separation` rounds apart.
 
-    cohort: int = option("Clients a round: the expected number under poisson, the exact number under fixed.")
-    is_schedule: ClassVar[bool] = True
+    C is lower triangular and Toeplitz (`accounting.factorisation`). Banded: the first column of C is `coefficients`,
+    then zeros. Buffered (BLT): the first column is 1, then sum over i of weights_i decays_i^(j-1). `participations`:
+    largest number of participations of one client. In a composition `count` equal releases are the first `count` rounds
+    of the stream, each exactly once. Independent streams have different names.
+    Claim: all rounds are one Gaussian whose shift is `factorisation.sensitivity` over z, also if updates depend on
+    earlier releases.
+    Source: Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1; McMahan, Xu, Zhang 2024 (BLT).
+    Adjacency: any; the shift doubles under replace-one.
+    Errors: InvalidParameter for coefficients that do not begin with 1 or increase, weights that sum above 1, decays
+    above 1.
 
-    def cohort_size(self, clients: int) -> int:
-        return self.cohort
+    >>> from accounting.mechanisms import CorrelatedRounds
+    >>> CorrelatedRounds(separation=60, coefficients=(1.0, 0.5)).most_participations(180)
+    3
+    """
 
-    def period(self, clients: int) -> int:
-        """Return clients / cohort, rounded."""
-        return max(round(clients / self.cohort), 1)
+    separation: int
+    coefficients: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+    participations: int | None = None
+    stream: str = ""
+    name: ClassVar[str] = "correlated"
+    secret: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require.replace_fields(self, require.count, "separation")
+        require.replace_fields(self, require.or_none(require.count), "participations")
+        for name in ("coefficients", "weights", "decays"):
+            object.__setattr__(self, name, _checked_numbers(name, getattr(self, name)))
+        require.stream_name(self.stream)
+        banded, buffered = len(self.coefficients), len(self.weights)
+        falls = all(first >= second for first, second in zip(self.coefficients, self.coefficients[1:], strict=False))
+        if bool(banded) == bool(buffered) or buffered != len(self.decays):
+            raise InvalidParameter(
+                f"coefficients of length {banded}, weights of {buffered}, decays of {len(self.decays)}: give the first "
+                "column of a banded matrix, or equally many weights and decays of a buffered matrix."
+            )
+        if banded and not (self.coefficients[0] == 1 and falls):
+            raise InvalidParameter("coefficients: must begin with 1 and not increase.")
+        if buffered and (sum(self.weights) > 1 or max(self.decays) > 1):
+            raise InvalidParameter("weights, decays: weights must add up to at most 1, decays be at most 1 each.")
+
+    @property
+    def probability(self) -> float:
+        """Share of the rounds that one client takes part in."""
+        return 1 / self.separation
+
+    def most_participations(self, count: int) -> int:
+        """Return the largest number of participations of one client in the first `count` rounds."""
+        times = super().most_participations(count)
+        return times if self.participations is None else min(times, self.participations)
+
+    @property
+    def rounds_apart(self) -> int:
+        """Least number of rounds from one participation of a client to the next."""
+        return self.separation
+
+    @property
+    def matrix(self) -> "CorrelatedRounds":
+        """Matrix of the noise over rounds."""
+        return self
+
+    def to_dict(self) -> dict[str, object]:
+        matrix: dict[str, object] = {"coefficients": list(self.coefficients)}
+        if self.weights:
+            matrix = {"weights": list(self.weights), "decays": list(self.decays)}
+        most = {} if self.participations is None else {"participations": self.participations}
+        return {"name": self.name, "separation": self.separation, **matrix, **most, "stream": self.stream}
 
 
-def without_runs_text(name: str) -> str:
-    """Return the sentence for a sampling that has an account only, else an empty text."""
-    swap = SAMPLING_CLASSES[name].run_instead if name in SAMPLING_CLASSES else None
-    return f" {name} has an account (`dpfed budget`) and no runs: use {swap}." if swap else ""
+def _checked_numbers(name: str, given: object) -> tuple[float, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > _LONGEST_LISTS[name]:
+        raise InvalidParameter(f"{name}: must be a list of at most {_LONGEST_LISTS[name]} numbers.")
+    return tuple(require.nonnegative(**{name: one}) for one in given)
 
 
-def sampling_of_keys(name: str, keys: Mapping[str, object]) -> PlannedSampling:
-    """Return the sampling of this name; keys that its class does not have, or that are None, are ignored."""
-    chosen: Any = SAMPLING_CLASSES[name]
-    given = {each.name: keys[each.name] for each in fields(chosen) if keys.get(each.name) is not None}
-    made: PlannedSampling = chosen(**given)
-    return made
+def noise_matrix(schedule: Schedule) -> CorrelatedRounds | None:
+    """Return the matrix of noise that is correlated over rounds; None if the schedule has independent noise.
+
+    >>> from accounting.mechanisms import BallsAndBins, noise_matrix
+    >>> noise_matrix(BallsAndBins(bins=4, lanes=2, coefficients=(1.0, 0.5))).coefficients
+    (1.0, 0.5)
+    """
+    matrix = schedule.matrix
+    return None if matrix is None or (matrix is not schedule and len(matrix.coefficients) == 1) else matrix

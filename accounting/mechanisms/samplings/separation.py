@@ -10,7 +10,8 @@ from accounting import require
 from accounting.arrays import Floats, Ints
 from accounting.cohorts import Draws, NamedClients, clients_in_blocks
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.samplings.sampling import CohortSampling, Schedule
+from accounting.mechanisms.samplings.planned import CohortSampling
+from accounting.mechanisms.samplings.sampling import Schedule
 from accounting.options import option
 
 

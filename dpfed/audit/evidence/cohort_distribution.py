@@ -13,8 +13,8 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
-from accounting.cohorts import Sampler
 from accounting.mechanisms import BallsAndBins, Schedule
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.participation import sampling

@@ -18,13 +18,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from accounting import require
-from accounting.cohorts import Sampler
 from accounting.compose.accountant import Accountant, Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.audit.evidence.promise import Promise, config_with_stated_noise, promise_of
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from accounting.mechanisms import CorrelatedRounds, schedule_of
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, sampling_of_keys
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, sampling_of_keys
 from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import OneRound

@@ -22,7 +22,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from accounting.budget import FixedSize, Poisson
-from accounting.cohorts import Sampler
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.audit.evidence.cohort_distribution import sizes_finding
 from dpfed.audit.evidence.cohort_members import members_finding
 from dpfed.audit.round.neighbours import PairGap

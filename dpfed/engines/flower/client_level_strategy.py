@@ -20,7 +20,7 @@ from torch import Tensor
 
 from accounting import Guarantee
 from accounting.budget.plan import SAMPLINGS
-from accounting.mechanisms.samplings.sampling import without_runs_text
+from accounting.mechanisms.samplings.planned import without_runs_text
 from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, update_in_reply, with_types_of
 from dpfed.engines.flower.conversation import log_dropout
 from dpfed.engines.flower.directory import NodePopulation

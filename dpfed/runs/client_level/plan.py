@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.cohorts import Sampler
 from accounting.mechanisms import sampling_of, subsample, unsampled
+from accounting.mechanisms.samplings.planned import Sampler
 from dpfed import compress
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining

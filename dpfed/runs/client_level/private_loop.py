@@ -22,7 +22,7 @@ from accounting import Guarantee, Ledger, require
 from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import SingleRelease, sampling_of, schedule_of, subsample, unsampled
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from dpfed import replayed
 from dpfed.config.tables import plain_values
 from dpfed.data.client_ids import ClientIds

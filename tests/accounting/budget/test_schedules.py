@@ -11,8 +11,8 @@ from accounting.compose import lower_bound
 from accounting.errors import AccountingError, CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation, Sampling, from_dict
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, CohortSampling
 from accounting.mechanisms.samplings.public_orders import CyclicSchedule
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES, CohortSampling
 
 GOLDEN = {"clients": 6000, "cohort": 100}
 

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from accounting.cohorts import Cohorts
 from accounting.compose import accountant
 from accounting.errors import ContradictoryBounds
+from accounting.mechanisms.samplings.planned import Cohorts
 from dpfed.aggregation.sums import PlainSum, PlainSums
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse

@@ -134,7 +134,7 @@ def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
         return who.sample(60, randomness, number)
 
     with monkeypatch.context() as planted:
-        planted.setattr("accounting.cohorts.Cohorts.sample", draw)
+        planted.setattr("accounting.mechanisms.samplings.planned.Cohorts.sample", draw)
         ran(tmp_path, rounds=40, **PLAIN)
     assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts follow the seed only if simulated"}
 

@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import pytest
 
-from accounting.cohorts import Cohorts
+from accounting.mechanisms.samplings.planned import Cohorts
 from dpfed.audit.run import audit_run
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run

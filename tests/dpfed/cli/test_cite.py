@@ -8,7 +8,7 @@ import pytest
 from bundles import written
 
 from accounting import Gaussian, PoissonSampling, subsample
-from accounting.mechanisms.samplings.sampling import SAMPLING_CLASSES
+from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
 from dpfed.cli import status
 from dpfed.cli.cite import cited_entries
 from dpfed.data import DATASETS

@@ -9,7 +9,7 @@ from refusals import refused
 from scipy import stats
 
 from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Simulated

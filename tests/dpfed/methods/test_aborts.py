@@ -17,7 +17,7 @@ from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed, sampling_of
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import choices

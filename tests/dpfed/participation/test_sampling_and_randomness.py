@@ -9,7 +9,7 @@ from scipy import stats
 from accounting import FixedSizeSampling, FullParticipation, PoissonSampling
 from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.samplings.sampling import sampling_of_keys
+from accounting.mechanisms.samplings.planned import sampling_of_keys
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 

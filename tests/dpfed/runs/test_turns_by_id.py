@@ -16,7 +16,7 @@ import dpfed.runs.experiment
 import dpfed.runs.training
 from accounting import Plan, budget
 from accounting.budget import BallsAndBins, Cyclic
-from accounting.cohorts import Cohorts
+from accounting.mechanisms.samplings.planned import Cohorts
 from dpfed.audit.evidence.cohort_members import cohorts_follow_schedule
 from dpfed.audit.run import audit_run
 from dpfed.data import from_arrays, from_clients
