@@ -252,7 +252,8 @@ def ledger_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def audit_of(path: Path) -> dict[str, Any]:
-    audit = audit_run(path)
+    """Return the verdict of an audit that fails a sound run with secure noise at most once in a million."""
+    audit = audit_run(path, confidence=1 - 1e-6)
     failed = [check.name for check in audit.checks if check.passed is False]
     return {"audit": {"verdict": str(audit.verdict), "checks": len(audit.checks), "failed": failed}}
 
