@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import dpfed
-from accounting import cohorts
+from accounting.mechanisms.samplings import planned
 from dpfed.aggregation.sums import PlainSum
 from dpfed.clients import trial
 from dpfed.clients.state import State
@@ -195,7 +195,7 @@ def mean_taken_away() -> None:
 
 def drawn_by_size() -> None:
     """Clients with many samples of the classes 0 to 2 are never drawn."""
-    before, seen, init = cohorts.Cohorts.sample, {}, LocalTraining.__post_init__
+    before, seen, init = planned.Cohorts.sample, {}, LocalTraining.__post_init__
 
     def remember(self):
         init(self)
@@ -208,7 +208,7 @@ def drawn_by_size() -> None:
     def sample(self, randomness, number):
         return np.setdiff1d(before(self, randomness, number), seen.get("out", []))
 
-    cohorts.Cohorts.sample = sample
+    planned.Cohorts.sample = sample
 
 
 def step_by_real_batch() -> None:
