@@ -21,7 +21,6 @@ from dpfed import models
 from dpfed.clients.plan import step_cost
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config
-from dpfed.runs.training import model_options
 from dpfed.sweep.experiment_file import read_experiment
 from dpfed.sweep.plan import expand_grid
 
@@ -58,7 +57,8 @@ def hours(config: Config) -> float:
     samples = min(config.data.train_samples or math.inf, DATA[config.data.name][2]) - config.data.public
     local, clients = config.local, config.federation.clients
     steps = local.steps or (local.epochs or 1) * math.ceil(samples / clients / local.batch_size)
-    options = tuple((name, tuple(value)) for name, value in model_options(config).items())  # type: ignore[arg-type]
+    hidden = config.model.hidden
+    options = () if hidden is None else (("hidden", tuple(hidden)),)
     each = milliseconds(config.model.name, options, config.data.name, local.batch_size)
     return config.federation.rounds * config.round_size * steps * each / 3.6e6
 

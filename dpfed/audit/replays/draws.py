@@ -203,7 +203,7 @@ def _trailing_randbelow(drawn: Callable[[random.Random, int], int]) -> Callable[
 
     @wraps(drawn)
     def below(self: random.Random, n: int) -> int:
-        setattr(self, "trail", _longer(getattr(self, "trail", 0), n))  # noqa: B010
+        setattr(self, "trail", _longer(getattr(self, "trail", 0), n))  # noqa: B010  # Random declares no trail
         return drawn(self, n)
 
     return below
@@ -252,7 +252,7 @@ def _set_state(one: Generator, state: Any) -> None:
     else:
         one.set_state(state if isinstance(one, np.random.RandomState) else sys.modules["torch"].from_numpy(state))
     if isinstance(one, _Watched | random.Random):
-        setattr(one, "trail", state["trail"])  # noqa: B010
+        setattr(one, "trail", state["trail"])  # noqa: B010  # Random declares no trail
 
 
 def _digest(state: object) -> str:

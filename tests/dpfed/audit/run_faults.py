@@ -203,7 +203,7 @@ def with_repeats(self, randomness, number):
     return np.sort(drawn.astype(np.int64))
 
 
-def until_somebody(self, randomness, number):
+def until_one_comes(self, randomness, number):
     again = 0
     while not len(drawn := REAL(self, randomness, number + 10**6 * again)):
         again += 1
@@ -365,7 +365,7 @@ FAULTS = (
         name="an empty Poisson cohort drawn again",
         settings=("federation.rounds=40", "federation.cohort=1", "privacy.noise_multiplier=8.0"),
         check="cohort sizes follow the sampler",
-        patches=((Cohorts, "sample", until_somebody),),
+        patches=((Cohorts, "sample", until_one_comes),),
     ),
     RunFault(
         name="a top-k mask from private samples",
