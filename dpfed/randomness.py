@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ from dpfed.seeds import Seeds
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+Drawn = TypeVar("Drawn")
 
 SHARE = "noise.share"
 """Purpose of noise shares: every client of a round draws one share."""
@@ -124,6 +128,34 @@ class Secure:
 
         centred = self.uniform(count, purpose, *path) + 2.0**-54  # never 0 or 1
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
+
+
+_NUMBERS_AHEAD = 1 << 27
+"""Draws that wait for their client at any time: 1 GiB."""
+_THREADS = ThreadPoolExecutor()
+
+
+class DrawnAhead(Generic[Drawn]):
+    """Draws of `size` numbers for each of these clients, made by threads in the order of the clients.
+
+    `draw` is a function of the client alone, so the order of threads changes no repeatable draw. A draw is handed out
+    once; a second one, or that of any other client, is made when it is asked for.
+    """
+
+    def __init__(self, draw: Callable[[int], Drawn], clients: NDArray[np.int64], size: int) -> None:
+        self._draw, self._later = draw, iter(clients.tolist())
+        self._started: dict[int, Future[Drawn]] = {}
+        for _ in range(max(1, _NUMBERS_AHEAD // size)):
+            self._start_next()
+
+    def __call__(self, client: int) -> Drawn:
+        started = self._started.pop(client, None)
+        self._start_next()
+        return self._draw(client) if started is None else started.result()
+
+    def _start_next(self) -> None:
+        if (client := next(self._later, None)) is not None:
+            self._started[client] = _THREADS.submit(self._draw, client)
 
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:

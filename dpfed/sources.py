@@ -19,6 +19,7 @@ from dpfed.config.own_code import error_text
 from dpfed.errors import DpfedError, TrainingFailed
 from dpfed.round import OpenRound, present_canaries
 from dpfed.seeds import Seeds
+from dpfed.stages.stage import stage_attribute
 
 _AT_ONCE = 1 << 21
 """Numbers that pass through the stages at a time: 8 MiB (measured: benchmarks/README.md)."""
@@ -40,6 +41,9 @@ class TrainedClients:
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
         at_once = _numbers_at_once(opened)
+        if now.broadcast.device.type != "cpu":
+            for stage in method.stages:
+                stage_attribute(stage, "start_draws")(trained, now)
         # Training uses every core; the tensors of the stages after it are too small to divide among cores.
         alone = one_thread if at_once == _AT_ONCE else nullcontext
         for ids, updates in method.updates(trained, now, self.seeds, at_once=at_once):

@@ -15,7 +15,7 @@ not of clipped rows: `FixedPoint.encode` never returns a row above the norm that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -109,6 +109,8 @@ def _unpacked_words(content: memoryview, size: int, bits: int) -> NDArray[np.uns
     return words
 
 
+ROUNDING = "fixed-point.rounding"
+"""Purpose of the bits that round rows."""
 DRAWS = 20
 _LONGEST = float(1 << 31)
 _AT_ONCE = 1 << 15  # numbers rounded at a time: their temporaries fit a core's cache
@@ -180,16 +182,18 @@ class FixedPoint:
         randomness: Randomness,
         names: NDArray[np.int64],
         path: tuple[int, ...],
-        purpose: str = "fixed-point.rounding",
+        purpose: str = ROUNDING,
+        ahead: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> EncodedRows:
         """Return rows [c, size] of norm at most `clip_norm` as integers whose mean over the random roundings is s R x.
 
         Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, for any input.
         Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by draws named (purpose,
-        *path, name of the row). A row that is too long is drawn again, at most 20 times, and then replaced by zeros;
-        so is a row that is not finite. Let b be the probability that a draw is too long: at most e^-1/2 at norm C, so
-        less than 5e-5 of such rows are replaced by zeros, in practice none. Drawing again changes the mean by at most
-        √n b / (1 - b). A row longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
+        *path, name of the row); `ahead` may have made the first bits of a row's first draw. A row that is too long is
+        drawn again, at most 20 times, and then replaced by zeros; so is a row that is not finite. Let b be the
+        probability that a draw is too long: at most e^-1/2 at norm C, so less than 5e-5 of such rows are replaced by
+        zeros, in practice none. Drawing again changes the mean by at most √n b / (1 - b). A row longer than `clip_norm`
+        is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")
@@ -200,8 +204,9 @@ class FixedPoint:
         for row, out, name in zip(rows, integers, names, strict=True):
             rotated = self._rotate_row(row, signs)
             steps = self._row_factor(rotated, clip_norm)
+            first = None if ahead is None else ahead(int(name))
             zeroed_rows += steps is None or not _round_within(
-                rotated, largest, out, randomness, purpose, *path, int(name), steps=steps
+                rotated, largest, out, randomness, purpose, *path, int(name), steps=steps, first=first
             )
         return EncodedRows(integers=integers, zeroed_rows=zeroed_rows)
 
@@ -251,8 +256,20 @@ def _signs_of(rotation_seed: int, count: int) -> Tensor:
     return counter.rademacher(counter.client_seeds(rotation_seed, 1), "fixed-point.rotation", count)[0]
 
 
+def first_bits(count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.uint8]:
+    """Return the first 8 bits of the uniform numbers of a rounding, uint8 [count]."""
+    return randomness.bits(-(-count // 8), purpose, *path).view(np.uint8)[:count]
+
+
 def _round_within(
-    values: Tensor, largest: int, out: Tensor, randomness: Randomness, purpose: str, *path: int, steps: float = 1.0
+    values: Tensor,
+    largest: int,
+    out: Tensor,
+    randomness: Randomness,
+    purpose: str,
+    *path: int,
+    steps: float = 1.0,
+    first: NDArray[np.uint8] | None = None,
 ) -> bool:
     """Write a rounding of steps · values with squared norm at most `largest` to `out`; return True if one was found.
 
@@ -260,7 +277,7 @@ def _round_within(
     """
     here = values.device.type == "cpu"
     for attempt in range(DRAWS):
-        heads = randomness.bits(-(-len(values) // 8), purpose, *path, attempt).view(np.uint8)[: len(values)]
+        heads = first_bits(len(values), randomness, purpose, *path, attempt) if attempt or first is None else first
         if here:
             squares, chosen = _round_in_blocks(values.numpy(), heads, steps, out.numpy())
             few, before = values.numpy()[chosen], out.numpy()[chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,12 +30,12 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.independent import rarely_exceeded
 from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
-from dpfed.compress.fixed_point import FixedPoint, centre_residues, count_near_ends
+from dpfed.compress.fixed_point import ROUNDING, FixedPoint, centre_residues, count_near_ends, first_bits
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
-from dpfed.randomness import Randomness
+from dpfed.randomness import SHARE, DrawnAhead, Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.stage import Private, Round, Stage
@@ -115,6 +115,12 @@ class Integers(Stage):
     def width(self, size: int) -> int:
         return self.fixed_point.padded
 
+    def start_draws(self, ids: NDArray[np.int64], now: Round) -> None:
+        def draw(client: int) -> NDArray[np.uint8]:
+            return first_bits(self.fixed_point.padded, self.randomness, ROUNDING, now.number, client, 0)
+
+        now.ahead[ROUNDING] = DrawnAhead(draw, ids, self.fixed_point.padded)
+
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         encoded = self.fixed_point.encode(
             rows,
@@ -123,6 +129,7 @@ class Integers(Stage):
             randomness=self.randomness,
             names=ids,
             path=(now.number,),
+            ahead=now.ahead.get(ROUNDING),
         )
         now.tally.not_finite += encoded.zeroed_rows
         return encoded.integers.to(torch.int64)
@@ -307,16 +314,21 @@ class IntegerNoise(Private):
         """Return one round, for the accountant, with the shares of `uploads` if the noise that arrived is charged."""
         return subsample(self._arrived_noise(uploads), self.sampling)
 
+    def start_draws(self, ids: NDArray[np.int64], now: Round) -> None:
+        if self.in_rows:
+            now.ahead[SHARE] = DrawnAhead(self._share_draw(now), ids, self.noise.dimension)
+
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        if self.placement == "clients":
+        if self.in_rows:
+            draw = now.ahead.get(SHARE, self._share_draw(now))
             for row, client in zip(rows, ids, strict=True):
-                row += self._draw_noise(row, "noise.share", now.number, int(client))
+                row += draw(int(client)).to(row.device)
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._draw_noise(total, "noise.sum", now.number)
+        noise = self._draw_noise(len(total), "noise.sum", now.number).to(total.device)
         if now.observer is not None:
             now.observer.noise(noise)
         return total.to(torch.int64) + noise
@@ -352,8 +364,11 @@ class IntegerNoise(Private):
     def _arrived_noise(self, uploads: int | None) -> DiscreteGaussian | Skellam:
         return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
 
-    def _draw_noise(self, like: Tensor, purpose: str, *path: int) -> Tensor:
-        return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)
+    def _share_draw(self, now: Round) -> Callable[[int], Tensor]:
+        return lambda client: self._draw_noise(self.noise.dimension, SHARE, now.number, client)
+
+    def _draw_noise(self, count: int, purpose: str, *path: int) -> Tensor:
+        return torch.from_numpy(self.law.sample(count, self.randomness, purpose, *path))
 
 
 def _refuse_schedules(table: IntegerPrivacy, law: Sampling, *, secure: bool) -> None:

@@ -21,6 +21,7 @@ from accounting.ledger import Release
 from accounting.mechanisms import Composed, SingleRelease
 from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.errors import ConfigError
+from dpfed.randomness import DrawnAhead
 from dpfed.server.rules import ServerState
 
 
@@ -153,6 +154,7 @@ class Round:
     memory:     tensors that stages remember from round to round, by name; written in place
     votes:      number of models with a nonzero entry, for each entry [d], if a stage counts them
     uploads:    number of rows in the sum, once the sum is closed
+    ahead:      draws of the round's clients that were started before training, by purpose
     """
 
     task: Task
@@ -163,6 +165,7 @@ class Round:
     tally: Tally = field(default_factory=Tally)
     observer: Observer | None = None
     uploads: int = 0
+    ahead: dict[str, DrawnAhead[Any]] = field(default_factory=dict)
 
     @property
     def number(self) -> int:
@@ -188,6 +191,10 @@ class Stage(Protocol):
     """
 
     summed_as: ClassVar[torch.dtype | None] = None
+
+    def start_draws(self, ids: NDArray[np.int64], now: Round) -> None:
+        """Start what the CPU draws for these clients, while a GPU trains them."""
+        return None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         """Return rows [c, k] of the clients `ids` [c] after this step, on the client's side; may write into `rows`."""

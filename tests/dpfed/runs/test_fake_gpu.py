@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from joblib.externals.loky import get_reusable_executor
@@ -16,12 +17,14 @@ from refusals import refused
 from torch import nn
 
 import dpfed.compress
+from dpfed import randomness
 from dpfed.aggregation import ranks
 from dpfed.aggregation.ranks import SingleProcess
 from dpfed.clients.plan import default_budget
 from dpfed.compress.rotation import tf32
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.methods import catalogue
 from dpfed.models.flat import FlatModel
 from dpfed.round import Method, run_round
@@ -161,6 +164,44 @@ def test_integers_are_rounded_and_summed_on_a_gpu(kind):
         round_of("dp-fedavg", "cuda:0", "model.hidden=[400]", f"aggregation.kind={kind}", *shares)
     sent = {8 * 32_768} if kind == "masked" else set()
     assert {size for _, size in fake.COPIES if size > 1 << 14} == sent
+
+
+def test_draws_of_integer_shares_start_before_a_gpu_trains(monkeypatch):
+    """Threads draw noise and rounding while clients train; the sum is that of draws made in the order of clients."""
+    shares = ("federation.sampling=fixed", "privacy.noise=skellam", "privacy.placement=clients")
+    started, threads, train, draw = [], [], Method.updates, IntegerNoise._draw_noise
+
+    def trained(self, ids, now, *given, **more):
+        started.append(set(now.ahead))
+        return train(self, ids, now, *given, **more)
+
+    def drawn(self, *given):
+        threads.append(threading.current_thread())
+        return draw(self, *given)
+
+    here = round_of("dp-fedavg", "cpu", *shares).state.broadcast
+    monkeypatch.setattr(IntegerNoise, "_draw_noise", drawn)
+    monkeypatch.setattr(Method, "updates", trained)
+    with fake_gpu():
+        there = round_of("dp-fedavg", "cuda:0", *shares).state.broadcast
+    assert started == [{"noise.share", "fixed-point.rounding"}]
+    assert len(threads) == 8
+    assert threading.main_thread() not in threads
+    torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-6)
+
+
+def test_draws_ahead_are_those_of_their_clients_in_any_order_and_wait_in_bounded_memory(monkeypatch):
+    monkeypatch.setattr(randomness, "_NUMBERS_AHEAD", 30)
+    made = []
+
+    def draw(client):
+        made.append(client)
+        return np.full(10, client)
+
+    ahead = randomness.DrawnAhead(draw, np.arange(8), 10)
+    assert len(ahead._started) == 3
+    assert [ahead(client)[0] for client in (1, 0, 7, 99, 7, 2, 3)] == [1, 0, 7, 99, 7, 2, 3]
+    assert len(ahead._started) <= 3 + 2
 
 
 @pytest.mark.slow
