@@ -1,6 +1,8 @@
 """One version in one place; links of the README on PyPI; pinned actions; constraints of what is declared."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -95,3 +97,30 @@ assert status(["budget", *plan, "--second-opinion"]) == 2
     done = subprocess.run([sys.executable, "-c", lines, hidden], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "pip install 'dpfed[train]'" in done.stderr
+
+
+def test_tests_without_time_are_skipped_and_counted(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text("def test(): pass\n")
+    run = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+        "--minutes",
+    ]
+    some = subprocess.run([*run, "9", "--order", "x"], capture_output=True, text=True, check=True).stdout
+    none = subprocess.run([*run, "0"], capture_output=True, text=True, check=True).stdout
+    assert "2 passed" in some
+    assert "2 skipped" in none
+    assert "2 tests were not run: the time given by --minutes is over" in none
+    others = subprocess.run([*run, "9", "--order", "v"], capture_output=True, text=True, check=True).stdout
+    assert (some.index("test_a.py") < some.index("test_b.py")) != (
+        others.index("test_a.py") < others.index("test_b.py")
+    )
