@@ -44,6 +44,7 @@ OF_OURS = (
     "accuracy/ideas.toml",
     "accuracy/one-start.toml",
     "accuracy/one-start-fashion-mnist.toml",
+    "accuracy/one-start-features.toml",
     "fed-smp/without-factor.toml",
     "fedpm-masks/ideas-digits.toml",
     "accuracy/cifar-10.toml",
