@@ -1,7 +1,6 @@
 """Streams are reproducible, named, and independent of who else draws."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,26 +8,6 @@ from hypothesis import strategies as st
 from dpfed.seeds import Seeds, _splitmix_outputs
 
 IDS = np.arange(50)
-
-
-def test_generator_repeats_for_the_same_name() -> None:
-    first, second = (Seeds(root=7).generator("partition", 3).random(8) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize(
-    ("root", "purpose", "path"),
-    [
-        (8, "partition", (3,)),
-        (7, "public", (3,)),
-        (7, "partition", (4,)),
-        (7, "partition", (3, 0)),
-        (7, "partition", ()),
-    ],
-)
-def test_generator_differs_when_any_part_of_the_name_does(root: int, purpose: str, path: tuple[int, ...]) -> None:
-    reference = Seeds(root=7).generator("partition", 3).random(4)
-    assert not np.any(reference == Seeds(root=root).generator(purpose, *path).random(4))
 
 
 def test_tensors_repeat_and_leave_the_global_state_alone() -> None:

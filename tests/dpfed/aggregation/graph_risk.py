@@ -1,10 +1,9 @@
-"""Exact risks of a random graph of masks, and the least number of neighbours that keeps them below given bounds."""
+"""Exact risks of a random graph of masks."""
 
 import math
 from dataclasses import dataclass
 
 from dpfed.aggregation.cryptography import shares_needed
-from dpfed.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,6 @@ def graph_risk(*, clients: int, neighbours: int, threshold: float, corrupt: floa
     disconnected if and only if k/2 in a row are missing at two or more places: counted by inclusion and exclusion over
     the gaps. Integer arithmetic throughout: no rounding before the last division.
     """
-    _refuse_parameters(clients, neighbours, corrupt, dropout)
     neighbours = min(neighbours, clients - 1)
     bad, gone = math.floor(corrupt * clients + 1e-9), math.floor(dropout * clients + 1e-9)
     needed = shares_needed(neighbours + 1, threshold)
@@ -48,30 +46,6 @@ def graph_risk(*, clients: int, neighbours: int, threshold: float, corrupt: floa
         overheard=min(1.0, (clients - bad) * overheard),
         split=_split_probability(clients, min(bad + gone, clients), neighbours),
         stuck=min(1.0, (clients - gone) * survivor + gone * lost),
-    )
-
-
-def least_neighbours(
-    *,
-    clients: int,
-    threshold: float,
-    corrupt: float,
-    dropout: float,
-    privacy: float = 2.0**-40,
-    success: float = 2.0**-20,
-) -> int:
-    """Return the least even k with overheard + split <= privacy and stuck <= success, or else clients - 1.
-
-    Raises ConfigError if the complete graph does not meet both bounds either.
-    """
-    choices: list[int] = [*range(2, clients - 1, 2), clients - 1]
-    for neighbours in choices:
-        risk = graph_risk(clients=clients, neighbours=neighbours, threshold=threshold, corrupt=corrupt, dropout=dropout)
-        if risk.overheard + risk.split <= privacy and risk.stuck <= success:
-            return neighbours
-    raise ConfigError(
-        f"threshold={threshold:g} with {corrupt:.0%} of {clients} clients corrupt and {dropout:.0%} dropped: no graph "
-        "meets the bounds. The threshold must be above the corrupt fraction, and at most the fraction that remains."
     )
 
 
@@ -96,12 +70,3 @@ def _split_probability(clients: int, gone: int, neighbours: int) -> float:
         for runs in range(2, min(left, gone // reach) + 1)
     )
     return favourable / math.comb(gone + left - 1, left - 1)
-
-
-def _refuse_parameters(clients: int, neighbours: int, corrupt: float, dropout: float) -> None:
-    if clients < 2 or neighbours < 1 or (neighbours % 2 and neighbours < clients - 1):
-        raise ConfigError(
-            f"{clients} clients with {neighbours} neighbours: must be 2 or more, and an even number or all."
-        )
-    if not (0 <= corrupt < 1 and 0 <= dropout < 1):
-        raise ConfigError(f"corrupt={corrupt:g}, dropout={dropout:g}: must be fractions of the clients, in [0, 1).")

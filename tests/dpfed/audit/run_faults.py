@@ -332,6 +332,12 @@ BOUNDED, SUMS, STEP = "rows are bounded", "sums are of what went in", "model mov
 MEMBERS, SHAPE = "members follow the sampler", "noise is shaped as charged"
 MASK = "coordinates are chosen by public data"
 
+
+def drawn(name, sample, settings=(), check=MEMBERS):
+    """A fault of the sampler."""
+    return RunFault(name=name, settings=settings, check=check, patches=((Cohorts, "sample", sample),))
+
+
 FAULTS = (
     RunFault(name="a client of a group is not clipped", check=BOUNDED, broken=changing(unclipped)),
     RunFault(
@@ -342,30 +348,19 @@ FAULTS = (
     ),
     RunFault(name="a row is summed twice", check=SUMS, broken=summed_twice),
     RunFault(name="a twentieth of the noiseless sum moves the model", check=STEP, broken=leaking),
-    RunFault(
-        name="a fixed-size cohort drawn once",
-        settings=FIXED,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", once),),
+    drawn("a fixed-size cohort drawn once", once, FIXED),
+    drawn("a Poisson cohort drawn once", once),
+    drawn("a fixed-size sampler with repeats", with_repeats, FIXED),
+    drawn(
+        "a tenth of the clients comes three times as often",
+        mostly_the_same,
+        ("federation.rounds=60", "federation.cohort=6"),
     ),
-    RunFault(name="a Poisson cohort drawn once", check=MEMBERS, patches=((Cohorts, "sample", once),)),
-    RunFault(
-        name="a fixed-size sampler with repeats",
-        settings=FIXED,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", with_repeats),),
-    ),
-    RunFault(
-        name="a tenth of the clients comes three times as often",
-        settings=("federation.rounds=60", "federation.cohort=6"),
-        check=MEMBERS,
-        patches=((Cohorts, "sample", mostly_the_same),),
-    ),
-    RunFault(
-        name="an empty Poisson cohort drawn again",
-        settings=("federation.rounds=40", "federation.cohort=1", "privacy.noise_multiplier=8.0"),
+    drawn(
+        "an empty Poisson cohort drawn again",
+        until_one_comes,
+        ("federation.rounds=40", "federation.cohort=1", "privacy.noise_multiplier=8.0"),
         check="cohort sizes follow the sampler",
-        patches=((Cohorts, "sample", until_one_comes),),
     ),
     RunFault(
         name="a top-k mask from private samples",
@@ -401,72 +396,26 @@ FAULTS = (
         check="counts are noised",
         broken=with_count(silent),
     ),
-    RunFault(
-        name="balls-and-bins: the bins of the first epoch in every one",
-        settings=BINS,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", first_bins),),
-    ),
-    RunFault(
-        name="lanes: a lane changed",
-        settings=LANES,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", another_lane),),
-    ),
-    RunFault(
-        name="lanes: counted from the start of an epoch, in another order",
-        settings=LANES,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", lanes_in_another_order),),
-    ),
-    RunFault(
-        name="secret lanes: those of the ids",
-        settings=SECRET_LANES,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", published_lanes),),
-    ),
-    RunFault(
-        name="secret lanes: a lane for each epoch",
-        settings=SECRET_LANES,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", a_lane_for_each_epoch),),
-    ),
-    RunFault(
-        name="secret lanes: by who else takes part",
-        settings=SECRET_LANES,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", lanes_by_others),),
-    ),
+    drawn("balls-and-bins: the bins of the first epoch in every one", first_bins, BINS),
+    drawn("lanes: a lane changed", another_lane, LANES),
+    drawn("lanes: counted from the start of an epoch, in another order", lanes_in_another_order, LANES),
+    drawn("secret lanes: those of the ids", published_lanes, SECRET_LANES),
+    drawn("secret lanes: a lane for each epoch", a_lane_for_each_epoch, SECRET_LANES),
+    drawn("secret lanes: by who else takes part", lanes_by_others, SECRET_LANES),
     RunFault(
         name="lanes: nothing is taken back",
         settings=LANES,
         check=SUMS,
         patches=((Correlated, "noise", not_taken_back),),
     ),
-    RunFault(
-        name="balls-and-bins: an epoch skipped from its second round on",
-        settings=BINS,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", skipping),),
+    drawn("balls-and-bins: an epoch skipped from its second round on", skipping, BINS),
+    drawn("allocation: a participation too many", once_more, (*THIRDS, "federation.sampling=allocation")),
+    drawn(
+        "min-separation: a rest that is too short",
+        hardly_resting,
+        (*THIRDS, "federation.sampling=min-separation", "federation.separation=3"),
     ),
-    RunFault(
-        name="allocation: a participation too many",
-        settings=(*THIRDS, "federation.sampling=allocation"),
-        check=MEMBERS,
-        patches=((Cohorts, "sample", once_more),),
-    ),
-    RunFault(
-        name="min-separation: a rest that is too short",
-        settings=(*THIRDS, "federation.sampling=min-separation", "federation.separation=3"),
-        check=MEMBERS,
-        patches=((Cohorts, "sample", hardly_resting),),
-    ),
-    RunFault(
-        name="correlated noise: clients come too soon",
-        settings=TAKEN_BACK,
-        check=MEMBERS,
-        patches=((Cohorts, "sample", too_soon),),
-    ),
+    drawn("correlated noise: clients come too soon", too_soon, TAKEN_BACK),
     RunFault(
         name="correlated noise: nothing is taken back",
         settings=TAKEN_BACK,

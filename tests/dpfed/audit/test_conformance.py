@@ -168,14 +168,6 @@ def test_a_configuration_that_is_not_the_runs(folder, table, values, also):
     assert found
 
 
-@pytest.mark.parametrize("values", [{"adjacency": "replace-one"}, {"sampling": "fixed"}, {"rounds": 3}, {"unit": "x"}])
-def test_a_summary_that_names_something_else(folder, values):
-    other = folder("server")
-    change_summary(other, **values)
-    also = {"all files have the same rounds"} if "rounds" in values else set()
-    assert failed(other) == {"summary names what ran"} | also
-
-
 def scaled(factor):
     return lambda lines: [line["noise"].update(mean_square=factor * line["noise"]["mean_square"]) for line in lines]
 

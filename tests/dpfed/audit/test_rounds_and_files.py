@@ -96,21 +96,6 @@ def test_a_budget_that_had_room_for_another_round(folder):
     assert ROUNDS in failed(path)
 
 
-KEYS = {
-    "method": "fedavg", "dataset": "mnist", "for_release": True, "noise_multiplier": 2.5, "clip_norm": 0.5,
-    "server_epsilon": 1.0, "not_protected": [], "noise": "skellam", "noise_placement": "clients",
-    "aggregation": "protocol", "accountant": "pld", "seed": 1, "model": "cnn",
-}  # fmt: skip
-
-
-@pytest.mark.slow_but_one_in(5)
-@pytest.mark.parametrize("key", KEYS)
-def test_a_summary_that_states_something_else(folder, key):
-    path = folder("rounds")
-    change_summary(path, **{key: KEYS[key]})
-    assert failed(path) == {"summary names what ran"}
-
-
 def test_a_model_that_is_not_the_runs(folder):
     path = folder("rounds")
     name, tensors = path / "model.safetensors", load_file(path / "model.safetensors")
@@ -198,8 +183,8 @@ def test_members_that_are_not_the_cohorts(folder, members):
     assert audit_run(path).verdict != "pass"
 
 
-@pytest.mark.slow_but_one_in(28)
-@pytest.mark.parametrize("value", [10**400, -1, "x", None, True, [], {}, 1e99])
+@pytest.mark.slow_but_one_in(9)
+@pytest.mark.parametrize("value", [10**400, "x", []])
 @pytest.mark.parametrize("key", ["members", "counted", "longest_added", "probes", "map", "noise"])
 def test_hostile_values_are_no_crash(folder, key, value):
     path = folder("rounds")

@@ -65,47 +65,17 @@ def test_compare_prints_the_readings_of_the_papers_setting(capsys):
 
 
 @pytest.mark.slow
-def test_the_table_for_people_shows_the_same_numbers(capsys):
-    assert status([*PAPER, "--rounds", "180", "--noise-multiplier", "1.4", "--compare"]) == 0
-    out = capsys.readouterr().out
-    for number in ("1.0077", "0.7442", "0.6303", "5.3516", "3.4888", "3.2426", "3.2399"):
-        assert number in out
-    assert "fed-smp" not in out
-    assert "--papers" in out
-
-
-@pytest.mark.slow
 def test_what_papers_print_is_shown_to_who_asks(capsys):
     few = ["budget", "--clients", "60", "--cohort", "45", "--rounds", "2", "--noise-multiplier", "1.4", "--compare"]
     assert status([*few, "--papers"]) == 0
     out = capsys.readouterr().out
     assert "fed-smp" in out
     assert "are no guarantees" in out
+    assert status(few) == 0
+    assert "fed-smp" not in (out := capsys.readouterr().out)
+    assert "--papers" in out
     assert status([*few[:-1], "--papers"]) == 2
     assert "Add --compare" in capsys.readouterr().err
-
-
-@pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize(("accountant", "sigma"), [("best", 1.0852), ("rdp", 1.2003)])
-def test_noise_from_epsilon(capsys, accountant, sigma):
-    record = json_of(capsys, *PAPER, "--rounds", "180", "--epsilon", "1.01", "--accountant", accountant)
-    assert record["noise_multiplier"] == pytest.approx(sigma, abs=2e-4)
-    assert record["epsilon"] <= 1.01
-
-
-def test_rounds_from_noise_and_epsilon(capsys):
-    record = json_of(capsys, *PAPER, "--noise-multiplier", "1.4", "--epsilon", "1.01")
-    assert record["epsilon"] <= 1.01
-    more = json_of(capsys, *PAPER, "--noise-multiplier", "1.4", "--rounds", str(record["rounds"] + 1))
-    assert more["epsilon"] > 1.01
-
-
-@pytest.mark.slow
-def test_distributed_noise_with_dropout_costs_more(capsys):
-    common = [*PAPER, "--rounds", "10", "--noise-multiplier", "1.4", "--sampling", "fixed"]
-    plain = json_of(capsys, *common, "--mechanism", "distributed-gaussian")
-    less = json_of(capsys, *common, "--mechanism", "distributed-gaussian", "--dropout", "0.1")
-    assert less["epsilon"] > plain["epsilon"]
 
 
 @pytest.mark.parametrize(
@@ -113,17 +83,6 @@ def test_distributed_noise_with_dropout_costs_more(capsys):
     [
         ([*PAPER, "--rounds", "180"], "exactly two"),
         ([*PAPER, "--rounds", "180", "--noise-multiplier", "-1"], "noise_multiplier"),
-        ([*PAPER, "--rounds", "180", "--noise-multiplier", "nan"], "noise_multiplier"),
-        ([*PAPER, "--rounds", "0", "--noise-multiplier", "1"], "rounds"),
-        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--delta", "1"], "delta"),
-        (["budget", "--clients", "60", "--cohort", "61", "--rounds", "9", "--noise-multiplier", "1"], "cohort"),
-        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--accountant", "fed-smp-lemma"], "fixed"),
-        (
-            [*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--conversion", "classical"],
-            "--accountant best: requires",
-        ),
-        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--adjacency", "add"], "adjacency"),
-        ([*PAPER, "--rounds", "9", "--noise-multiplier", "1", "--dropout", "0.1"], "distributed-gaussian"),
         (["budget", "--client", "60"], "client"),
         (["bugdet"], "budget"),
         (["run"], "preset"),
@@ -139,21 +98,6 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, arguments, words):
     assert captured.out == ""
     assert words in captured.err
     assert "Traceback" not in captured.err
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_the_plot_is_a_png(capsys, tmp_path):
-    path = tmp_path / "plot.png"
-    arguments = ["budget", "--clients", "50", "--cohort", "50", "--sampling", "all", "--rounds", "9"]
-    assert status([*arguments, "--noise-multiplier", "9", "--plot", str(path)]) == 0
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_plot_that_cannot_be_written_is_status_1(capsys, tmp_path):
-    arguments = ["budget", "--clients", "50", "--cohort", "50", "--sampling", "all", "--rounds", "9"]
-    assert status([*arguments, "--noise-multiplier", "9", "--plot", str(tmp_path / "no" / "plot.png")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_methods_lists_the_contracts_keys(capsys):
@@ -188,17 +132,6 @@ def test_a_carve_out_is_declared_as_not_protected(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "137 samples carved out of the training set" in out
     assert "not protected" in out
-
-
-def test_a_folder_in_use_is_status_1(capsys, tmp_path):
-    (tmp_path / "something").write_text("")
-    assert status(["run", "dp-fedavg-digits", *SHORT, "--out", str(tmp_path)]) == 1
-    assert "not empty" in capsys.readouterr().err
-
-
-def test_run_lists_its_presets(capsys):
-    assert status(["run", "--list"]) == 0
-    assert "fed-smp-topk-digits" in capsys.readouterr().out.split()
 
 
 def test_the_page_of_methods_is_what_the_command_prints():
@@ -255,16 +188,6 @@ def test_the_words_of_a_run_say_what_made_it_private(capsys, tmp_path, preset, s
     assert "None" not in page.split("<table")[0]
 
 
-@pytest.mark.slow
-def test_private_masks_run_as_the_readme_says(capsys, tmp_path):
-    summary = json_of(
-        capsys, "run", "fedpm-private-digits", "--set", "federation.rounds=2", "--out", str(tmp_path / "r")
-    )
-    assert 0 < summary["epsilon"] <= 3
-    assert summary["noise_placement"] == "coins"
-    assert summary["lower_bound"] is None
-
-
 def test_a_mask_is_shown_as_a_file(capsys, tmp_path):
     words = ["run", "fedpm-digits", "--set", "federation.rounds=1", "--verbose", "--out", str(tmp_path / "r")]
     assert status(words) == 0
@@ -290,18 +213,7 @@ def test_the_readings_are_a_png_beside_the_plot(capsys, tmp_path):
 
 def test_a_table_of_pairs_that_hold_together(capsys):
     """A plain Gaussian's are known in closed form; what is stated is above it, and not by more than its last digit."""
-    arguments = [
-        "budget",
-        "--clients",
-        "600",
-        "--sampling",
-        "all",
-        "--rounds",
-        "9",
-        "--noise-multiplier",
-        "9",
-        "--table",
-    ]
+    arguments = "budget --clients 600 --sampling all --rounds 9 --noise-multiplier 9 --table".split()
     pairs = json_of(capsys, *arguments)["profile"]
     assert len(pairs) == 9
     for pair in pairs:

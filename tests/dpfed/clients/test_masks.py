@@ -96,16 +96,6 @@ def test_the_published_gradient_is_another() -> None:
     assert (plain - other).abs().max() > 0.01
 
 
-def test_a_client_alone_or_in_any_chunk_moves_the_same() -> None:
-    training = trainer(network(), "vmap")
-    theta = training.course.network.initial  # type: ignore[attr-defined]
-    whole = training.train(theta, CLIENTS, number=0, seeds=SEEDS)
-    for chunk in (1, 3):
-        torch.testing.assert_close(replace(training, chunk=chunk).train(theta, CLIENTS, number=0, seeds=SEEDS), whole)
-    alone = training.train(theta, np.array([2]), number=0, seeds=SEEDS)[0]
-    torch.testing.assert_close(alone, whole[2])
-
-
 def test_probabilities_at_the_ends_are_clipped_before_the_logit() -> None:
     training = trainer(network(), edge=0.01)
     theta = torch.zeros(training.course.size)

@@ -11,7 +11,7 @@ from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.data import Partition, iid, load
+from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import build
 from dpfed.seeds import Seeds
@@ -68,14 +68,6 @@ def test_a_client_without_samples_does_not_move(strategy: str) -> None:
     assert sgd.train(weights, np.array([], dtype=np.int64), number=0, seeds=SEEDS).shape == (0, sgd.model.size)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7])
-def test_chunks_do_not_change_the_updates(chunk: int) -> None:
-    sgd = trainer(strategy="vmap")
-    weights = sgd.model.initial(0)
-    whole = sgd.train(weights, CLIENTS, number=0, seeds=SEEDS)
-    torch.testing.assert_close(replace(sgd, chunk=chunk).train(weights, CLIENTS, number=0, seeds=SEEDS), whole)
-
-
 def test_a_loop_is_bit_identical_whoever_else_trains_and_on_any_number_of_threads() -> None:
     sgd = trainer(strategy="loop", model=build("mlp", (6,), 4, hidden=(300,)))
     weights = sgd.model.initial(0)
@@ -90,21 +82,6 @@ def test_a_loop_is_bit_identical_whoever_else_trains_and_on_any_number_of_thread
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
-
-
-def test_strategies_agree_on_a_convolutional_network() -> None:
-    generator = torch.Generator().manual_seed(0)
-    sgd = trainer(
-        model=build("fed-smp-cnn-unpadded", (1, 20, 20), 4),
-        inputs=torch.rand(60, 1, 20, 20, generator=generator),
-        learning_rate=0.05,
-        steps=3,
-        strategy="loop",
-    )
-    weights = sgd.model.initial(0)
-    loop = sgd.train(weights, CLIENTS[:3], number=0, seeds=SEEDS)
-    vmap = replace(sgd, strategy="vmap").train(weights, CLIENTS[:3], number=0, seeds=SEEDS)
-    torch.testing.assert_close(loop, vmap, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
@@ -148,25 +125,6 @@ def test_train_on_equals_a_client_with_those_samples(strategy: str) -> None:
     assert sgd.period == 3 * 5
     assert update.shape == (sgd.model.size,)
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-6)  # full batches: the order does not matter
-
-
-def test_federated_averaging_learns_the_digits() -> None:
-    data = load("digits")
-    model = build("mlp", data.input_shape, data.classes)
-    sgd = LocalTraining(
-        model=model,
-        course=Sgd(size=model.size, learning_rate=0.2, momentum=0.5),
-        inputs=torch.from_numpy(data.train_inputs),
-        labels=torch.from_numpy(data.train_labels),
-        partition=iid(len(data.train_labels), 50, SEEDS.generator("partition")),
-        epochs=5,
-        batch_size=10,
-    )
-    weights = model.initial(SEEDS.integer("model"))
-    for round in range(15):
-        weights = weights + sgd.train(weights, np.arange(50), number=round, seeds=SEEDS).mean(dim=0)
-    predicted = model.forward(weights, torch.from_numpy(data.test_inputs)).argmax(dim=1).numpy()
-    assert (predicted == data.test_labels).mean() > 0.9
 
 
 @pytest.mark.parametrize(

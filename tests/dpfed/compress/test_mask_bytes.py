@@ -36,15 +36,6 @@ def test_size_is_the_entropy():
     assert 8 * len(mask_to_bytes(mask, np.full(len(mask), 0.5, np.float32))) / len(mask) == pytest.approx(1, rel=1e-3)
 
 
-@given(st.binary(max_size=400))
-def test_strange_bytes_give_a_mask_or_one_clear_error(content):
-    probabilities = np.linspace(0, 1, 300, dtype=np.float32)
-    try:
-        assert mask_from_bytes(content, probabilities).shape == (300,)
-    except WireError as error:
-        assert "bytes" in str(error)
-
-
 @pytest.mark.parametrize("content", [b"abc", b"\xff" * 4000])
 def test_wrong_lengths_are_refused(content):
     refused(WireError, "", mask_from_bytes, content, np.full(1000, 0.5, np.float32))

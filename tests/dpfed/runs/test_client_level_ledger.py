@@ -1,7 +1,5 @@
 """The ledger of `dpfed.ClientLevel`: interrupted, cut, edited, shared; no round is repeated, none stays uncharged."""
 
-import multiprocessing
-
 import pytest
 import torch
 from private_loops import level, releases, rows
@@ -157,18 +155,6 @@ def _one_round(path):
     private = level(path)
     step = next(private.rounds())
     step.release(rows(step))
-
-
-@pytest.mark.slow
-def test_two_processes_on_one_ledger_cannot_both_go_on(tmp_path):
-    mine = level(tmp_path)
-    step = next(mine.rounds())
-    process = multiprocessing.get_context("spawn").Process(target=_one_round, args=(tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    refused(RunError, "another process has written to this ledger meanwhile", lambda: step.release(rows(step)))
-    assert len(Ledger.read(mine.ledger).releases) == 1
 
 
 def test_two_loops_on_one_ledger_cannot_both_go_on(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from private_loops import PLAN, D, level, releases, rows
@@ -98,8 +97,3 @@ def test_diagnostics_tell_what_an_audit_needs(tmp_path):
     assert all(line["noise"]["entries"] == D and line["divisor"] == 12 for line in lines)
     assert len({line["cohort"] for line in lines}) > 1
     assert '"cohort":' not in private.ledger.read_text().partition("\n")[2]
-
-
-def test_numbers_of_numpy_are_taken_for_plans():
-    private = level(clients=np.int64(60).item(), cohort=12)
-    assert len(releases(private)) == 3

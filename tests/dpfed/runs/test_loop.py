@@ -1,8 +1,6 @@
 """The loop: its folder, its budget, and what an interruption leaves."""
 
-import errno
 import json
-import os
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from safetensors.torch import load_file
 
 from accounting import Ledger, guarantee
 from accounting.compose import lower_bound
-from accounting.errors import ContradictoryBounds, LedgerError
+from accounting.errors import ContradictoryBounds
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.runs import loop as federation
@@ -90,19 +88,6 @@ def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
     refused(RunError, words, lambda: federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run"))
 
 
-@pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
-def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, tmp_path, sampling):
-    config = tiny_config("privacy.epsilon=2.0", f"federation.sampling={sampling}")
-    tables = config.to_dict()
-    del tables["privacy"]["noise_multiplier"]
-    from dpfed.config.tables import parse
-
-    summary = federation.run(build(parse(tables, source="test")), tmp_path / "run").summary
-    assert summary["rounds"] == 3
-    assert 2.0 * (1 - 1e-3) <= summary["epsilon"] <= 2.0
-
-
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("settings", [(), ("server.momentum=0.9",), ("privacy.adaptive.quantile=0.5",)])
 def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
@@ -139,54 +124,10 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
     assert resumed.summary["for_release"]
 
 
-def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):
-    killed_run(tiny_config(), tmp_path / "run", after=1)
-    with pytest.raises(RunError, match=r"privacy\.clip_norm was 1\.0, is 2\.0"):
-        federation.run(build(tiny_config("privacy.clip_norm=2.0")), tmp_path / "run", resume=True)
-
-
 def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config, tmp_path):
     refused(RunError, "no run to resume", lambda: federation.run(build(tiny_config()), tmp_path / "none", resume=True))
     federation.run(build(tiny_config()), tmp_path / "run")
     refused(RunError, "not empty", lambda: federation.run(build(tiny_config()), tmp_path / "run"))
-
-
-def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
-    killed_run(tiny_config(), tmp_path / "run", after=2)
-    ledger = tmp_path / "run" / "ledger.jsonl"
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
-    refused(RunError, "without a charge", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
-
-
-def test_a_damaged_checkpoint_is_one_error(tiny_config, tmp_path):
-    killed_run(tiny_config(), tmp_path / "run", after=2)
-    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
-    refused(RunError, "checkpoint", lambda: federation.run(build(tiny_config()), tmp_path / "run", resume=True))
-
-
-def test_a_disk_that_fills_up_keeps_what_was_written(tiny_config, tmp_path, monkeypatch):
-    real = os.write
-    config = tiny_config("federation.rounds=4")
-
-    def write(descriptor, data):
-        if b'"round":2' in bytes(data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data)
-
-    monkeypatch.setattr(os, "write", write)
-    refused(LedgerError, "round 2", lambda: federation.run(build(config), tmp_path / "run"))
-    monkeypatch.undo()
-    whole = federation.run(build(config), tmp_path / "whole")
-    resumed = federation.run(build(config), tmp_path / "run", resume=True)
-    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
-    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
-
-
-def test_the_same_seed_gives_the_same_run_and_another_does_not(tiny_config, tmp_path):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        federation.run(build(tiny_config(f"run.seed={seed}")), tmp_path / name)
-    assert weights_of(tmp_path / "a").equal(weights_of(tmp_path / "b"))
-    assert not weights_of(tmp_path / "a").equal(weights_of(tmp_path / "c"))
 
 
 def test_adaptive_clipping_costs_what_a_fixed_norm_costs(tiny_config, tmp_path):
