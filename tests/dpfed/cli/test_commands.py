@@ -213,7 +213,7 @@ def test_the_readings_are_a_png_beside_the_plot(capsys, tmp_path):
 
 def test_a_table_of_pairs_that_hold_together(capsys):
     """A plain Gaussian's are known in closed form; what is stated is above it, and not by more than its last digit."""
-    arguments = "budget --clients 600 --sampling all --rounds 9 --noise-multiplier 9 --table".split()
+    arguments = ["budget", "--clients", "600", "--sampling", "all", "--rounds=9", "--noise-multiplier=9", "--table"]
     pairs = json_of(capsys, *arguments)["profile"]
     assert len(pairs) == 9
     for pair in pairs:
