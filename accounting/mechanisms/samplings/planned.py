@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from accounting import require
 from accounting.arrays import Ints
 from accounting.cohorts import Draws, NamedClients
+from accounting.errors import InvalidParameter
 from accounting.mechanisms.samplings.sampling import Sampling
 from accounting.options import option
 
@@ -41,6 +42,7 @@ class Cohorts:
     Claim: cohorts have the charged distribution, whose object draws them itself.
     Source: that of the distribution.
     Adjacency: that of the distribution.
+    Errors: InvalidParameter for a distribution of another number of clients.
 
     >>> from accounting.budget import Poisson
     >>> Poisson(cohort=15).cohorts(600).expected
@@ -51,6 +53,11 @@ class Cohorts:
     clients: int
     expected: float
     ids: NamedClients | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        charged = getattr(self.law, "clients", self.clients)
+        if charged != self.clients:
+            raise InvalidParameter(f"{self.law!r} for {self.clients} clients: its account is of {charged} clients.")
 
     def sample(self, randomness: Draws, number: int) -> Ints:
         return self.law.sample(self.clients, randomness, number, self.ids)

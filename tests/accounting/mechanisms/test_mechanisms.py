@@ -14,6 +14,7 @@ from accounting import mechanisms
 from accounting.errors import AccountingError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     Adjacency,
+    CappedPoissonSampling,
     Composed,
     FixedSizeSampling,
     FullParticipation,
@@ -23,6 +24,7 @@ from accounting.mechanisms import (
     repeated,
     simultaneous,
 )
+from accounting.mechanisms.samplings.planned import Cohorts
 
 NOT_POSITIVE = [0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, [1.0], 10**400, 1j]
 NOT_COUNTS = [0, -1, 2.5, 2.0, math.nan, True, "2", None, 10**16]
@@ -227,3 +229,16 @@ def test_coins_come_back_from_their_description():
 def test_a_composition_has_the_adjacency_of_its_parts():
     for adjacency in Adjacency:
         assert times(gaussian(1.0, adjacency), 2).adjacency is adjacency
+
+
+@pytest.mark.parametrize(
+    "law",
+    [FixedSizeSampling(cohort=10, clients=100), CappedPoissonSampling(probability=0.1, cap=20, clients=100)],
+    ids=["fixed", "capped"],
+)
+def test_cohorts_are_of_the_clients_of_their_account(law):
+    """Ten of fifty are more than the charged ten of a hundred."""
+    assert Cohorts(law=law, clients=100, expected=10.0).law is law
+    refused(
+        InvalidParameter, "for 50 clients: its account is of 100 clients", Cohorts, law=law, clients=50, expected=10.0
+    )
