@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -245,17 +244,3 @@ def test_scripted_networks_are_refused_by_name(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Linear(8, 3))
     for model in (scripted, nn.Sequential(scripted)):
         refused(ConfigError, r"torch\.jit.*Give the module", run, tmp_path, clients(*[6] * 6), model)
-
-
-def test_a_lone_sample_trains_alike_simulated_and_deployed() -> None:
-    """Padding repeats a batch's own first sample, so a padded batch has no sample of another client."""
-    from dpfed.clients.schedule import draw_schedule
-    from dpfed.data import Partition
-
-    sizes = [1, 5, 3, 9]
-    partition = Partition(indices=np.arange(sum(sizes)), offsets=np.cumsum([0, *sizes]))
-    drawn = draw_schedule(
-        partition, np.arange(4), batch_size=4, epochs=2, steps=None, number=0, seeds=Seeds(root=3), purpose="test"
-    )
-    for client, steps in enumerate(drawn.steps):
-        assert np.isin(drawn.samples[client, :steps], partition.of(client)).all()

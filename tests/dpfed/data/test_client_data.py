@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-import dpfed
 from dpfed.data import from_arrays, from_clients, from_hdf5, from_leaf, load
 from dpfed.data.dataset import Columns
 from dpfed.errors import DataError
@@ -43,14 +42,6 @@ def test_data_sets_of_torch(kind):
     np.testing.assert_array_equal(made.train_labels, Y)
     np.testing.assert_array_equal(made.train_clients, np.repeat(np.arange(6), 10))
     assert repr(made) == "Dataset('own', 60 + 10 samples [3], 3 classes, 6 clients)"
-
-
-@pytest.mark.parametrize(
-    "loader", [DataLoader(WHOLE, sampler=SubsetRandomSampler([1, 2])), DataLoader(WHOLE, collate_fn=lambda rows: rows)]
-)
-def test_a_loader_that_may_leave_samples_out_is_refused(loader):
-    with pytest.raises(DataError, match="client 0: a DataLoader with a custom sampler, batch_sampler or"):
-        from_clients([loader], TEST, classes=3)
 
 
 def test_a_client_without_samples_counts():
@@ -168,24 +159,6 @@ def test_a_csv_file_and_the_one_beside_it(tmp_path):
     (tmp_path / "test-all.csv").unlink()
     with pytest.raises(DataError, match=r"needs its test half test-all\.csv beside it"):
         load("train-all.csv", tmp_path, classes=NAMES, columns=columns)
-
-
-def test_a_run_from_a_csv_file(tmp_path):
-    pd = pytest.importorskip("pandas")
-    for half in ("train", "test"):
-        pd.DataFrame(COLUMNS).to_csv(tmp_path / f"{half}.csv", index=False)
-    tables = {
-        "data": {
-            "name": "train.csv", "root": str(tmp_path), "inputs": ["a", "b"], "label": "animal", "client": "who",
-            "classes": NAMES, "partition": "natural",
-        },
-        "model": {"name": "mlp", "hidden": [4]},
-        "federation": {"clients": 6, "cohort": 2, "rounds": 2},
-        "local": {"learning_rate": 0.1, "epochs": 1, "batch_size": 5},
-        "method": {"name": "dp-fedavg"},
-        "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
-    }  # fmt: skip
-    assert dpfed.run(tables, out=tmp_path / "run").summary["dataset"] == "train.csv"
 
 
 def test_text_one_hot_and_truth_values_as_labels():

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 import dpfed
 from accounting import Plan, budget, require
@@ -130,6 +137,7 @@ SAMPLES = TensorDataset(torch.ones(4, 8), torch.tensor(LABELS))
     "loader",
     [
         DataLoader(SAMPLES, collate_fn=own_collate),
+        DataLoader(SAMPLES, sampler=SubsetRandomSampler([1, 2])),
         DataLoader(SAMPLES, batch_sampler=[[0, 1]]),
         DataLoader(SAMPLES, batch_sampler=type("Own", (BatchSampler,), {})(SequentialSampler(SAMPLES), 2, False)),
     ],

@@ -103,33 +103,21 @@ def test_read_idx_returns_what_was_written(tmp_path: Path, shape: tuple[int, ...
     np.testing.assert_array_equal(read_idx(path, axes=len(shape)), array)
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"", "starts with bytes"),
-        (b"<html>404</html>", "starts with bytes"),
-        (encode(ARRAY, magic=0x0D), "starts with bytes"),
-        (gzip.compress(encode(ARRAY), mtime=0), "gzipped one ends in .gz"),
-        (encode(ARRAY.reshape(5, 12)), "3 dimensions"),
-        (encode(ARRAY)[:9], "ends inside its header"),
-        (encode(ARRAY)[:-1], "only 59 found"),
-        (encode(ARRAY) + b"x", "more found"),
-        (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1), "at most 1073741824"),
-        (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**20, 2**5, 2**5), "only 0 found"),
-    ],
-    ids=[
-        "empty",
-        "text",
-        "not-bytes",
-        "gzip-without-suffix",
-        "axes",
-        "header-cut",
-        "byte-short",
-        "byte-over",
-        "declares-huge",
-        "declares-all-missing",
-    ],
-)
+HOSTILE = {
+    "empty": (b"", "starts with bytes"),
+    "text": (b"<html>404</html>", "starts with bytes"),
+    "not-bytes": (encode(ARRAY, magic=0x0D), "starts with bytes"),
+    "gzip-without-suffix": (gzip.compress(encode(ARRAY), mtime=0), "gzipped one ends in .gz"),
+    "axes": (encode(ARRAY.reshape(5, 12)), "3 dimensions"),
+    "header-cut": (encode(ARRAY)[:9], "ends inside its header"),
+    "byte-short": (encode(ARRAY)[:-1], "only 59 found"),
+    "byte-over": (encode(ARRAY) + b"x", "more found"),
+    "declares-huge": (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1), "at most 1073741824"),
+    "declares-all-missing": (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**20, 2**5, 2**5), "only 0 found"),
+}
+
+
+@pytest.mark.parametrize(("content", "complaint"), HOSTILE.values(), ids=HOSTILE)
 def test_read_idx_raises_on_hostile_content(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "images"
     path.write_bytes(content)

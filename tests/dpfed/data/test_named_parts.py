@@ -6,7 +6,6 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import TensorDataset
 
 import dpfed
 from dpfed.data import from_arrays, from_clients, from_samples
@@ -136,26 +135,6 @@ def test_a_network_without_these_arguments_is_one_error(tmp_path):
     data = MAKERS["samples"]()
     with pytest.raises(ConfigError, match="input_ids"):
         dpfed.run("dp-fedavg-digits", SETTINGS, data=data, model=nn.Linear(12, 2), out=tmp_path / "run")
-
-
-class Counting(nn.Module):
-    """Counts its calls in a buffer that is saved with the network."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-        self.register_buffer("seen", torch.zeros(1))
-
-    def forward(self, inputs):
-        self.seen += 1
-        return self.layer(inputs)
-
-
-def test_a_saved_buffer_that_training_changes_is_refused(tmp_path):
-    samples = TensorDataset(torch.zeros(4, 3), torch.zeros(4).long())
-    data = from_clients([samples] * 3, (np.zeros((2, 3)), [0, 1]), classes=2)
-    with pytest.raises(ConfigError, match="training changes the buffers seen"):
-        dpfed.run("dp-fedavg-digits", SETTINGS, data=data, model=Counting(), out=tmp_path / "run")
 
 
 def test_a_constant_buffer_that_remembers_clients_is_put_back(tmp_path):

@@ -14,7 +14,6 @@ from torch import nn
 from dpfed import data, models
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
-from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.stages.project import PublicTopMask
 
@@ -78,15 +77,6 @@ def test_arrays_that_do_not_fit_are_one_error(tmp_path: Path, changes: dict[str,
     refused(DataError, complaint, data.load, "mine.safetensors", tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 8, (2**40).to_bytes(8, "little") + b"{}"], ids=range(4))
-def test_hostile_files_are_one_error(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "mine.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be read as safetensors") as raised:
-        data.load(str(path))
-    assert str(path) in str(raised.value)
-
-
 def test_truncated_and_missing_files_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     refused(DataError, "cannot be read", data.load, str(path))
@@ -148,11 +138,6 @@ def test_errors_of_own_samples_tell_no_label() -> None:
         assert str(label) not in str(raised.value)
 
 
-def test_owners_that_cannot_be_told_apart_are_one_error() -> None:
-    with pytest.raises(DataError, match="some samples have no client"):
-        data.from_samples(Points(8), Points(8), classes=4, clients=[None, "a"] * 4)
-
-
 @pytest.mark.parametrize("letter", [-1.0, 3.0, 1e30])
 def test_letters_beyond_the_declared_ones_are_refused_before_any_round(tmp_path: Path, letter: float) -> None:
     texts = np.ones((60, 5))
@@ -198,22 +183,6 @@ class Points(torch.utils.data.Dataset):
 
 def network(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, classes))
-
-
-@pytest.mark.parametrize("method", ["dp-fedavg", "fedavg"])
-def test_own_samples_and_own_modules_run(tmp_path: Path, method: str) -> None:
-    own = data.from_samples(Points(60), Points(9), classes=4, clients=[f"ward {i % 12}" for i in range(60)])
-    data.register("points", own)
-    models.register("my-network", network)
-    tables = RUN | {"data": {"name": "points", "partition": "natural"}, "model": {"name": "my-network"}}
-    tables |= {"method": {"name": method}}
-    if method == "fedavg":
-        tables.pop("privacy")
-    experiment = build(parse(tables, source="test"))
-    np.testing.assert_array_equal(experiment.dataset.train_inputs, torch.stack([x for x, _ in Points(60)]))
-    outcome = federation.run(experiment, tmp_path / "run")
-    assert outcome.summary["dataset"] == "points"
-    assert outcome.summary["parameters"] == 6 * 8 + 8 + 16 + 8 * 4 + 4
 
 
 def test_names_that_are_taken_are_refused() -> None:

@@ -180,22 +180,6 @@ def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     assert [one.round for one in releases] == sorted([0] * (charged - 1) + [1])
 
 
-def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, grid, tables):
-    chosen = tables("dp-fedavg", privacy=PRIVATE)
-
-    class Cut(Exception):
-        pass
-
-    def cut(record):
-        raise Cut
-
-    whole = serve_run(grid(chosen), chosen, tmp_path / "whole")
-    with pytest.raises(Cut):
-        serve_run(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
-    resumed = serve_run(grid(chosen), chosen, tmp_path / "cut", resume=True)
-    assert resumed.metrics == whole.metrics
-
-
 def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tmp_path, grid, tables):
     """Noise multiplier 10 charged where 1 ran; and data divided anew under one budget."""
     for name, z in (("weak", 1.0), ("strong", 10.0)):

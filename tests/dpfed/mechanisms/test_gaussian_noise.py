@@ -95,14 +95,6 @@ def test_the_mechanism_names_sampler_and_adjacency():
     assert private().mechanism().sampling == FixedSizeSampling(cohort=25, clients=100)
 
 
-def test_client_shares_under_poisson_sampling_are_refused():
-    refused(ConfigError, "secret cohort size", private, "clients", sampling="poisson", adjacency=Adjacency.ADD_REMOVE)
-
-
-def test_add_remove_under_fixed_size_sampling_is_refused():
-    refused(ValueError, "replace-one", private, adjacency=Adjacency.ADD_REMOVE)
-
-
 def adaptive_clip(cohort=25.0, **options):
     options = {"quantile": 0.5, "rate": 0.2, "count_noise_std": 1.25} | options
     return AdaptiveClip(cohort=cohort, randomness=Simulated(seeds=Seeds(root=5)), **options)

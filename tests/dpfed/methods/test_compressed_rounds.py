@@ -206,6 +206,7 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
         ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "senders are visible"),
         ("fedmask", ["method.options.bits=1"], None, "does not take it"),
+        ("fedsparsify", ["method.purge=clients"], PRIVATE, "majority vote"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(method, settings, privacy, complaint):
@@ -349,10 +350,6 @@ def test_local_purges_merge_by_majority():
     torch.testing.assert_close(merged[:4], torch.tensor([0.0, 0.0, 0.5, 1.0]))
     unvoted = origin + total / 4
     assert float(unvoted[1]) == 0.25
-
-
-def test_a_vote_in_a_private_sum_is_refused():
-    refused(ConfigError, "majority vote", lambda: build(config("fedsparsify", "method.purge=clients", privacy=PRIVATE)))
 
 
 def test_floats_of_16_bits_are_clipped_after_their_rounding():
