@@ -1,6 +1,7 @@
 """Cohorts follow the law that is charged; randomness repeats where it should and only there."""
 
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -113,7 +114,17 @@ def test_simulated_noise_repeats_by_name_and_never_across_names():
     assert not first.equal(Simulated(seeds=Seeds(root=12)).normal(100, "noise.sum", 0))
 
 
-def test_secure_randomness_never_repeats():
-    source = Secure()
-    assert not source.normal(100, "noise.sum", 0).equal(source.normal(100, "noise.sum", 0))
-    assert not np.array_equal(source.subset(10, 1000, "cohort", 0), source.subset(10, 1000, "cohort", 0))
+def test_poisson_sampling_never_draws_more_often_than_is_charged():
+    """The uniforms are k / 2^53, so q's of clients / cohorts that are no multiples need a bound below q."""
+
+    class Grid(Secure):
+        def uniform(self, count, purpose, *path):
+            return (first + np.arange(count)) * 2.0**-53
+
+    for cohort, clients in ((1, 3), (7, 1000), (1, 10**6 + 3), (3, 4)):
+        q = Fraction(cohort / clients)
+        first, count = int(q * 2**53) - 1, 4
+        drawn = Poisson(cohort=cohort).cohorts(clients)
+        inside = [k for k in range(first, first + count) if (k - first) in set(drawn.sample(Grid(), 0).tolist())]
+        share = Fraction(max(inside) + 1, 2**53)  # the k from 0 to the largest drawn are drawn
+        assert q - Fraction(1, 2**53) < share <= q

@@ -104,23 +104,12 @@ def test_a_report_neither_waits_for_its_files_nor_follows_them(finished, folder,
     assert (folder / "report" / name).is_fifo()
 
 
-HUGE = {
-    "federation.clients": 10**15,
-    "federation.cohort": 10**15,
-    "federation.rounds": 10**15,
-    "audit.canaries": 10**9,
-    "local.epochs": 10**15,
-    "local.steps": 10**15,
-    "local.batch_size": 10**15,
-    "federation.cohort_cap": 10**15,
-    "data.samples": 10**15,
-    "run.seed": 10**18 * 10,
-    "run.group": 10**15,
-    "aggregation.neighbours": 10**15,
-    "data.public": 10**15,
-    "local.learning_rate": 1e300,
-    "server.prior": 1e300,
-}
+COUNTS = (
+    "federation.clients", "federation.cohort", "federation.rounds", "federation.cohort_cap", "local.epochs",
+    "local.steps", "local.batch_size", "data.samples", "data.public", "run.group", "aggregation.neighbours",
+)  # fmt: skip
+HUGE = dict.fromkeys(COUNTS, 10**15) | {"audit.canaries": 10**9, "run.seed": 10**19}
+HUGE |= {"local.learning_rate": 1e300, "server.prior": 1e300}
 
 
 BESIDE = {
