@@ -64,63 +64,14 @@ def test_one_budget(tmp_path):
 
 
 @pytest.mark.slow
-def test_types_of_a_users_file(tmp_path):
-    """The public names have types: mypy --strict on a file that uses them, and plain mypy on the examples."""
-    file = tmp_path / "user.py"
-    file.write_text(USER)
+def test_types_of_the_examples(tmp_path):
+    """Plain mypy; tests/typed has a user's file under mypy --strict."""
     mypy = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--disable-error-code=import-untyped"]
-    mypy += ["--scripts-are-modules", "--cache-dir", str(tmp_path / "cache")]
-
-    def said(*words):
-        return subprocess.run([*mypy, *words], cwd=tmp_path, capture_output=True, text=True)
-
-    strict = said("--strict", str(file))
-    assert strict.returncode == 0, strict.stdout + strict.stderr
-    plain = said("--check-untyped-defs", *(str(EXAMPLES / name) for name in NAMES))
-    assert plain.returncode == 0, plain.stdout + plain.stderr
-    wrong = USER.replace("epsilon: float = done.guarantee.epsilon", "epsilon: str = done.guarantee.epsilon")
-    file.write_text(wrong)
-    assert "Incompatible types in assignment" in said("--strict", str(file)).stdout
-
-
-USER = """
-from pathlib import Path
-
-import torch
-from torch import Tensor, nn
-
-import dpfed
-from accounting import Guarantee, Plan, budget
-from dpfed.runs import loop
-
-
-def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def main() -> None:
-    data = dpfed.data.load("digits")
-    done = dpfed.run("dp-fedavg-digits", {"federation.rounds": 2}, data=data, model=nn.Linear(5, 2), loss=loss)
-    epsilon: float = done.guarantee.epsilon
-    folder: Path = done.folder
-    model: nn.Module = done.model
-    lines: list[dict[str, object]] = [dict(line) for line in done.metrics]
-    plan = Plan(clients=600, cohort=60)
-    z: float = budget.noise_multiplier(plan, epsilon=1.0, rounds=10)
-    spent: float = budget.epsilon(plan, noise_multiplier=z, rounds=10)
-    rounds: int = budget.rounds(plan, epsilon=1.0, noise_multiplier=z)
-    private = dpfed.ClientLevel(clients=600, cohort=60, clip_norm=1.0, noise_multiplier=z, rounds=rounds)
-    for step in private.rounds():
-        mean: Tensor = step.release(torch.zeros(len(step.cohort), 5))
-        parts: dict[str, Tensor] = step.release([{"w": torch.zeros(5)} for _ in step.cohort])
-        print(step.round, mean, parts, step.names)
-    guarantee: Guarantee = private.guarantee()
-    print(epsilon + spent + private.noise_multiplier + private.delta, folder, model, lines, guarantee, loop.Outcome)
-
-
-if __name__ == "__main__":
-    main()
-"""
+    mypy += ["--scripts-are-modules", "--cache-dir", str(tmp_path / "cache"), "--check-untyped-defs"]
+    done = subprocess.run(
+        [*mypy, *(str(EXAMPLES / name) for name in NAMES)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
