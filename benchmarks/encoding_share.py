@@ -25,7 +25,7 @@ from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
 from dpfed.mechanisms.bernoulli import bernoulli_draws
 from dpfed.methods.catalogue import METHODS, method_specification
-from dpfed.methods.settings import scheme_of_method
+from dpfed.methods.parts import scheme_of_method
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfed.config import own_code
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
-from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
+from dpfed.methods.specification import MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
-    from dpfed.methods.parts import ServerParts, TrainingParts
+    from dpfed.methods.parts import TrainingParts
     from dpfed.methods.settings import Settings
     from dpfed.server.rules import ServerRule
     from dpfed.stages.chain import Stages
@@ -40,7 +40,7 @@ def register(
     preset: Mapping[str, object] | None = None,
     masks: bool = False,
     course: Callable[[TrainingParts], Course] | None = None,
-    server: Callable[[ServerParts], ServerRule] | None = None,
+    server: Callable[[TrainingParts], ServerRule] | None = None,
 ) -> Callable[[MakesStages], MakesStages]:
     """Register the decorated function as the method `name` of this process, with presets NAME-DATASET.
 
@@ -57,7 +57,7 @@ def register(
     masks: True if clients train and send a mask over frozen weights, as in fedpm. The chain is then `s.coins(...)`, the
         noise under [privacy] is Bernoulli samples, and the method has the table [mask]
     course: makes local training from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
-    server: makes the server's rule from `dpfed.methods.parts.ServerParts`; by default that of [server]
+    server: makes the server's rule from `dpfed.methods.parts.TrainingParts`; by default that of [server]
 
     Claim: a private run of the method is charged by the private stage of its chain, and is refused if the bound that
     this charge relies on does not hold (`dpfed.mechanisms.soundness`). Raises ConfigError for a name that is taken, or
@@ -77,18 +77,17 @@ def register(
             "privacy": privacy,
             "presets": {name: preset or {}},
             "stages": makes,
-            **({} if course is None else {"course": course}),
-            **({} if server is None else {"server": server}),
+            "course": course,
+            "server": server,
         }
         if masks:
-            made = replace(METHODS["fedpm"], takes=(*SPARSE, "mask"), **given)
+            made = replace(METHODS["fedpm"], keys=(), **given)
         else:
             made = MethodSpecification(
                 nominal_bits_per_parameter=_bits_of_scheme(name, scheme) if bits is None else bits,
                 linear=scheme == "dense",
                 scheme=scheme,
                 sparse=sparse,
-                takes=(*COMPRESSED, *SPARSE) if sparse == "yes" else COMPRESSED,
                 **given,
             )
         own_code.register_object("method", name, made, taken=METHODS)

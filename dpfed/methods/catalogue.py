@@ -43,9 +43,6 @@ def method_specification(name: str) -> MethodSpecification:
     return known[name]
 
 
-federated_method = method_specification  # its name where the functions of a method are called
-
-
 def _scheme_methods() -> dict[str, MethodSpecification]:
     schemes, methods = own_code.objects_of_kind("scheme"), own_code.objects_of_kind("method")
     taken = [name for name in schemes if name in METHODS]

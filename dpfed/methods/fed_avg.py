@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.specification import COMPRESSED, NOISELESS, PUBLIC, SPARSE, STAYS, MethodSpecification
+from dpfed.methods.specification import MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -55,7 +55,6 @@ METHODS = (
         what="each client's own k largest coordinates, with their indices",
         scheme="topk",
         sparse="yes",
-        takes=(*SPARSE, *COMPRESSED),
         presets={"fedavg-topk": {"method": {"keep": 0.05}}},
     ),
     MethodSpecification(
@@ -68,7 +67,6 @@ METHODS = (
         scheme="randk",
         privacy="never",
         sparse="yes",
-        takes=(*SPARSE, *COMPRESSED),
         presets={"fedavg-randk": {"method": {"keep": 0.4}}},
     ),
     MethodSpecification(
@@ -81,7 +79,7 @@ METHODS = (
         scheme="dense",
         privacy="required",
         sparse="yes",
-        takes=(*SPARSE, *COMPRESSED, *STAYS, *NOISELESS),
+        keys=("method.stays", "method.noiseless"),
         presets={
             "fed-smp-randk": {"method": {"keep": 0.4}},
             "fed-smp-randk-noiseless": {"privacy": False, "method": {"keep": 0.4, "noiseless": True}},
@@ -99,7 +97,7 @@ METHODS = (
         privacy="required",
         sparse="yes",
         needs_public_data=True,
-        takes=(*SPARSE, *COMPRESSED, *PUBLIC, *NOISELESS),
+        keys=("method.public_epochs", "method.noiseless"),
         # The public samples are taken out of the training half and are not protected.
         presets={
             "fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}},

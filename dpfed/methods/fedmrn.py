@@ -4,10 +4,9 @@ update."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from dpfed.methods.specification import COMPRESSED, SHARED, MethodSpecification, whole_update
+from dpfed.methods.specification import MethodSpecification, whole_update
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -55,7 +54,7 @@ def refusals(config: Config) -> Iterator[str]:
 _NOISE_SEEDS = "fedmrn.noise"
 """Purpose from which the seeds of clients' noise are derived (`dpfed.clients.masks`)."""
 
-_ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
+_KEYS = ("method.shared", "method.progressive", "method.stochastic", "method.train_masked")
 
 METHODS = (
     MethodSpecification(
@@ -66,11 +65,10 @@ METHODS = (
         nominal_bits_per_parameter=1.0,
         unbiased=False,
         what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
-        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+        keys=_KEYS,
         audited_clip_norm=0.02,
         seed_purpose=_NOISE_SEEDS,
         stages=masked_noise,
-        course=methodcaller("masked_noise"),
         refusals=refusals,
     ),
     MethodSpecification(
@@ -82,11 +80,10 @@ METHODS = (
         unbiased=False,
         what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
         options_of_coins=("noise", "alpha"),
-        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+        keys=_KEYS,
         audited_clip_norm=0.02,
         seed_purpose=_NOISE_SEEDS,
         stages=masked_noise,
-        course=methodcaller("masked_noise"),
         refusals=refusals,
     ),
 )

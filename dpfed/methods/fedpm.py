@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from dpfed.config.noise_of_methods import NOISE
-from dpfed.methods.specification import ADAPTIVE, PUBLIC, SPARSE, MethodSpecification
+from dpfed.methods.specification import ADAPTIVE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -92,20 +90,17 @@ METHODS = (
         paper=_FEDPM,
         local_training="masks",
         unbiased=True,
-        noise=NOISE["fedpm"],
         nominal_bits_per_parameter=1.0,
         linear=True,
         what="Bernoulli samples of each weight's probability: a mask, range-coded; integers under a sum",
         scheme=None,
         sparse="optional",
-        takes=(*SPARSE, *PUBLIC, "mask"),
+        keys=("method.public_epochs",),
         presets={
             "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
             "fedpm-private": _PRIVATE,
         },
         stages=sampled_masks,
-        course=methodcaller("masks"),
-        server=methodcaller("of_masks"),
         refusals=refusals,
     ),
     MethodSpecification(
@@ -113,18 +108,15 @@ METHODS = (
         paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
         local_training="masks",
         unbiased=False,
-        noise=NOISE["fedmask"],
         nearest_private="fedpm",
         nominal_bits_per_parameter=1.0,
         linear=True,
         what="the mask of probabilities above 1/2, range-coded",
         scheme=None,
         privacy="never",
-        takes=("mask",),
         presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
         stages=threshold_masks,
-        course=methodcaller("masks", forward="threshold"),
-        server=methodcaller("of_masks"),
+        course=lambda parts: parts.masks(forward="threshold"),
         refusals=refusals_of_threshold_masks,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from dpfed.methods.specification import ADAPTIVE, MethodSpecification
@@ -39,11 +38,8 @@ METHODS = (
         nominal_bits_per_parameter=0.03 * 32 + 0.2,
         unbiased=False,
         what="the model's largest weights and a bitmap, fewer every round",
-        takes=("method.options", "method.purge"),
+        keys=("method.purge",),
         follows_rounds="the sparsity of fedsparsify",
-        sends_models=True,
-        course=methodcaller("pruned"),
-        server=methodcaller("purging"),
         refusals=refusals,
     ),
 )

@@ -1,9 +1,8 @@
-"""Arguments of a method's functions `course` and `server`, which make local training and the server's rule from
-them."""
+"""Local training, rule of the server and compressor of a run, made from its configuration and its method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -12,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpfed import compress
 from dpfed.clients.masks import Forward, MaskedNoise, MaskTraining
 from dpfed.clients.optimisers import Adam, PrunedSgd, Sgd, constant, cosine, factors_by_round, linear, step
+from dpfed.clients.task import Course
 from dpfed.compress.mask_schemes import FedMrn, random_noise
+from dpfed.compress.sparse import FedSparsify, cubic_sparsity
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
 from dpfed.errors import ConfigError
-from dpfed.methods.settings import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, ServerRule, custom_rule
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, MovingAverage, Purging, ServerRule, custom_rule
+from dpfed.stages.project import kept_coordinates
 
 
 def layer_rates(texts: Sequence[str], model: FlatModel) -> Tensor:
@@ -74,9 +76,67 @@ def _rate_factor(text: str) -> float:
     return factor
 
 
+def scheme_of_method(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
+    """Return the compressor for rows of `size` coordinates, with the options of [method]."""
+    table = config.method
+    sparse = specification.scheme in ("topk", "randk")
+    return _make_scheme(
+        config, specification, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size
+    )
+
+
+def check_scheme(config: Config, specification: MethodSpecification) -> None:
+    """Raise ConfigError for options in method.options that the compressor does not have."""
+    _make_scheme(config, specification, kept=1)
+
+
+def _make_scheme(config: Config, specification: MethodSpecification, kept: int) -> compress.Scheme:
+    options: dict[str, object] = dict(config.method.options)
+    if specification.sends_models:
+        sparsity_schedule(config)(0)
+        options.pop("initial", None)
+    if specification.scheme in ("topk", "randk"):
+        options["k"] = kept
+    if config.method.shared:
+        options["shared_seed"] = 0  # the seed of each round replaces it
+    try:
+        return compress.get(specification.scheme or "", **options)
+    except ConfigError as error:
+        raise ConfigError(f"method.options of {specification.name!r}: {error}") from None
+
+
+def sparsity_schedule(config: Config) -> Callable[[int], float]:
+    """Return FedSparsify's sparsity by round, which rises from method.options.initial to method.options.sparsity.
+
+    If both are equal, the sparsity is constant, as in FedMRN's comparison (Section 5.1.3).
+    """
+    final, initial = (
+        _sparsity_option(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
+    )
+    if initial > final:
+        raise ConfigError(
+            f"method.options.initial={initial} with method.options.sparsity={final}: the sparsity of a model "
+            "never decreases. Set initial to at most sparsity."
+        )
+    return partial(cubic_sparsity, initial=initial, final=final, rounds=config.federation.rounds)
+
+
+def _sparsity_option(config: Config, name: str, default: float) -> float:
+    given = config.method.options.get(name, default)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise ConfigError(f"method.options.{name}={given!r}: must be a number in [0, 1).")
+    return float(given)
+
+
+def fedsparsify_scheme(config: Config, number: int) -> compress.Scheme:
+    """Return the compressor of FedSparsify's clients in round `number`; client and server derive the number of
+    weights."""
+    return FedSparsify(sparsity=sparsity_schedule(config)(number + 1 if config.method.purge == "clients" else number))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingParts:
-    """Inputs of local training, and the kinds of local training made from them.
+    """Inputs of local training and of the server's rule, the argument of a method's functions `course` and `server`.
 
     network: the frozen weights of a method that trains masks, else None
     """
@@ -86,6 +146,30 @@ class TrainingParts:
     model: FlatModel
     network: FrozenNetwork | None
     device: torch.device
+
+    def local_training(self) -> Course:
+        """Return the local training of the method."""
+        if self.specification.course is not None:
+            return self.specification.course(self)
+        match self.specification.local_training:
+            case "masks":
+                return self.masks()
+            case "masked noise":
+                return self.masked_noise()
+            case "pruned":
+                return self.pruned()
+        return self.optimizer()
+
+    def server_rule(self) -> ServerRule:
+        """Return the server's rule of the method, with the moving average of server.average if it is set."""
+        if self.specification.server is not None:
+            rule = self.specification.server(self)
+        elif self.specification.sends_masks:
+            rule = self.of_masks()
+        else:
+            rule = self.purging() if self.specification.sends_models else self.step()
+        decay = self.config.server.average
+        return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 
     def optimizer(self) -> Sgd | Adam:
         """Return local training by the optimizer of [local] on the model's weights."""
@@ -156,15 +240,6 @@ class TrainingParts:
             return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
         return {"learning_rate": local.learning_rate, "schedule": chosen}
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ServerParts:
-    """Inputs of the server's rule, and the kinds of rules made from them."""
-
-    config: Config
-    model: FlatModel
-    device: torch.device
-
     def step(self) -> ServerRule:
         """Return the rule of [server] for the weights of the model."""
         return self._step_rule(edge=None)
@@ -200,3 +275,6 @@ class ServerParts:
             tau=server.tau,
             averaged=averaged,
         )
+
+
+ServerParts = TrainingParts  # old name, up to version 0.3

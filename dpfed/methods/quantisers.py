@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.config.noise_of_methods import NOISE
-from dpfed.methods.specification import COMPRESSED, SHARED, SPARSE, STAYS, MethodSpecification, whole_update
+from dpfed.methods.specification import MethodSpecification, whole_update
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -95,7 +94,6 @@ METHODS = (
         what="random signs of mean x / B and the bound B: the largest entry, or the L2 norm (options.bound)",
         options_of_coins=("bound",),
         sparse="optional",
-        takes=(*COMPRESSED, *SPARSE),
         stages=stochastic_signs,
         refusals=refuse_data_as_bound,
     ),
@@ -141,7 +139,7 @@ METHODS = (
         unbiased=True,
         what="the update's products with p random directions, the client's or (method.shared) the round's",
         linear_if_shared=True,
-        takes=(*COMPRESSED, *SHARED, *STAYS),
+        keys=("method.shared", "method.stays"),
         stages=inner_products,
         refusals=refuse_own_directions,
     ),
@@ -152,9 +150,7 @@ METHODS = (
         nominal_bits_per_parameter=0.88,
         what="the whole update, clipped, through a quantiser with Gaussian error",
         scheme=None,
-        takes=(),
         privacy="required",
-        noise=NOISE["dp-dithered"],
         stages=dithered_update,
     ),
 )

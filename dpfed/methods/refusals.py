@@ -20,7 +20,7 @@ from dpfed.methods import noise_refusals
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
-from dpfed.methods.settings import check_scheme
+from dpfed.methods.parts import check_scheme
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.participation.custom import custom_sampler

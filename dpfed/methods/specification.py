@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfed import stages
-from dpfed.config.noise_of_methods import Noise
+from dpfed.config.noise_of_methods import NOISE, Noise
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -25,13 +24,6 @@ DITHERED = "the gaussian error of the quantiser, before a trusted server decodes
 COINS_SUMMED = "Bernoulli samples in a sum of fixed size"
 COINS_SEEN = "Bernoulli samples, every upload seen"
 
-SPARSE = ("method.keep", "method.k")
-COMPRESSED = ("method.options", "method.error_feedback")
-SHARED = ("method.shared",)
-STAYS = ("method.stays",)
-NOISELESS = ("method.noiseless",)
-PUBLIC = ("method.public_epochs",)
-
 ADAPTIVE = ("adam", "yogi", "adagrad")
 """Adaptive server rules, which move every entry by about the same amount."""
 
@@ -42,37 +34,34 @@ def whole_update(s: Any) -> Stages:
     return whole
 
 
-def refuse_nothing(config: Config) -> Iterator[str]:
-    """Yield no messages, for a method all of whose settings can be combined."""
-    yield from ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class MethodSpecification:
     """A method: one row of `dpfed methods`, and the functions that build it; no other code depends on its name.
+
+    Its local training gives its rule of the server, whether uploads are masks or models, and, with `scheme` and
+    `sparse`, the keys of its configuration.
 
     paper: source of the method; what: description of an upload; unbiased: True if the decoded mean is unbiased
     nominal_bits_per_parameter: bits of an upload without headers, divided by d, at the preset's compression
     scheme: name of the compressor in `dpfed.compress`; None for masks and dithered noise
     linear: True if the server can decode the sum of uploads, as secure aggregation requires
     linear_if_shared: True if the method is linear with method.shared = true
-    takes: configuration keys that this method has in addition to the common ones; "mask" stands for a whole table
+    keys: configuration keys that this method has beside those that follow from the other fields (`takes`)
+    local_training: clients train the weights ("sgd"), a mask over frozen weights, a mask over seeded noise, or weights
+        of which more are pruned in every round
     sparse: "yes" if method.keep or method.k is required, "optional" if it is allowed
     privacy: [privacy] is "required", "optional" or "never" allowed; `never_because` gives the reason, and
         `nearest_private` a similar private method
-    noise: the only noise that uploads can have; None if privacy.noise chooses it
     options_of_coins: options of the compressor that apply with privacy.noise = "coins"; None if it is not supported
     needs_public_data: True if coordinates are chosen by training on public data
     same_coordinates: True if uploads of all rounds have the same coordinates
     seed_purpose: purpose from which the compressor's seeds are derived
-    sends_models: True if uploads are sparse models, not updates
     follows_rounds: description of the setting that depends on federation.rounds, if there is one
     audited_clip_norm: clip norm at which `dpfed audit METHOD` audits one upload; None for the preset's
     presets: tables by the preset's name (`dpfed.methods.catalogue`); if empty, the method has one preset with its name
     stages: makes the chain of stages of an upload from `dpfed.methods.settings.Settings`
-    course: makes the local training of clients from `dpfed.methods.parts.TrainingParts`; by default that of [local] on
-        the weights of the model
-    server: makes the server's rule from `ServerParts`; by default that of [server] for the weights of the model
+    course: makes the local training of clients from `dpfed.methods.parts.TrainingParts`; None for `local_training`
+    server: makes the server's rule from `TrainingParts`; None for the rule of [server] for what clients train
     refusals: yields messages for settings that this method cannot combine
     """
 
@@ -82,13 +71,12 @@ class MethodSpecification:
     nominal_bits_per_parameter: float
     what: str
     scheme: str | None
-    local_training: str = "sgd"
+    local_training: Literal["sgd", "masks", "masked noise", "pruned"] = "sgd"
     linear: bool = False
     privacy: Literal["never", "required", "optional"] = "optional"
-    takes: tuple[str, ...] = COMPRESSED
+    keys: tuple[str, ...] = ()
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sparse: Literal["no", "yes", "optional"] = "no"
-    noise: Noise | None = None
     options_of_coins: tuple[str, ...] | None = None
     linear_if_shared: bool = False
     needs_public_data: bool = False
@@ -98,11 +86,18 @@ class MethodSpecification:
     follows_rounds: str | None = None
     audited_clip_norm: float | None = None
     seed_purpose: str = "code"
-    sends_models: bool = False
     stages: Callable[[Any], Stages] = whole_update
-    course: Callable[[Any], Course] = methodcaller("optimizer")
-    server: Callable[[Any], ServerRule] = methodcaller("step")
-    refusals: Callable[[Config], Iterator[str]] = refuse_nothing
+    course: Callable[[Any], Course] | None = None
+    server: Callable[[Any], ServerRule] | None = None
+    refusals: Callable[[Config], Iterable[str]] = lambda config: ()
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Configuration keys that this method has in addition to the common ones; "mask" stands for a whole table."""
+        sparse = () if self.sparse == "no" else ("method.keep", "method.k")
+        options = () if self.scheme is None else ("method.options",)
+        feedback = () if self.scheme is None or self.sends_models else ("method.error_feedback",)
+        return *sparse, *options, *feedback, *self.keys, *(("mask",) if self.sends_masks else ())
 
     @property
     def private_with(self) -> tuple[str, ...]:
@@ -121,7 +116,17 @@ class MethodSpecification:
     @property
     def sends_masks(self) -> bool:
         """True if clients train and send masks: Bernoulli samples of probabilities."""
-        return self.noise == "coins"
+        return self.local_training == "masks"
+
+    @property
+    def sends_models(self) -> bool:
+        """True if uploads are sparse models, not updates."""
+        return self.local_training == "pruned"
+
+    @property
+    def noise(self) -> Noise | None:
+        """The only noise that uploads can have; None if privacy.noise chooses it."""
+        return "coins" if self.sends_masks else NOISE.get(self.name)
 
     @property
     def signs_can_be_private(self) -> bool:
@@ -135,7 +140,10 @@ class MethodSpecification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed methods --json`."""
-        building = ("presets", "stages", "course", "server", "refusals")
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in building}
-        derived = {"private_with": self.private_with, "signs_can_be_private": self.signs_can_be_private}
-        return record | derived | {"dithered": self.dithered}
+        building = ("presets", "stages", "course", "server", "refusals", "keys")
+        derived = ("takes", "noise", "sends_models", "private_with", "signs_can_be_private", "dithered")
+        return {
+            name: getattr(self, name)
+            for name in (*(one.name for one in fields(self)), *derived)
+            if name not in building
+        }

@@ -35,9 +35,9 @@ from dpfed.data.samples import (
 )
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.mechanisms.soundness import is_user_defined, require_forgetful, require_form, require_sound
-from dpfed.methods.catalogue import federated_method, method_specification
+from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import counts_errors
-from dpfed.methods.parts import ServerParts, TrainingParts
+from dpfed.methods.parts import TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget, private_records
 from dpfed.methods.refusals import check_release, refuse, refuse_network, refuse_ranks
@@ -67,7 +67,7 @@ from dpfed.runs.training import (
     with_personal_layers,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.rules import MovingAverage, Readout, ServerRule, ServerState
+from dpfed.server.rules import Readout, ServerState
 from dpfed.server.rules import check_name as check_rule
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
@@ -185,8 +185,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     network = frozen_network(config, model, seeds, device) if specification.sends_masks else None
     randomness = randomness_of(config.run.randomness, seeds)
     parts = TrainingParts(config=config, specification=specification, model=model, network=network, device=device)
-    course = federated_method(specification.name).course(parts)
-    clients = local_training(config, course, objective.loss, dataset, model, division, device)
+    clients = local_training(config, parts.local_training(), objective.loss, dataset, model, division, device)
     if config.local.personal is not None:
         clients = with_personal_layers(config, clients, config.local.personal)
     records: RecordTarget | None = None
@@ -205,14 +204,11 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     if start is not None:
         clients = training_after_custom_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
-        config=config,
-        specification=specification,
+        **vars(parts),
         clients=clients,
         sampler=sampler_of(config, ids_of_turns(config, public_client_ids(clients.partition))),
         randomness=randomness,
         seeds=seeds,
-        model=model,
-        device=device,
         public=public,
     )
     if isinstance(settings.sampler, CustomCohorts) and (config.privacy is not None or config.local.record is not None):
@@ -306,7 +302,7 @@ def _chain_of_stages(settings: Settings) -> Stages:
     """Return the method's chain of stages. Raises ConfigError with the source line if a custom function raises."""
     specification = settings.specification
     try:
-        return require_form(federated_method(specification.name).stages(settings))
+        return require_form(specification.stages(settings))
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # a user's function may raise anything
@@ -355,7 +351,7 @@ def _round_method(settings: Settings, stages: Stages, privacy_target: PrivacyTar
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, privacy_target, settings.seeds),
-        server=_with_moving_average(config, _server_rule(settings)),
+        server=settings.server_rule(),
         group=clients_trained_together(config, settings.model, settings.device),
         divisor=settings.sampler.expected if privacy_target else None,
         fill=clients_in_filled_sum(config, privacy_target),
@@ -378,16 +374,6 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     if counted and config.privacy is None and config.federation.sampling != "poisson":
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits
-
-
-def _server_rule(settings: Settings) -> ServerRule:
-    parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
-    return federated_method(settings.specification.name).server(parts)
-
-
-def _with_moving_average(config: Config, rule: ServerRule) -> ServerRule:
-    decay = config.server.average
-    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 
 
 def _trusted_code_note(stages: Stages) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from dpfed.config.tables import override, parse
 from dpfed.methods import catalogue
-from dpfed.methods.catalogue import METHODS, federated_method
+from dpfed.methods.catalogue import METHODS
 from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.runs.experiment import build
 from dpfed.stages.project import PublicTopMask
@@ -61,10 +61,6 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
     stages = experiment.method.stages
     planned = privacy_target_of(config, experiment.specification, stages.project.sent)
     assert planned.mechanism == stages.private.mechanism(planned.least_uploads) == experiment.privacy_target.mechanism
-
-
-def test_every_method_says_which_chain_it_is():
-    assert all(callable(federated_method(name).stages) for name in METHODS)
 
 
 @pytest.mark.parametrize("name", [name for name, specification in METHODS.items() if specification.scheme is not None])
