@@ -257,7 +257,10 @@ def run_round(
     _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
-    return _compared_result(_close(opened, ledger, of_uploads))
+    done = _close(opened, ledger, of_uploads)
+    if (compared := _replay_rounds()) is not None:
+        compared.compare_result(done)
+    return done
 
 
 @one_thread()
@@ -280,12 +283,6 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor, tally=now.tally)
-
-
-def _compared_result(done: RoundResult) -> RoundResult:
-    if (compared := _replay_rounds()) is not None:
-        compared.compare_result(done)
-    return done
 
 
 def skipped_round(state: ServerState, method: Method) -> RoundResult:

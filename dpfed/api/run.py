@@ -26,10 +26,9 @@ from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import catalogue
-from dpfed.records.summary import Summary
+from dpfed.records.summary import Summary, read_finished
 from dpfed.report.figures.experiment import plot_run
 from dpfed.report.figures.figure import import_pandas
-from dpfed.report.finished_run import read_finished
 from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
@@ -279,7 +278,9 @@ def _named_tables(
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
         tables, name = catalogue.preset_tables(config), config
-        wanted = _natural_partition_settings(data) | wanted
+        if data is not None and data.train_clients is not None:
+            natural = {"data.partition": "natural", "federation.clients": data.natural_clients}
+            wanted = natural | wanted
     else:
         tables, name = read_toml(Path(config)), Path(config).stem
     if data is not None:
@@ -292,10 +293,3 @@ def _named_tables(
         form = "table.key, as in {'federation.rounds': 10}"
         set_key(tables, key, value, given=f"settings: {key!r}", form=form)
     return tables, name
-
-
-def _natural_partition_settings(data: Dataset | None) -> dict[str, object]:
-    """Return the settings of the natural partition if the data have clients, which override a preset's partition."""
-    if data is None or data.train_clients is None:
-        return {}
-    return {"data.partition": "natural", "federation.clients": data.natural_clients}

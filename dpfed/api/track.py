@@ -172,7 +172,7 @@ def open_trackers(
     config: Mapping[str, object],
     *,
     say: Callable[[str], None],
-    after: OnRound = lambda record: None,
+    after: OnRound | None = None,
 ) -> Iterator[OnRound]:
     """Yield a function of one line of metrics.jsonl that calls `after` and then every tracker.
 
@@ -190,7 +190,8 @@ def open_trackers(
                 say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run continues without it.")
 
     def on_round(record: Mapping[str, object]) -> None:
-        after(record)
+        if after is not None:
+            after(record)
         apply_to_trackers(lambda tracker: tracker.line(record))
 
     try:
@@ -208,12 +209,8 @@ def viewers_of_run(
     progress: OnRound | None = None,
 ) -> Viewers:
     """Return the trackers of these kinds, preceded by the caller's function `progress`, as viewers of a run."""
-    start = partial(open_trackers, kinds, folder, config, after=progress or _ignore)
+    start = partial(open_trackers, kinds, folder, config, after=progress)
     return Viewers(start=lambda to: start(say=to), say=say)
-
-
-def _ignore(record: Mapping[str, object]) -> None:
-    """Do nothing with a line."""
 
 
 def numeric_metrics(record: Mapping[str, object]) -> dict[str, float]:

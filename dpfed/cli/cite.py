@@ -29,7 +29,7 @@ def cite(folder: Path, *, json: Flag = False) -> None:
         One JSON document: the entries by their key, and what has no entry.
     """
     with training_extra("dpfed cite"):
-        from dpfed.report.finished_run import read_finished
+        from dpfed.records.summary import read_finished
     found = read_finished(folder)
     settings = dict(_flat_settings(found.config)) | found.summary.to_dict()
     entries, without = cited_entries(settings)

@@ -10,9 +10,9 @@ import tomli_w
 
 from dpfed.cli.output import console, print_json, table_of, write_file
 from dpfed.errors import ConfigError
+from dpfed.records.summary import read_finished
 from dpfed.report import registry_entry as statements
 from dpfed.report.collection import RunCollection
-from dpfed.report.finished_run import read_finished
 from dpfed.report.pack import write_pack
 from dpfed.report.privacy_card import differing_conditions
 from dpfed.report.statistics import group_mean, groups_of

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dpfed.clients.gradients import convolve_by_windows
-from dpfed.clients.schedule import Schedule
 from dpfed.clients.task import LocalTask, forward_pass, out_of_memory
 from dpfed.compress.rotation import one_thread
 from dpfed.errors import GroupTooLarge, TrainingFailed
@@ -23,7 +22,8 @@ from dpfed.errors import GroupTooLarge, TrainingFailed
 def train_side_by_side(task: LocalTask, chunk: ChunkSize) -> Tensor:
     """Return moves [c, n], equal to those of a loop up to rounding; `chunk` gives the number of clients in memory."""
     moves = allocate_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
-    order = _order_by_length(task.schedule)
+    # by falling number of steps, then of samples, so that chunks need little padding
+    order = np.lexsort((-task.schedule.real.sum(axis=(1, 2)), -task.schedule.steps))
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
@@ -32,11 +32,6 @@ def train_side_by_side(task: LocalTask, chunk: ChunkSize) -> Tensor:
     with one_thread():
         chunk.train_in_chunks(len(order), train)
     return moves
-
-
-def _order_by_length(schedule: Schedule) -> NDArray[np.int64]:
-    """Return client positions by falling number of steps, then of samples, so that chunks need little padding."""
-    return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
 def _train_with_halving(task: LocalTask, places: NDArray[np.int64]) -> Tensor:

@@ -221,17 +221,16 @@ class RoundWatch:
 
     def left(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
-            self.largest_norm = max(self.largest_norm or 0.0, self._fraction_of_bound(stage, rows))
+            if isinstance(stage, ClipMoves):
+                part = stage.largest_bound_fraction(rows, self._reference, self._clip_norm)
+            else:
+                part = self._longest_norm(rows) / self._clip_norm
+            self.largest_norm = max(self.largest_norm or 0.0, part)
         if self._noises_rows(stage):
             noise = torch.sub(self._arrived_sum(rows, ids), self._before, out=self._before)
             self.shares = noise if self.shares is None else self.shares.add_(noise)
             self.draws += int(np.isin(ids, self.arriving).sum())
             self._before = torch.empty(0)
-
-    def _fraction_of_bound(self, stage: object, rows: Tensor) -> float:
-        if isinstance(stage, ClipMoves):
-            return stage.largest_bound_fraction(rows, self._reference, self._clip_norm)
-        return self._longest_norm(rows) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if not self._bounded:

@@ -16,10 +16,10 @@ from typing import Any
 
 from dpfed.config import own_code
 from dpfed.errors import ConfigError, did_you_mean, require_name
-from dpfed.methods import fed_avg, fedmrn, fedpm, fedsparsify, quantisers
+from dpfed.methods import compressed, fed_avg, masks
 from dpfed.methods.specification import MethodSpecification
 
-FAMILIES = (fed_avg, fedpm, fedmrn, quantisers, fedsparsify)
+FAMILIES = (fed_avg, masks, compressed)
 
 METHODS: dict[str, MethodSpecification] = {one.name: one for family in FAMILIES for one in family.METHODS}
 """The built-in methods."""

@@ -76,28 +76,18 @@ def _rate_factor(text: str) -> float:
     return factor
 
 
-def scheme_of_method(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
-    """Return the compressor for rows of `size` coordinates, with the options of [method]."""
-    table = config.method
-    sparse = specification.scheme in ("topk", "randk")
-    return _make_scheme(
-        config, specification, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size
-    )
+def scheme_of_method(config: Config, specification: MethodSpecification, size: int | None) -> compress.Scheme:
+    """Return the compressor for rows of `size` coordinates, with the options of [method].
 
-
-def check_scheme(config: Config, specification: MethodSpecification) -> None:
-    """Raise ConfigError for options in method.options that the compressor does not have."""
-    _make_scheme(config, specification, kept=1)
-
-
-def _make_scheme(config: Config, specification: MethodSpecification, kept: int) -> compress.Scheme:
-    options: dict[str, object] = dict(config.method.options)
+    Raises ConfigError for options that the compressor does not have, also for a size that is not known yet (None).
+    """
+    table, options = config.method, dict[str, object](config.method.options)
     if specification.sends_models:
         sparsity_schedule(config)(0)
         options.pop("initial", None)
     if specification.scheme in ("topk", "randk"):
-        options["k"] = kept
-    if config.method.shared:
+        options["k"] = 1 if size is None else kept_coordinates(size, keep=table.keep, k=table.k)
+    if table.shared:
         options["shared_seed"] = 0  # the seed of each round replaces it
     try:
         return compress.get(specification.scheme or "", **options)

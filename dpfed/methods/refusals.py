@@ -20,7 +20,7 @@ from dpfed.methods import noise_refusals
 from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
-from dpfed.methods.parts import check_scheme
+from dpfed.methods.parts import scheme_of_method
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.participation.custom import custom_sampler
@@ -128,7 +128,7 @@ def _option_messages(config: Config, specification: MethodSpecification) -> Iter
         left = specification.options_of_coins if config.privacy is not None and config.privacy.bernoulli else None
         if left is not None and option not in left:
             yield f"method.options.{option} with privacy.noise='coins': its signs have no such option. Remove it."
-    check_scheme(config, specification)
+    scheme_of_method(config, specification, None)
 
 
 def _memory_messages(config: Config, key: str, stored: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""Record of a finished run: summary.json, the statement of its settings, privacy and resources."""
+"""Records of a finished run: summary.json, the statement of its settings, privacy and resources, and its lines."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -13,7 +14,8 @@ from pydantic import Field
 from accounting.budget.gaussians import checked_factors
 from accounting.compose.readings import Readings
 from accounting.errors import InvalidParameter
-from accounting.ledger.regular_file import LARGEST_DOCUMENT
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_DOCUMENT
+from dpfed.errors import RunError
 from dpfed.records.reading import (
     Count,
     Exact,
@@ -23,12 +25,15 @@ from dpfed.records.reading import (
     Size,
     Text,
     Texts,
+    Unavailable,
     Word,
     json_object,
+    read_lines,
     scores_of,
     text_of_file,
     validated_record,
 )
+from dpfed.records.round import MetricsLine, RoundRecord
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
 """Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
@@ -216,6 +221,37 @@ class Summary:
         """Return the number with this key in summary.json; None if the key is missing or has no number."""
         value = self.scores.get(key) if key in self.scores else getattr(self, key, None)
         return float(value) if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinishedRun:
+    """Records of a run folder. config: tables of config.toml; row, at: row and axis labels in an experiment."""
+
+    folder: Path
+    row: str = ""
+    at: Mapping[str, str] = field(default_factory=dict)
+    summary: Summary
+    metrics: list[MetricsLine]
+    config: dict[str, object]
+
+
+def read_finished(folder: Path) -> FinishedRun:
+    """Return the run in this folder. Raise RunError if it is not finished, or a file is invalid."""
+    try:
+        summary, metrics = Summary.of_folder(folder), read_lines(folder / "metrics.jsonl", MetricsLine)
+        config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        rounds = folder / "diagnostics.jsonl"
+        seconds = (
+            sum(line.seconds for line in read_lines(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
+        )
+    except (ValueError, RecursionError, Unavailable) as error:
+        raise RunError(
+            f"{folder}: is no folder of a finished run ({error}). Name a folder that `dpfed run` wrote."
+        ) from None
+    # The seconds in the summary of a resumed run count from the round of the resumption.
+    return FinishedRun(
+        folder=folder, summary=replace(summary, seconds=max(summary.seconds, seconds)), metrics=metrics, config=config
+    )
 
 
 def _is_rate(text: str) -> bool:

@@ -16,7 +16,7 @@ from dpfed.clients.losses import OWN
 from dpfed.config.own_code import UserCodeFile
 from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
-from dpfed.report.finished_run import FinishedRun, read_finished
+from dpfed.records.summary import FinishedRun, read_finished
 from dpfed.runs.durable_files import put
 from dpfed.runs.resuming import read_own_code
 from dpfed.runs.sweep_folder import NAME, ListedRun, PublishedNumber, Sweep, read_sweep

@@ -14,11 +14,11 @@ import numpy as np
 
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
+from dpfed.records.summary import FinishedRun
 from dpfed.report.collection import SEED, RunCollection, write_results
 from dpfed.report.diagnosis import NOTHING_SHARE, nothing_learned
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over_axis
 from dpfed.report.figures.figure import ChartGroup, LineLook, distinct_looks, inline_svg
-from dpfed.report.finished_run import FinishedRun
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import PrivacyCard, differing_conditions, short_card_of
 from dpfed.report.statistics import (

@@ -16,8 +16,7 @@ from accounting.ledger import regular_file
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.records.reading import text_of_file
-from dpfed.records.summary import Summary
-from dpfed.report.finished_run import FinishedRun
+from dpfed.records.summary import FinishedRun, Summary
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_text import adversary_text, noise_text, privacy_statement, readings_text, unit_text

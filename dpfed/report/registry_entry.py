@@ -29,8 +29,7 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.rounding import upwards
 from dpfed.config.tables import BYTE_ORDER_MARK
 from dpfed.errors import ConfigError, RunError, require_name
-from dpfed.records.summary import Summary
-from dpfed.report.finished_run import FinishedRun
+from dpfed.records.summary import FinishedRun, Summary
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.privacy_card import card_of, score_of
 from dpfed.report.privacy_text import adversary_text, duration_text, noise_text, privacy_statement, size_text, unit_text

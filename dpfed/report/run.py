@@ -14,12 +14,11 @@ from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import MetricsLine, RoundRecord, replay_text
-from dpfed.records.summary import Summary
+from dpfed.records.summary import Summary, read_finished
 from dpfed.report.collection import repeat_command
 from dpfed.report.diagnosis import median_rounding, nothing_learned
 from dpfed.report.figures.experiment import plot_run
 from dpfed.report.figures.figure import ChartGroup, inline_svg
-from dpfed.report.finished_run import read_finished
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import Badge, CardNumber, CardText, PrivacyCard, card_of

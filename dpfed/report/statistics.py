@@ -16,9 +16,8 @@ from accounting.budget import Plan
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
-from dpfed.records.summary import Summary
+from dpfed.records.summary import FinishedRun, Summary
 from dpfed.report.collection import SEED, RunCollection
-from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import conditions_of, conditions_text
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import QUANTITIES, SAFELY, PublishedNumber, Quantity

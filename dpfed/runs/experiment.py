@@ -220,8 +220,23 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
             "sends updates of weights (dp-fedavg, fedavg, fed-smp-randk, qsgd), or remove local.personal."
         )
     privacy_target = _charged_target(settings, stages)
-    method = _round_method(settings, stages, privacy_target, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, clients_in_filled_sum(config, privacy_target)))
+    fill = clients_in_filled_sum(config, privacy_target)
+    method = Method(
+        stages=stages,
+        sampler=settings.sampler,
+        randomness=randomness,
+        clients=clients,
+        aggregation=sums_of(config, stages, privacy_target, seeds),
+        server=settings.server_rule(),
+        group=clients_trained_together(config, model, device),
+        divisor=settings.sampler.expected if privacy_target else None,
+        fill=fill,
+        dropouts=dropouts_of(config, randomness),
+        canaries=settings.canaries(privacy_target),
+        ranks=ranks,
+        counts_errors=counts_errors(config),
+    )
+    beside = method.aggregation.overhead_bits(most_uploads(config, fill))
     stated = privacy_target or records
     if records is not None:
         config = config.with_delta(records.delta)
@@ -341,25 +356,6 @@ def _check_own_scheme(stages: Stages) -> None:
             f"scheme {encode.scheme.name!r} with [privacy]: does not have the properties that it claims ({words}) See "
             f"`dpfed audit scheme {encode.scheme.name}`."
         )
-
-
-def _round_method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
-    config = settings.config
-    return Method(
-        stages=stages,
-        sampler=settings.sampler,
-        randomness=settings.randomness,
-        clients=settings.clients,
-        aggregation=sums_of(config, stages, privacy_target, settings.seeds),
-        server=settings.server_rule(),
-        group=clients_trained_together(config, settings.model, settings.device),
-        divisor=settings.sampler.expected if privacy_target else None,
-        fill=clients_in_filled_sum(config, privacy_target),
-        dropouts=dropouts_of(config, settings.randomness),
-        canaries=settings.canaries(privacy_target),
-        ranks=ranks,
-        counts_errors=counts_errors(config),
-    )
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:

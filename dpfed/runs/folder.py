@@ -89,12 +89,13 @@ class RunFolder:
     Every failure is a RunError that names the file. `unlock`, or any end of the process, unlocks the folder.
 
     shorter: the configuration with which the run began, if it is being prolonged, else None
+    binding: hashes that are written into checkpoints, and compared when a checkpoint is loaded
     """
 
     def __init__(self, path: Path, config: Mapping[str, object]) -> None:
         self.path = path = one_path(path)
         self.configuration = configuration_hash(config)
-        self._binding: Binding | None = None
+        self.binding: Binding | None = None
         self.shorter: Mapping[str, Any] | None = None
         self._made: tuple[Path, ...] | None = None
         self._lock = FileLock(path / _LOCK, thread_local=False)
@@ -214,10 +215,6 @@ class RunFolder:
                 "Load the original files (--load), or start a new run."
             )
 
-    def set_binding(self, binding: Binding) -> None:
-        """Set the hashes that are written into checkpoints, and compared when a checkpoint is loaded."""
-        self._binding = binding
-
     def unlock(self) -> None:
         """Release the lock on the run folder."""
         self._lock.release()
@@ -282,8 +279,8 @@ class RunFolder:
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
         """Save a checkpoint atomically: a crash leaves either the previous checkpoint or this one."""
-        assert self._binding is not None
-        self._write_file(self._checkpoint.name, binding.checkpoint_bytes(saved, binding=self._binding))
+        assert self.binding is not None
+        self._write_file(self._checkpoint.name, binding.checkpoint_bytes(saved, binding=self.binding))
 
     def public_start(self, new: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the first broadcast after training on public samples.
@@ -300,8 +297,8 @@ class RunFolder:
         """Return the last checkpoint; if none is saved, a checkpoint with the state `start`."""
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
-        assert self._binding is not None
-        return binding.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
+        assert self.binding is not None
+        return binding.read_checkpoint(self._checkpoint, binding=self.binding, start=start)
 
     def save_model(
         self, layout: Sequence[Block], weights: torch.Tensor, fixed_weights: Mapping[str, torch.Tensor]

@@ -208,7 +208,7 @@ class Run:
             key = folder.population_key(partial(new_population_key, experiment, project))
             alone, start = _train_on_public_samples(experiment, folder)
             binding = binding_of(experiment, folder.configuration, key, start)
-            folder.set_binding(binding)
+            folder.binding = binding
             first = experiment.start if start is None else replace(experiment.start, broadcast=start)
             saved = folder.load_checkpoint(first)
             randomness = experiment.method.randomness

@@ -29,8 +29,7 @@ from dpfed.config.own_code import VARIABLE as OWN_CODE
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
-from dpfed.records.summary import Summary
-from dpfed.report.finished_run import read_finished
+from dpfed.records.summary import Summary, read_finished
 from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build

@@ -12,7 +12,7 @@ from run_folders import PRIVATE, run_folder
 
 from accounting import Gaussian, PoissonSampling, subsample
 from dpfed.cli import status
-from dpfed.report.finished_run import read_finished
+from dpfed.records.summary import read_finished
 from dpfed.report.registry_entry import QUESTIONS, StatementAnswers, ask_questions, model_card, registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())

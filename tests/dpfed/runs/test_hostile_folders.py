@@ -13,7 +13,7 @@ from accounting.budget import Poisson
 from dpfed.audit.evidence.cohort_distribution import most_testable_rounds, poisson_finding, size_distribution
 from dpfed.cli import status
 from dpfed.errors import RunError
-from dpfed.report.finished_run import read_finished
+from dpfed.records.summary import read_finished
 from dpfed.runs.sweep_folder import read_sweep
 
 from ..audit.run_folders import copied, run

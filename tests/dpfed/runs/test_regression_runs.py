@@ -12,7 +12,7 @@ from dpfed import data
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
-from dpfed.report.finished_run import read_finished
+from dpfed.records.summary import read_finished
 from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import mae, r2, rmse

@@ -1,9 +1,11 @@
-"""Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN, FedScalar, dithered noise.
+"""Methods that compress updates or models: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN, FedScalar,
+dithered noise, FedSparsify.
 
 FedScalar: a client sends the inner products of its update with p random directions.
 
-DP-FedAvg whose privacy noise is the error of a dithered quantiser; the update needs less than one bit per
-parameter.
+Dithered noise: DP-FedAvg whose privacy noise is the error of a quantiser, at less than one bit per parameter.
+
+FedSparsify: the model is pruned further in every round, and clients send the remaining weights and a bitmap.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.specification import MethodSpecification, whole_update
+from dpfed.methods.specification import ADAPTIVE, MethodSpecification, whole_update
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -74,6 +76,24 @@ def refuse_own_directions(config: Config) -> Iterator[str]:
 def dithered_update(s: Settings) -> Stages:
     """Return the chain that clips all d coordinates and quantises them; the decoding error is the Gaussian noise."""
     return s.dithered(stages.SendAll(size=s.size))
+
+
+def refuse_lost_zeros(config: Config) -> Iterator[str]:
+    """Yield messages for settings that would not preserve the zeros of sparse models, and for private votes on
+    zeros."""
+    name, clients_purge = config.method.name, config.method.purge == "clients"
+    if config.privacy is not None and clients_purge and config.privacy.release == "sum":
+        yield (
+            "method.purge='clients' with [privacy]: the majority vote over entries is a release of its own that no "
+            "account covers. Use purge 'server', or privacy.release 'uploads', which noises every model first."
+        )
+    if clients_purge and config.server.rule in ADAPTIVE:
+        yield (
+            f"server.rule={config.server.rule!r} with method.name={name!r}: this rule would not keep the zeros on "
+            "which clients agree. Use 'step'."
+        )
+    if config.server.average is not None:
+        yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
 
 
 METHODS = (
@@ -152,5 +172,17 @@ METHODS = (
         scheme=None,
         privacy="required",
         stages=dithered_update,
+    ),
+    MethodSpecification(
+        name="fedsparsify",
+        scheme="fedsparsify",
+        paper="Stripelis et al. 2022: Federated Progressive Sparsification",
+        local_training="pruned",
+        nominal_bits_per_parameter=0.03 * 32 + 0.2,
+        unbiased=False,
+        what="the model's largest weights and a bitmap, fewer every round",
+        keys=("method.purge",),
+        follows_rounds="the sparsity of fedsparsify",
+        refusals=refuse_lost_zeros,
     ),
 )

@@ -1,11 +1,15 @@
-"""FedPM and FedMask: clients train the probabilities of a mask over frozen random weights, and send a mask."""
+"""Methods whose clients train a mask: FedPM and FedMask over frozen random weights, FedMRN over seeded random noise.
+
+FedPM and FedMask train the probabilities of a mask and send a mask. In FedMRN the masked noise is the update.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpfed.methods.specification import ADAPTIVE, MethodSpecification
+from dpfed.methods.specification import ADAPTIVE, MethodSpecification, whole_update
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -27,7 +31,7 @@ def threshold_masks(s: Settings) -> Stages:
     return s.coins(s.coordinates_of_signs(), stochastic=False)
 
 
-def refusals(config: Config) -> Iterator[str]:
+def refusals_of_masks(config: Config) -> Iterator[str]:
     """Yield messages for optimizers and server rules that do not apply to masks, and for trials without mask.bound."""
     name, server = config.method.name, config.server
     moves = config.mask is not None and config.mask.bound is not None
@@ -71,7 +75,7 @@ def refusals_of_threshold_masks(config: Config) -> Iterator[str]:
             f"mask.forward={config.mask.forward!r} has no effect here: it is for method.name='fedpm', whose masks are "
             "random. Set that, or remove the key."
         )
-    yield from refusals(config)
+    yield from refusals_of_masks(config)
 
 
 _PRIVATE: dict[str, object] = {
@@ -83,6 +87,60 @@ _PRIVATE: dict[str, object] = {
     "mask": {"edge": 0.2, "spread": 0.0, "forward": "mean", "readout": "mean"},
     "server": {"learning_rate": 0.05, "momentum": 0.9},
 }
+
+
+def masked_noise(s: Settings) -> Stages:
+    """Return the chain that sends one bit per weight.
+
+    With privacy.noise = "coins" (fedmrns), the bits are stochastic signs whose randomness is the privacy noise.
+    """
+    if s.signs_are_private:
+        return s.coins(s.public_signs(s.noise_size, noise_purpose=s.specification.seed_purpose))
+    return whole_update(s)
+
+
+def refusals_of_masked_noise(config: Config) -> Iterator[str]:
+    """Yield messages for optimizers that cannot train masked noise, and for settings that do not allow private
+    signs."""
+    local, table, method = config.local, config.privacy, config.method
+    if local.optimizer != "sgd" or local.weight_decay:
+        yield (
+            f"local.optimizer or local.weight_decay with method.name={method.name!r}: masked noise is trained by plain "
+            "SGD."
+        )
+    if local.proximal or local.rates:
+        yield f"local.proximal or local.rates with method.name={method.name!r}: are for weights. Remove them."
+    if table is None or table.noise != "coins":
+        return
+    if not method.shared or method.options.get("noise") != "bernoulli":
+        yield (
+            f"privacy.noise='coins' with {method.name}: needs method.shared=true and method.options.noise='bernoulli': "
+            "the sum of masks can be decoded only if all clients of a round have the same noise of one size. Set both."
+        )
+    if table.trials > 1:
+        yield (
+            f"privacy.trials={table.trials} with method.name={method.name!r}: is for stochastic-sign, and for fedpm "
+            "with mask.bound. Remove it."
+        )
+
+
+_NOISE_SEEDS = "fedmrn.noise"
+"""Purpose from which the seeds of clients' noise are derived (`dpfed.clients.masks`)."""
+
+_MASKED_NOISE = MethodSpecification(
+    name="fedmrn",
+    scheme="fedmrn",
+    paper="Li et al. 2024: Masked Random Noise for Communication-Efficient Federated Learning",
+    local_training="masked noise",
+    nominal_bits_per_parameter=1.0,
+    unbiased=False,
+    what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
+    keys=("method.shared", "method.progressive", "method.stochastic", "method.train_masked"),
+    audited_clip_norm=0.02,
+    seed_purpose=_NOISE_SEEDS,
+    stages=masked_noise,
+    refusals=refusals_of_masked_noise,
+)
 
 METHODS = (
     MethodSpecification(
@@ -101,7 +159,7 @@ METHODS = (
             "fedpm-private": _PRIVATE,
         },
         stages=sampled_masks,
-        refusals=refusals,
+        refusals=refusals_of_masks,
     ),
     MethodSpecification(
         name="fedmask",
@@ -118,5 +176,13 @@ METHODS = (
         stages=threshold_masks,
         course=lambda parts: parts.masks(forward="threshold"),
         refusals=refusals_of_threshold_masks,
+    ),
+    _MASKED_NOISE,
+    replace(
+        _MASKED_NOISE,
+        name="fedmrns",
+        scheme="fedmrns",
+        what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
+        options_of_coins=("noise", "alpha"),
     ),
 )
