@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from dpfed.methods.specification import ADAPTIVE, MethodSpecification, whole_update
@@ -174,7 +175,7 @@ METHODS = (
         privacy="never",
         presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
         stages=threshold_masks,
-        course=lambda parts: parts.masks(forward="threshold"),
+        course=methodcaller("masks", forward="threshold"),
         refusals=refusals_of_threshold_masks,
     ),
     _MASKED_NOISE,

@@ -42,7 +42,7 @@ def refusal_messages(config: Config, specification: MethodSpecification) -> Iter
         _mask_and_public_data_messages(config, specification),
         _option_messages(config, specification),
         noise_refusals.noise_kind_messages(config, specification),
-        specification.refusals(config),
+        () if specification.refusals is None else specification.refusals(config),
         idle_key_messages(config, specification),
         _cohort_cap_messages(config),
         _unit_messages(config),

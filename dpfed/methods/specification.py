@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,7 +62,7 @@ class MethodSpecification:
     stages: makes the chain of stages of an upload from `dpfed.methods.settings.Settings`
     course: makes the local training of clients from `dpfed.methods.parts.TrainingParts`; None for `local_training`
     server: makes the server's rule from `TrainingParts`; None for the rule of [server] for what clients train
-    refusals: yields messages for settings that this method cannot combine
+    refusals: yields messages for settings that this method cannot combine; None if it has none
     """
 
     name: str
@@ -89,7 +89,7 @@ class MethodSpecification:
     stages: Callable[[Any], Stages] = whole_update
     course: Callable[[Any], Course] | None = None
     server: Callable[[Any], ServerRule] | None = None
-    refusals: Callable[[Config], Iterable[str]] = lambda config: ()
+    refusals: Callable[[Config], Iterator[str]] | None = None
 
     @property
     def takes(self) -> tuple[str, ...]:
