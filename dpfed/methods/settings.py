@@ -26,7 +26,7 @@ from dpfed.methods.parts import TrainingParts, fedsparsify_scheme, scheme_of_met
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, integer_encoding, most_uploads
-from dpfed.participation.sampling import Canaries
+from dpfed.participation.sampling import canaries_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
@@ -174,9 +174,9 @@ class Settings(TrainingParts):
         if privacy_target is None:
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
-        canaries, private = self.canaries(privacy_target), privacy_target.private
+        private = privacy_target.private
         assert isinstance(private, PrivateCoins)
-        present = None if canaries is None else canaries.present_count
+        present = canaries_of(self.config, self.size).present_count if self.config.audit.canaries else None
         private = replace(private, canaries=present, bits=private.bits or bits)
         single = private.slots is None and trials == 1
         an_entry = private.bits or (None if single else (trials * (private.slots or 1)).bit_length())
@@ -247,20 +247,6 @@ class Settings(TrainingParts):
     def _privacy_targets(self) -> dict[int, PrivacyTarget]:
         """Cache of calibrated privacy targets, by the number of values that clients send."""
         return {}
-
-    def canaries(self, privacy_target: PrivacyTarget | None) -> Canaries | None:
-        """Return the simulated clients that an audit adds (audit.canaries); None if it adds none."""
-        config = self.config
-        if not config.audit.canaries:
-            return None
-        assert privacy_target is not None  # refused before
-        return Canaries(
-            count=config.audit.canaries,
-            first_id=config.federation.clients,
-            rounds=config.federation.rounds,
-            size=self.size,
-            seeds=self.seeds,
-        )
 
     def _integer_chain(
         self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()

@@ -252,6 +252,20 @@ class Canaries:
         return stacked.mul_(LOUD / torch.linalg.vector_norm(stacked, dim=1, keepdim=True)).to(device)
 
 
+def canaries_of(config: Config, size: int = 1) -> Canaries:
+    """Return the schedule of a run's canaries and their coin flips, which follow from its seed.
+
+    size: length of an update; only their directions depend on it
+    """
+    return Canaries(
+        count=config.audit.canaries,
+        first_id=config.federation.clients,
+        rounds=config.federation.rounds,
+        size=size,
+        seeds=Seeds(root=config.run.seed),
+    )
+
+
 ALL_CLIENTS = "all"
 """String for a cohort of every client exactly once."""
 

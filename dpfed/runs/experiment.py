@@ -46,7 +46,7 @@ from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.participation.custom import CustomCohorts, refuse_wrong_sampler
-from dpfed.participation.sampling import ids_of_turns, resolve_lanes, sampler_of
+from dpfed.participation.sampling import canaries_of, ids_of_turns, resolve_lanes, sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
@@ -232,7 +232,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         divisor=settings.sampler.expected if privacy_target else None,
         fill=fill,
         dropouts=dropouts_of(config, randomness),
-        canaries=settings.canaries(privacy_target),
+        canaries=canaries_of(config, settings.size) if config.audit.canaries else None,
         ranks=ranks,
         counts_errors=counts_errors(config),
     )

@@ -22,13 +22,13 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
-from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run
 from dpfed.audit.statistics.one_run import factor_bound
 from dpfed.audit.statistics.power import Power, RejectionRegion, power_of, scores_of_all_clients
 from dpfed.audit.statistics.rejection import ClaimTest, gaussian_threshold, reject_claim
 from dpfed.audit.verdict import Finding
+from dpfed.participation.sampling import canaries_of
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import CanaryLine
 

@@ -27,8 +27,6 @@ from dpfed.methods.catalogue import method_specification
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import clients_in_filled_sum
-from dpfed.participation.sampling import Canaries
-from dpfed.seeds import Seeds
 from dpfed.server.rules import ServerState
 from dpfed.stages.project import Identity
 from dpfed.stages.stage import Round
@@ -131,22 +129,3 @@ def promise_of(config: Config, sent: int) -> Promise:
     refuse(config, facts)
     privacy_target = privacy_target_of(config, facts, sent)
     return Promise(sent=sent, privacy_target=privacy_target, fill=clients_in_filled_sum(config, privacy_target))
-
-
-def canaries_of(config: Config) -> Canaries:
-    """Return the schedule of canaries and their coin flips, which follow from the run's seed.
-
-    Their directions are not available, since they depend on the model's size, which is not known here.
-    """
-    return Canaries(
-        count=config.audit.canaries,
-        first_id=config.federation.clients,
-        rounds=config.federation.rounds,
-        size=1,
-        seeds=Seeds(root=config.run.seed),
-    )
-
-
-def canaries_present(config: Config, number: int) -> int:
-    """Return the number of canaries that take part in a round (counted from 1)."""
-    return len(canaries_of(config).canaries_of_round(number - 1)[0]) if config.audit.canaries else 0

@@ -15,13 +15,13 @@ from accounting.factorisation import column, inverse
 from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled_mechanism
-from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.watch import probe_of
 from dpfed.methods.catalogue import method_specification
 from dpfed.methods.choices import sums_integers
+from dpfed.participation.sampling import canaries_of
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import Probes, RoundRecord
 from dpfed.server.rules import Kind
@@ -96,7 +96,8 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
 def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, but {one.participants} were requested"
-    canaries, cap = canaries_present(files.config, one.round), files.config.cohort_cap
+    cap = files.config.cohort_cap
+    canaries = canaries_of(files.config).present_count(one.round - 1) if files.config.audit.canaries else 0
     fill = files.promise.fill if files.config.privacy is not None and files.releases else None
     if cap is not None and one.cohort > cap:
         return f"{one.cohort} clients exceed the cap of {cap} that is charged"
