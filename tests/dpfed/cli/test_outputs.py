@@ -181,14 +181,24 @@ KINDS = ("nothing", "file", "fifo", "socket", "folder", "device")
 LINKS = ("link to a file", "link to a folder", "link to a device", "link to nothing")
 
 
+def cases(options: dict[str, list[str]], kinds: tuple[str, ...], few: tuple[str, ...]) -> list[tuple[str, str]]:
+    """All kinds for the first option; for the others those that a plain `open` would take."""
+    first = next(iter(options))
+    of_others = {option: (*few, *REFUSED.get(option, ())) for option in options}
+    return [(option, kind) for option in options for kind in (kinds if option == first else of_others[option])]
+
+
+FILE_CASES = cases(FILES, (*KINDS, *LINKS), ("nothing", "fifo", "folder", "link to a file"))
+FOLDER_CASES = cases(FOLDERS, (*KINDS, *LINKS, "full folder"), ("nothing", "file", "fifo", "full folder"))
+
+
 @pytest.mark.parametrize("kind", ["file", "fifo"])
 def test_a_private_key_replaces_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str) -> None:
     check_file("ledger keygen.path", kind, tmp_path, tmp_path, capfd)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS, *LINKS])
-@pytest.mark.parametrize("option", FILES)
+@pytest.mark.parametrize(("option", "kind"), FILE_CASES)
 def test_a_file_is_replaced_or_refused(
     tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str], option: str, kind: str
 ) -> None:
@@ -196,8 +206,7 @@ def test_a_file_is_replaced_or_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS, *LINKS, "full folder"])
-@pytest.mark.parametrize("option", FOLDERS)
+@pytest.mark.parametrize(("option", "kind"), FOLDER_CASES)
 def test_a_folder_is_written_or_refused(
     tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str], option: str, kind: str
 ) -> None:

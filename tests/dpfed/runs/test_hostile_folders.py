@@ -150,10 +150,10 @@ def test_cohorts_are_tested_in_bounded_memory():
     assert most_testable_rounds(size_distribution(Poisson(cohort=10**3).cohorts(10**6))) > 4000
 
 
-STRANGE = [None, True, "x", [], {}, -1, 10**400, float("nan"), 1e308]
+STRANGE = [None, "x", [], 10**400, float("nan")]
 
 
-@pytest.mark.slow_but_one_in(21)
+@pytest.mark.slow_but_one_in(10)
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl"])
 def test_strange_values_are_one_error(finished, folder, capfd, name, value):
