@@ -108,13 +108,6 @@ def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
         torch.testing.assert_close(scheme.decode(received), here)
 
 
-@pytest.mark.slow_but_one_in(60)
-@pytest.mark.parametrize("name", sorted(catalogue.tables_of_methods()))
-def test_every_method_trains_on_a_gpu(name):
-    with fake_gpu():
-        assert after(name, "cuda:0", "local.strategy=loop").isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -355,9 +355,12 @@ def test_the_folder_exists_when_the_call_begins():
 # ---- sound code
 
 
-@pytest.mark.parametrize("seed", [pytest.param(i, marks=[] if i < 2 else pytest.mark.slow) for i in range(200)])
+@pytest.mark.parametrize("seed", [pytest.param(i, marks=[] if i < 2 else pytest.mark.slow) for i in range(80)])
 def test_sound_loops_drawn_by_a_seed_raise_no_alarm(seed):
-    """Loops with any sampler, generator, clip and log: quick pairs, with removal and sizes."""
+    """Loops with any sampler, generator, clip and log: quick pairs, with removal and sizes.
+
+    A rate of alarms of 4% would show in one of 80 loops with probability 0.96.
+    """
     loop = StrangersLoop(seed)
     last = loop.clients - 1
     quick = [Pair((), "same data"), Pair((0, last), "far"), Pair((last,), "very many"), Pair((last,), "removed")]
@@ -393,7 +396,7 @@ def test_the_ranges_of_draws_are_followed(draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(0, 200, 5))
+@pytest.mark.parametrize("seed", range(0, 80, 4))
 def test_all_default_pairs_of_sound_loops_raise_no_alarm(seed):
     loop = StrangersLoop(seed)
     found = replay(loop, to_the_end=True)
