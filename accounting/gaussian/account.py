@@ -14,12 +14,12 @@ from accounting.mechanisms.kinds import Account
 _SAMPLED = {"poisson": sampled_renyi.poisson_renyi, "fixed": sampled_renyi.fixed_size_renyi}
 
 
-def renyi(orders: Floats, noise: Gaussian) -> Floats:
+def renyi(orders: Floats, noise: Gaussian | GaussianShares) -> Floats:
     """Return the exact Renyi divergence alpha mu^2 / 2 of unsampled noise (Mironov 2017, Prop. 7)."""
     return np.asarray(orders * (noise.mu**2 / 2))
 
 
-def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
+def sampled(orders: Floats, noise: Gaussian | GaussianShares, sampling: Sampling) -> Floats:
     """Return upper bounds on the Renyi divergence of a sampled round.
 
     Poisson sampling uses `gaussian.sampled_renyi` (add-remove; zero-out has the same pair of output distributions).
@@ -36,20 +36,12 @@ def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
 GAUSSIAN = Account(renyi=renyi, sampled=sampled)
 
 
-def _renyi_of_shares(orders: Floats, noise: GaussianShares) -> Floats:
-    return renyi(orders, noise.gaussian)
-
-
-def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -> Floats:
-    return sampled(orders, noise.gaussian, sampling)
-
-
 def _whole_noise(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
     """Return the Gaussian noise of the full sum, with closeness 0; overflow is charged separately."""
     return noise.gaussian, 0.0
 
 
-SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole_noise)
+SHARES = Account(renyi=renyi, sampled=sampled, twin=_whole_noise)
 
 
 def closeness_penalty(orders: ArrayLike, closeness: float) -> Floats:

@@ -9,7 +9,7 @@ import math
 from accounting import require
 from accounting.errors import InvalidParameter
 from accounting.mechanisms import Adjacency, NoisyIntegers
-from accounting.mechanisms.kinds import KINDS
+from accounting.mechanisms.adjacency import Unsampled
 from accounting.roots import smallest_passing
 
 REDRAW = math.exp(-0.5)
@@ -82,7 +82,7 @@ def sized_noise(
     The noise is in equal shares whose variance is an integer, as exact samplers require.
     """
     variance = (require.noise_multiplier(noise_multiplier) * scale) ** 2 / shares
-    description: type[NoisyIntegers] = KINDS[law].description
+    description: type[NoisyIntegers] = Unsampled.kinds[law]
     return description(
         dimension=dimension,
         l2_bound=rounded_l2(scale, dimension),

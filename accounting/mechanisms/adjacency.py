@@ -3,9 +3,12 @@
 import reprlib
 from dataclasses import asdict
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from accounting.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from accounting.mechanisms.gaussian import Gaussian
 
 
 class Adjacency(StrEnum):
@@ -40,19 +43,34 @@ class Adjacency(StrEnum):
 
 
 class Unsampled(Protocol):
-    """One release for given participants, without sampling: one of the descriptions in `mechanisms.kinds`.
+    """One release for given participants, without sampling.
 
-    A class with a `kind` is a dataclass with a field `adjacency`, and is read from ledger lines of this kind.
+    A class with a `kind` is a dataclass with a field `adjacency`, and is read from ledger lines of this kind. `account`
+    is its `mechanisms.kinds.Account`, or the location "module:NAME" of one, because modules of accounts load the
+    numerics.
     """
 
+    kinds: ClassVar[dict[str, type[Any]]] = {}
+    """Class of each kind, by name."""
     kind: ClassVar[str]
+    account: ClassVar[object] = None
     sums: ClassVar[bool] = True
     """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
 
     adjacency: Adjacency
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            Unsampled.kinds[cls.kind] = cls
+
     def __hash__(self) -> int:
         return hash(self.kind)
+
+    @property
+    def gaussian(self) -> "Gaussian | None":
+        """Gaussian noise of the sum as one draw; None for other noise."""
+        return None
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
         """Return the standard deviation of the noise that the account assumes, in the units of `clip_norm`."""

@@ -92,6 +92,7 @@ class BernoulliChannel(_BernoulliUploads):
     """
 
     kind: ClassVar[str] = "bernoulli-channel"
+    account: ClassVar[str] = "accounting.bernoulli.accounts:CHANNEL"
     sums: ClassVar[bool] = False
 
 
@@ -120,6 +121,7 @@ class BernoulliAggregate(_BernoulliUploads):
     overflow: float = 0.0
     others: str = "anywhere"
     kind: ClassVar[str] = "bernoulli-aggregate"
+    account: ClassVar[str] = "accounting.bernoulli.accounts:AGGREGATE"
 
     def __post_init__(self) -> None:
         super().__post_init__()

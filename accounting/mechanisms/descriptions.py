@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency, Unsampled
-from accounting.mechanisms.gaussian import Gaussian, GaussianShares
+from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings.independent import FullParticipation, PoissonSampling
 from accounting.mechanisms.samplings.sampling import Sampling, Schedule, noise_matrix
 
@@ -280,8 +280,7 @@ def noise_of(release: SingleRelease) -> Gaussian | None:
     >>> noise_of(GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)).noise_multiplier
     1.0
     """
-    noise = unsampled(release)
-    return noise.gaussian if isinstance(noise, GaussianShares) else gaussian_of(release)
+    return unsampled(release).gaussian
 
 
 def with_whole_noise(mechanism: Mechanism) -> Mechanism:
@@ -293,17 +292,17 @@ def with_whole_noise(mechanism: Mechanism) -> Mechanism:
     'gaussian'
     """
     parts = parts_of(mechanism)
-    if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
-        return mechanism
     replaced = tuple((_with_whole_noise(part), count) for part, count in parts)
+    if all(new is old for (new, _), (old, _) in zip(replaced, parts, strict=True)):
+        return mechanism
     return Composed(parts=replaced, order=mechanism.order if isinstance(mechanism, Composed) else ())
 
 
 def _with_whole_noise(release: SingleRelease) -> SingleRelease:
-    noise = unsampled(release)
-    if not isinstance(noise, GaussianShares):
+    noise, whole = unsampled(release), noise_of(release)
+    if whole is None or whole is noise:
         return release
-    return noise.gaussian if noise is release else subsample(noise.gaussian, sampling_of(release))
+    return whole if noise is release else subsample(whole, sampling_of(release))
 
 
 def plain_gaussian(release: SingleRelease) -> Gaussian | None:

@@ -19,6 +19,11 @@ class _GaussianNoise(Unsampled):
         object.__setattr__(self, "noise_multiplier", require.noise_multiplier(self.noise_multiplier))
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
 
+    @property
+    def mu(self) -> float:
+        """Parameter mu of Gaussian DP: sensitivity over noise standard deviation."""
+        return self.adjacency.sensitivity_in_clips / self.noise_multiplier
+
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
         """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
         return self.noise_multiplier * clip_norm
@@ -40,11 +45,12 @@ class Gaussian(_GaussianNoise):
     """
 
     kind: ClassVar[str] = "gaussian"
+    account: ClassVar[str] = "accounting.gaussian.account:GAUSSIAN"
 
     @property
-    def mu(self) -> float:
-        """Parameter mu of Gaussian DP: sensitivity over noise standard deviation."""
-        return self.adjacency.sensitivity_in_clips / self.noise_multiplier
+    def gaussian(self) -> "Gaussian":
+        """This noise."""
+        return self
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
@@ -91,6 +97,7 @@ class GaussianShares(_GaussianNoise):
     shares: int
     overflow: float = 0.0
     kind: ClassVar[str] = "gaussian-shares"
+    account: ClassVar[str] = "accounting.gaussian.account:SHARES"
 
     def __post_init__(self) -> None:
         super().__post_init__()

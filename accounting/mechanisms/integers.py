@@ -103,6 +103,7 @@ class DiscreteGaussian(NoisyIntegers):
     """
 
     kind: ClassVar[str] = "discrete-gaussian"
+    account: ClassVar[str] = "accounting.integers.discrete_gaussian:ACCOUNT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,7 @@ class Skellam(NoisyIntegers):
     """
 
     kind: ClassVar[str] = "skellam"
+    account: ClassVar[str] = "accounting.integers.skellam:ACCOUNT"
 
     @property
     def excess_kurtosis(self) -> float:

@@ -1,7 +1,6 @@
-"""Registry of the kinds of releases: description class, module of the account, and construction from a dictionary.
+"""Accounts of kinds of releases, and the construction of a release from a dictionary.
 
-A new kind needs a file with its description, a file with its account, and an entry in `KINDS`. Modules of accounts load
-the numerics, so they are imported when an account is requested.
+A new kind is a class derived from `Unsampled`, with a `kind` and an `account`.
 """
 
 import reprlib
@@ -14,10 +13,8 @@ from typing import Any, Generic, TypeVar
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Unsampled
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled
-from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.samplings.sampling import Sampling
 
 Noise = TypeVar("Noise", bound=Unsampled)
@@ -51,38 +48,17 @@ class Account(Generic[Noise]):
     exact_fits: Callable[[Noise, int], bool] = lambda release, rounds: False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """Description class of a kind of release, and the location "module:NAME" of its `Account`."""
-
-    description: type[Any]
-    account: str
-
-
-KINDS: dict[str, Kind] = {
-    kind.description.kind: kind
-    for kind in (
-        Kind(description=Gaussian, account="accounting.gaussian.account:GAUSSIAN"),
-        Kind(description=GaussianShares, account="accounting.gaussian.account:SHARES"),
-        Kind(description=DiscreteGaussian, account="accounting.integers.discrete_gaussian:ACCOUNT"),
-        Kind(description=Skellam, account="accounting.integers.skellam:ACCOUNT"),
-        Kind(description=BernoulliChannel, account="accounting.bernoulli.accounts:CHANNEL"),
-        Kind(description=BernoulliAggregate, account="accounting.bernoulli.accounts:AGGREGATE"),
-    )
-}
-
-
 def account_of(release: SingleRelease) -> Account[Unsampled]:
     """Return the account of an unsampled release. Errors: UnsupportedMechanism for a kind without one."""
-    kind = getattr(type(release), "kind", None)
-    if not isinstance(kind, str) or kind not in KINDS:
+    account = getattr(release, "account", None)
+    if account is None:
         raise UnsupportedMechanism(f"{type(release).__name__}: no Renyi curve is implemented.")
-    return _loaded_account(kind)
+    return _loaded_account(account) if isinstance(account, str) else account
 
 
 @cache
-def _loaded_account(kind: str) -> Account[Unsampled]:
-    module, name = KINDS[kind].account.split(":")
+def _loaded_account(place: str) -> Account[Unsampled]:
+    module, name = place.split(":")
     found: Account[Unsampled] = getattr(import_module(module), name)
     return found
 
@@ -109,8 +85,8 @@ def _constructed(word: str, record: object, kind: Any, fields: dict[Any, Any]) -
 
 def _unsampled_from_dict(record: object) -> Unsampled:
     match record:
-        case {"kind": str(kind), **rest} if kind in KINDS:
-            made: Unsampled = _constructed("mechanism", record, KINDS[kind].description, rest)
+        case {"kind": str(kind), **rest} if kind in Unsampled.kinds:
+            made: Unsampled = _constructed("mechanism", record, Unsampled.kinds[kind], rest)
             return made
     raise _unknown_record_error("mechanism", record)
 

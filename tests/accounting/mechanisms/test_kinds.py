@@ -1,8 +1,8 @@
-"""The registry of kinds: a new one is a description, its account and an entry; nothing else has to know it."""
+"""The registry of kinds: a new one is a class that names its account; nothing else has to know it."""
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,28 +27,8 @@ from accounting.compose import pld, rdp
 from accounting.compose.second_opinion import second_opinion
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import subsampling
-from accounting.mechanisms import kinds
-from accounting.mechanisms.kinds import KINDS, Account, Kind, account_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pure:
-    """Any sum that is (strength, 0)-private: a kind of this test alone."""
-
-    strength: float
-    adjacency: Adjacency
-    overflow: float = 0.0
-    kind: ClassVar[str] = "pure"
-    sums: ClassVar[bool] = True
-
-    def least_noise_std(self, clip_norm, steps_per_unit):
-        return 0.0
-
-    def check_sampling(self, name, cohort):
-        pass
-
-    def to_dict(self):
-        return {"kind": self.kind, **asdict(self)}
+from accounting.mechanisms import Unsampled
+from accounting.mechanisms.kinds import Account, account_of
 
 
 def pure_renyi(orders, release):
@@ -63,20 +43,27 @@ def pure_sampled(orders, release, sampling):
     return subsampling.amplified_curve(orders, curve, release.adjacency, sampling, largest=64.0)
 
 
-ACCOUNT = Account(renyi=pure_renyi, sampled=pure_sampled)
+@dataclass(frozen=True, kw_only=True)
+class Pure(Unsampled):
+    """Any sum that is (strength, 0)-private: a kind of this test alone."""
+
+    strength: float
+    adjacency: Adjacency
+    kind: ClassVar[str] = "pure"
+    account: ClassVar[Account] = Account(renyi=pure_renyi, sampled=pure_sampled)
+
+    def least_noise_std(self, clip_norm, steps_per_unit):
+        return 0.0
 
 
 @pytest.fixture
 def pure(monkeypatch):
-    """The kind, with its entry."""
-    entry = Kind(description=Pure, account="a.module:ACCOUNT")
-    monkeypatch.setitem(KINDS, "pure", entry)
-    monkeypatch.setattr(kinds, "_loaded_account", {name: account_of_kind(name) for name in KINDS}.__getitem__)
+    """A release of the kind, which other tests do not have."""
+    monkeypatch.setitem(Unsampled.kinds, "pure", Pure)
     return Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
 
 
-def account_of_kind(name):
-    return ACCOUNT if name == "pure" else kinds._loaded_account(name)
+del Unsampled.kinds["pure"]
 
 
 def test_a_new_kind_has_epsilons(pure):
@@ -114,21 +101,24 @@ def test_what_it_has_not_is_said(pure):
     assert second_opinion(pure, delta=1e-5).note == "dp-accounting has no account of pure"
 
 
-def test_a_kind_without_an_entry_is_refused():
-    stranger = Pure(strength=0.3, adjacency=Adjacency.ZERO_OUT)
-    refused(UnsupportedMechanism, "Pure: no Renyi curve", rdp.curve, stranger, [2.0])
-    refused(InvalidParameter, "this version does not support this mechanism", mechanisms.from_dict, stranger.to_dict())
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """A release that derives from no class of dpfed, and has no account."""
+
+    adjacency: Adjacency = Adjacency.ZERO_OUT
+    kind: ClassVar[str] = "stranger"
 
 
-def test_every_entry_is_whole():
-    """The name is the description's own, the account is where the entry says."""
-    for name, entry in KINDS.items():
-        assert entry.description.kind == name
-        one = {"gaussian": Gaussian(noise_multiplier=1.0, adjacency="zero-out")}.get(name)
-        assert one is None or isinstance(account_of(one), Account)
-        module, attribute = entry.account.split(":")
-        found = getattr(__import__(module, fromlist=[attribute]), attribute)
-        assert isinstance(found, Account)
+def test_a_class_without_an_account_is_refused():
+    refused(UnsupportedMechanism, "Stranger: no Renyi curve", rdp.curve, Stranger(), [2.0])
+    record = {"kind": "stranger", "adjacency": "zero-out"}
+    refused(InvalidParameter, "this version does not support this mechanism", mechanisms.from_dict, record)
+
+
+@pytest.mark.parametrize("kind", Unsampled.kinds)
+def test_every_kind_has_an_account(kind):
+    assert Unsampled.kinds[kind].kind == kind
+    assert isinstance(account_of(Unsampled.kinds[kind]), Account)
 
 
 def test_skellam_is_named_in_its_own_files_and_where_a_word_chooses_it():
