@@ -81,6 +81,12 @@ class Config(Table):
         """Number of rounds that epsilon covers: those of the run, and the spare ones."""
         return self.federation.rounds + self.run.spare_rounds
 
+    @property
+    def server_momentum(self) -> float:
+        """Momentum of a server whose model is a sum of steps along mean updates; 0 for other servers."""
+        server = self.server
+        return server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0
+
     def with_solved_noise(self, values: Mapping[str, object]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
         return self._with_private_table(lambda table: table.with_solved(values))

@@ -26,15 +26,19 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.compress.counter import at_least, true_positions
 from dpfed.compress.fixed_point import centre_residues
 from dpfed.config.privacy_tables import BernoulliPrivacy
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import MaskTable
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.target import NoiseSettings, PrivacyTarget
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
+EDGE_OF_SIGNS = 0.1
+"""Smallest default of privacy.edge for stochastic signs."""
 _REST = 53 - 16
 _DOUBT = 2.0**-6
 """Largest error of 2^16 p in float32: sum and edge are each rounded by at most 2^-24, the difference by less."""
@@ -138,26 +142,17 @@ class PrivateCoins(Private):
             )
 
     @classmethod
-    def calibrated(
-        cls,
-        table: BernoulliPrivacy,
-        who: Sampler,
-        randomness: Randomness,
-        *,
-        sent: int,
-        edge: float,
-        others: str,
-        reference: float | None,
-        rounds: int,
-        delta: float,
-    ) -> tuple[PrivateCoins, float]:
-        """Return the stage of [privacy] and its clip norm, by default the largest clip norm within epsilon.
+    def calibrated(cls, table: BernoulliPrivacy, run: NoiseSettings) -> PrivacyTarget:
+        """Return the target of a run with the Bernoulli samples of [privacy], by default of the largest clip norm
+        within epsilon.
 
         Single uploads reveal who sends: every client is charged in every round or, if the order of the clients is
-        public, by that order. others, reference: as in `BernoulliAggregate`.
+        public, by that order. m trials are m samples of each probability. Their probabilities move together, so the L2
+        norm of the moves is sqrt(m) times that of one trial.
         """
-        default = who.law.base_adjacency(Adjacency.ZERO_OUT) if table.release == "sum" else Adjacency.ZERO_OUT
-        root, size = math.sqrt(table.trials), table.trials * sent
+        law, edge = run.who.law, edge_of_probabilities(run.config, masks=run.masks)
+        default = law.base_adjacency(Adjacency.ZERO_OUT) if table.release == "sum" else Adjacency.ZERO_OUT
+        root, size = math.sqrt(table.trials), table.trials * run.sent
         coins: BernoulliAggregate | BernoulliChannel
         common: dict[str, Any] = {
             "dimension": size,
@@ -167,33 +162,36 @@ class PrivateCoins(Private):
             "linf_clip": table.linf_clip,
             "noise_std": table.noise_std or 0.0,
             "clip_metric": table.clip_metric,
-            "reference": reference,
+            "reference": None if run.masks else 0.5,
         }
         if table.release == "uploads":
             coins = BernoulliChannel(**common)
         else:
-            coins = BernoulliAggregate(**common, cohort=who.law.cohort_cap or int(who.expected), others=others)
+            uploads, others = law.cohort_cap or int(run.who.expected), bound_on_other_clients(run.config)
+            coins = BernoulliAggregate(**common, cohort=uploads, others=others)
         made = cls(
             coins=coins,
-            sampling=who.law if table.release == "sum" or who.law.public_order else FullParticipation(),
-            randomness=randomness,
+            sampling=law if table.release == "sum" or law.public_order else FullParticipation(),
+            randomness=run.randomness,
             correction=table.correction or "linear",
             bits=table.count_bits,
             trials=table.trials,
         )
-        if table.clip_norm is not None:
-            return made, table.clip_norm
-        if (solved := table.solved.get("clip_norm")) is not None:
-            return made._with_clip(root * solved), solved
-        assert table.epsilon is not None
-        clip = budget.largest_clip(
-            lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), rounds),)),
-            widest=widest_clip(edge, size, table.clip_metric),
-            epsilon=table.epsilon,
-            delta=delta,
-            accountant=table.accountant,
-        )
-        return made._with_clip(root * (clip / root)), clip / root
+        clip = table.clip_norm or table.solved.get("clip_norm")
+        if clip is None:
+            assert table.epsilon is not None
+            clip = budget.largest_clip(
+                lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), run.config.charged_rounds),)),
+                widest=widest_clip(edge, size, table.clip_metric),
+                epsilon=table.epsilon,
+                delta=run.delta,
+                accountant=table.accountant,
+            )
+            clip /= root
+        if table.clip_norm is None:
+            made = made._with_clip(root * clip)
+        moves = ClipMoves(linf=made.coins.linf_clip, metric=made.coins.clip_metric, edge=edge)
+        return run.target(made, moves, z=None, clip=clip)
 
     def _with_clip(self, clip: float) -> PrivateCoins:
         return replace(self, coins=replace(self.coins, l2_clip=clip))
@@ -348,3 +346,40 @@ def check_edge(edge: float) -> None:
 def _moved_reference(reference: Tensor, row: Tensor | None) -> Tensor:
     """Return reference + row in float64, accurate enough to be the charged probability."""
     return reference.double() if row is None else reference.double() + row.double()
+
+
+def edge_of_probabilities(config: Config, *, masks: bool) -> float:
+    """Return c, the edge: probabilities of Bernoulli samples are clipped to [c, 1 - c].
+
+    Moves from 1/2 that are clipped to t have probabilities in [1/2 - t, 1/2 + t] for every edge, so c = 1/2 - t changes
+    no probability. With privacy.others = "anywhere" the account assumes that other clients' probabilities lie in
+    [c, 1 - c], which for this c is the same as assuming that their moves are clipped to t.
+
+    masks: True if clients send samples of the mask's probabilities
+    """
+    table = config.privacy
+    assert isinstance(table, BernoulliPrivacy)
+    if masks:
+        return (config.mask or MaskTable()).edge
+    if table.edge is not None:
+        return table.edge
+    if table.linf_clip is None or table.noise_std:
+        return EDGE_OF_SIGNS
+    farthest = table.linf_clip / (2 if table.clip_metric == "fisher" else 1)
+    return max(EDGE_OF_SIGNS, 0.5 - farthest)
+
+
+def bound_on_other_clients(config: Config) -> str:
+    """Return the assumed bound on the other clients' probabilities in the account of a sum of Bernoulli samples.
+
+    The result is the argument `others` of `accounting.mechanisms.BernoulliAggregate`.
+
+    In a plain sum of one process the run clips every client. In a secure sum, and on nodes with local data, the other
+    clients may send any probability within the edge. There the account assumes that they clip only with
+    privacy.others = "near-reference".
+    """
+    table = config.privacy
+    if table is not None and table.others is not None:
+        return table.others
+    own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
+    return "near-reference" if own_clients else "anywhere"

@@ -29,11 +29,10 @@ from torch import Tensor
 from accounting import mechanisms
 from accounting.ledger import Release
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.compress.fields import Reader, SymbolField
 from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError
-from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.target import NoiseSettings, PrivacyTarget
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import Clip
 from dpfed.stages.stage import Private, Round
@@ -86,21 +85,27 @@ class DitheredNoise(Private):
             )
 
     @classmethod
-    def calibrated(
-        cls, table: DitheredPrivacy, who: Sampler, randomness: Randomness, *, rounds: int, delta: float
-    ) -> DitheredNoise:
-        """Return the noise of [privacy], calibrated by its account if an epsilon is given.
+    def calibrated(cls, table: DitheredPrivacy, run: NoiseSettings) -> PrivacyTarget:
+        """Return the target of a run with the noise of [privacy], calibrated by its account if an epsilon is given.
 
         Each upload has a share of the noise; under Poisson sampling the shares are those of federation.cohort_cap
         uploads.
         """
-        adjacency = Adjacency.of(table.adjacency or who.law.base_adjacency(Adjacency.ZERO_OUT))
-        shares = who.law.cohort_cap or int(who.expected)
-        plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
-        z = table.noise_multiplier or table.solved.get("noise_multiplier")
-        z = z or plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+        who, law = run.who, run.who.law
+        adjacency = Adjacency.of(table.adjacency or law.base_adjacency(Adjacency.ZERO_OUT))
+
+        def whole(z: float) -> mechanisms.SingleRelease:
+            return mechanisms.subsample(mechanisms.Gaussian(noise_multiplier=z, adjacency=adjacency), law)
+
+        def whole_run(z: float) -> mechanisms.Composed:
+            return mechanisms.Composed(parts=((whole(z), run.config.charged_rounds),))
+
+        sampling = mechanisms.sampling_of(whole(1.0))
+        z = run.multiplier(table, whole_run, adjacency, sampling)
+        shares = law.cohort_cap or int(who.expected)
         noise = mechanisms.GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
-        return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
+        made = cls(noise=noise, sampling=law, divided_by=who.expected, randomness=run.randomness)
+        return run.target(made, Clip(), z=z, clip=table.clip_norm)
 
     @property
     def levels(self) -> int:

@@ -10,20 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting import budget
 from accounting.budget import NoiseSchedule
+from accounting.budget.certificates import sampled_run as sampled_run
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.ledger import Release
 from accounting.mechanisms import (
     BallsAndBins,
     Composed,
     CorrelatedRounds,
-    FixedSizeSampling,
+    FullParticipation,
     Gaussian,
     SingleRelease,
     Subsampled,
     noise_matrix,
-    sampling_of,
     simultaneous,
     subsample,
     turns_follow_ids,
@@ -31,9 +30,12 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
-from dpfed.config.privacy_tables import GaussianPrivacy, NoiseMultiplierTable
+from dpfed.config.privacy_tables import GaussianPrivacy
+from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
+from dpfed.mechanisms.target import NoiseSettings, PrivacyTarget
+from dpfed.participation.sampling import stream_of
 from dpfed.randomness import SHARE, Randomness
 from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.stage import Private, Round
@@ -120,28 +122,12 @@ class GaussianNoise(Private):
         self.mechanism()  # refuses a sampler and adjacency without an account, and a count that exceeds the budget
 
     @classmethod
-    def calibrated(
-        cls,
-        table: GaussianPrivacy,
-        who: Sampler,
-        randomness: Randomness,
-        *,
-        rounds: int,
-        spare: int,
-        delta: float,
-        tolerance: float,
-        dropout: float,
-        momentum: float,
-        stream: str,
-    ) -> GaussianNoise:
-        """Return the noise of [privacy], calibrated by its account if an epsilon is given.
-
-        spare: number of the rounds that repeat others, each charged at the smallest factor of a schedule;
-        tolerance, dropout: fractions of missing uploads; momentum: momentum of the server's step; stream: name of
-        correlated noise in the ledger.
-        """
+    def calibrated(cls, table: GaussianPrivacy, run: NoiseSettings) -> PrivacyTarget:
+        """Return the target of a run with the noise of [privacy], calibrated by its account if an epsilon is given."""
+        config, who = run.config, run.who
         uploads, in_shares = table.release == "uploads", table.placement == "clients"
         charged, law = table.missing_shares == "charged" and in_shares, who.law
+        least = least_uploads(int(who.expected), run.tolerance) if in_shares else None
         # Adding or removing one client would add or remove a share of noise, or an upload.
         kept = uploads or (in_shares and law.takes_all)
         kept |= turns_follow_ids(law)  # else one client added would change the turns of others
@@ -150,47 +136,38 @@ class GaussianNoise(Private):
             noise_multiplier=table.noise_multiplier or 1.0,
             adjacency=Adjacency.of(table.adjacency or default),
             sampler=who,
-            randomness=randomness,
+            randomness=run.randomness,
             placement="uploads" if uploads else table.placement,
-            shares=least_uploads(int(who.expected), tolerance) if in_shares and not charged else None,
+            shares=None if charged else least,
             charged=charged,
-            correlated=_correlated_noise(table, who, rounds=rounds, momentum=momentum, stream=stream),
+            correlated=_correlated_noise(table, config, who),
             schedule=None
             if table.noise_schedule is None
-            else NoiseSchedule(factors=table.noise_schedule, rounds=rounds - spare),
+            else NoiseSchedule(factors=table.noise_schedule, rounds=config.federation.rounds),
         )
-        if table.noise_multiplier is None:
-            z = table.solved.get("noise_multiplier")
-            if z is None:
-                z = plain.smallest_multiplier(table, rounds=rounds, delta=delta)
-                z = z * (1 - dropout) ** -0.5 if charged else z
-            plain = replace(plain, noise_multiplier=z)
-        if table.adaptive is None:
-            return plain
-        # A twentieth of the cohort, as Andrew et al. 2021; more in a small cohort, where the count would use all noise.
-        count = AdaptiveClip(
-            quantile=table.adaptive.quantile,
-            rate=table.adaptive.rate,
-            count_noise_std=table.adaptive.count_noise_std or max(who.expected / 20, plain.noise_multiplier),
-            cohort=who.expected,
-            randomness=randomness,
+        z = run.multiplier(
+            table,
+            lambda z: replace(plain, noise_multiplier=z, charged=False).run(config.charged_rounds),
+            plain.adjacency,
+            law if isinstance(plain.mechanism(), Subsampled) else FullParticipation(),
+            dropout=config.aggregation.dropout if charged else 0.0,
         )
-        return replace(plain, adaptive=count)
-
-    def smallest_multiplier(self, table: NoiseMultiplierTable, *, rounds: int, delta: float) -> float:
-        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else unchanged."""
-        assert table.epsilon is not None
-        released = self._sampled_release(1.0)
-        sampled = self.adjacency.sensitivity_in_clips
-        return budget.multiplier_for(
-            lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
-            epsilon=table.epsilon,
-            delta=delta,
-            rounds=rounds,
-            shift=2.0 if isinstance(sampling_of(released), FixedSizeSampling) else sampled,
-            probability=self.sampler.law.probability if isinstance(released, Subsampled) else 1.0,
-            accountant=table.accountant,
-        )
+        noise = replace(plain, noise_multiplier=z)
+        if table.certificate == "sampled":
+            sampled_run(noise.run(config.federation.rounds))  # raises if no sampled certificate covers the run
+        if table.adaptive is not None:
+            # A twentieth of the cohort, as Andrew et al. 2021; more in a small cohort, where the count would use all
+            # noise.
+            count = AdaptiveClip(
+                quantile=table.adaptive.quantile,
+                rate=table.adaptive.rate,
+                count_noise_std=table.adaptive.count_noise_std or max(who.expected / 20, z),
+                cohort=who.expected,
+                randomness=run.randomness,
+            )
+            noise = replace(noise, adaptive=count)
+        clip = Clip(adaptive=noise.adaptive)
+        return run.target(noise, clip, z=z, clip=table.clip_norm, least_uploads=least if charged else None)
 
     def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
         return self.mechanism(uploads) if self.schedule is None else self._release_with(self._factor(number))
@@ -318,11 +295,9 @@ class GaussianNoise(Private):
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
 
 
-def _correlated_noise(
-    table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
-) -> CorrelatedRounds | BallsAndBins | None:
-    """Return the matrix of least error for these rounds, for a model that is a sum of steps along mean updates."""
-    law = who.law
+def _correlated_noise(table: GaussianPrivacy, config: Config, who: Sampler) -> CorrelatedRounds | BallsAndBins | None:
+    """Return the matrix of least error for the run, for a model that is a sum of steps along mean updates."""
+    law, rounds, momentum, stream = who.law, config.charged_rounds, config.server_momentum, stream_of(config)
     solved: dict[str, Any] = {name: tuple(column) for name, column in table.solved.get("matrix", {}).items()}
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands

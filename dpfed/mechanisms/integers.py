@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting import budget
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -28,13 +27,13 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.independent import rarely_exceeded
-from accounting.mechanisms.samplings.planned import Sampler
 from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import ROUNDING, FixedPoint, centre_residues, count_near_ends, first_bits
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
+from dpfed.mechanisms.target import NoiseSettings, PrivacyTarget
 from dpfed.randomness import SHARE, DrawnAhead, Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
@@ -193,30 +192,14 @@ class IntegerNoise(Private):
     rests_on = (Clip, Integers)
 
     @classmethod
-    def calibrated(
-        cls,
-        table: IntegerPrivacy,
-        sums: Aggregation,
-        who: Sampler,
-        randomness: Randomness,
-        *,
-        sent: int,
-        cohort: int,
-        canaries: int,
-        rounds: int,
-        delta: float,
-        tolerance: float,
-        seeds: Seeds,
-    ) -> tuple[IntegerNoise, Integers, float]:
-        """Return the noise of [privacy] on the sums of [aggregation], its integers, and its noise multiplier.
+    def calibrated(cls, table: IntegerPrivacy, run: NoiseSettings) -> PrivacyTarget:
+        """Return the target of a run with the noise of [privacy] on the sums of [aggregation].
 
         The account calibrates the multiplier if an epsilon is given. Each of K uploads has a share of the noise, or the
         server adds all of it. Under Poisson sampling a sum with shares, or a secure one, has K uploads, K the cap: the
         number of uploads must not reveal how many clients were drawn.
-
-        sent, cohort, canaries: number of values in an upload, of clients and of canaries in a round
-        tolerance: fraction of uploads that may be missing
         """
+        config, who, sums, tolerance = run.config, run.who, run.config.aggregation, run.tolerance
         law, secure, in_shares = who.law, sums.kind != "plain", table.placement == "clients"
         charged = table.missing_shares == "charged"
         known = law.fixed_size or law.takes_all
@@ -227,12 +210,12 @@ class IntegerNoise(Private):
 
         uploads = int(who.expected)
         if not known:
-            uploads = law.cohort_cap or rarely_exceeded(cohort, who.clients, delta=delta)
+            uploads = law.cohort_cap or rarely_exceeded(config.federation.cohort, who.clients, delta=run.delta)
         slots = uploads if filled or in_shares else None
         all_take_part = law.takes_all or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
             adjacency = Adjacency.ZERO_OUT  # adding or removing a client would change the number of participants
-        padded = padded_dimension(sent, rotate=sums.rotation)
+        padded = padded_dimension(run.sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
         def noise_of_size(z: float, missing: float) -> DiscreteGaussian | Skellam:
@@ -247,31 +230,26 @@ class IntegerNoise(Private):
             assert isinstance(noise, DiscreteGaussian | Skellam)
             return noise
 
-        z = table.noise_multiplier or table.solved.get("noise_multiplier")
-        if z is None:
-            assert table.epsilon is not None
-            missing = sums.dropout if charged else tolerance
-            z = budget.multiplier_for(
-                lambda z: Composed(parts=((subsample(noise_of_size(z, missing), law), rounds),)),
-                epsilon=table.epsilon,
-                delta=delta,
-                rounds=rounds,
-                shift=2.0 if law.fixed_size else adjacency.sensitivity_in_clips,
-                probability=law.probability,
-                accountant=table.accountant,
-            )
-            z /= math.sqrt(1 - sums.dropout) if charged else 1.0
+        missing = sums.dropout if charged else tolerance
+        z = run.multiplier(
+            table,
+            lambda z: Composed(parts=((subsample(noise_of_size(z, missing), law), config.charged_rounds),)),
+            adjacency,
+            law,
+            dropout=sums.dropout if charged else 0.0,
+        )
         noise = noise_of_size(z, 0.0 if charged else tolerance)
+        canaries = -(-config.audit.canaries // config.federation.rounds)
         rows = canaries + (int(who.expected) if known else slots or who.clients)
         assert table.clip_norm is not None
         integers = Integers.with_fitting_ring(
             sums,
-            size=sent,
+            size=run.sent,
             clip_norm=table.clip_norm,
             scale=scale,
             uploads=rows,
-            seeds=seeds,
-            randomness=randomness,
+            seeds=Seeds(root=config.run.seed),
+            randomness=run.randomness,
             noise=noise,
             noise_draws=rows if in_shares else 1,
         )
@@ -282,7 +260,7 @@ class IntegerNoise(Private):
             noise=noise,
             sampling=sampling_of(subsample(noise, law)),
             placement=table.placement,
-            randomness=randomness,
+            randomness=run.randomness,
             steps_per_unit=steps_per_unit,
             detail={
                 "divided_by": who.expected,
@@ -294,7 +272,13 @@ class IntegerNoise(Private):
             charged=charged,
             slots=slots,
         )
-        return made, integers, z
+        least = noise.shares if charged else None
+        return run.target(made, Clip(), integers, z=z, clip=table.clip_norm, least_uploads=least)
+
+    @property
+    def integers(self) -> IntegerNoise:
+        """This stage."""
+        return self
 
     @property
     def in_rows(self) -> bool:

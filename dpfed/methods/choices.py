@@ -26,14 +26,9 @@ from __future__ import annotations
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.messages import most_missing
-from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import MaskTable
 from dpfed.errors import ConfigError
 from dpfed.methods.specification import MethodSpecification
-
-EDGE_OF_SIGNS = 0.1
-"""Smallest default of privacy.edge for stochastic signs."""
 
 
 def sends_bernoulli_samples(config: Config, specification: MethodSpecification) -> bool:
@@ -74,39 +69,9 @@ def weights_by_samples(config: Config, specification: MethodSpecification) -> bo
     return not specification.sends_masks and (is_linear(config, specification) or not sums_integers(config))
 
 
-def edge_of_probabilities(config: Config, specification: MethodSpecification) -> float:
-    """Return c, the edge: probabilities of Bernoulli samples are clipped to [c, 1 - c].
-
-    Moves from 1/2 that are clipped to t have probabilities in [1/2 - t, 1/2 + t] for every edge, so c = 1/2 - t changes
-    no probability. With privacy.others = "anywhere" the account assumes that other clients' probabilities lie in
-    [c, 1 - c], which for this c is the same as assuming that their moves are clipped to t.
-    """
-    table = config.privacy
-    assert isinstance(table, BernoulliPrivacy)
-    if specification.sends_masks and bound_of_moves(config) is None:
-        return (config.mask or MaskTable()).edge
-    if table.edge is not None:
-        return table.edge
-    if table.linf_clip is None or table.noise_std:
-        return EDGE_OF_SIGNS
-    farthest = table.linf_clip / (2 if table.clip_metric == "fisher" else 1)
-    return max(EDGE_OF_SIGNS, 0.5 - farthest)
-
-
-def bound_on_other_clients(config: Config) -> str:
-    """Return the assumed bound on the other clients' probabilities in the account of a sum of Bernoulli samples.
-
-    The result is the argument `others` of `accounting.mechanisms.BernoulliAggregate`.
-
-    In a plain sum of one process the run clips every client. In a secure sum, and on nodes with local data, the other
-    clients may send any probability within the edge. There the account assumes that they clip only with
-    privacy.others = "near-reference".
-    """
-    table = config.privacy
-    if table is not None and table.others is not None:
-        return table.others
-    own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
-    return "near-reference" if own_clients else "anywhere"
+def sends_mask_probabilities(config: Config, specification: MethodSpecification) -> bool:
+    """Return True if clients send samples of the mask's probabilities, not stochastic signs of their moves."""
+    return specification.sends_masks and bound_of_moves(config) is None
 
 
 def tolerated_fraction(config: Config) -> float | None:

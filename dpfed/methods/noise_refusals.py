@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpfed.config.privacy_tables import DitheredPrivacy, GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import all_methods
-from dpfed.methods.choices import bound_of_moves
+from dpfed.methods.choices import sends_mask_probabilities
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import lane_problems, turn_problems
 
@@ -24,7 +24,7 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
         )
     if specification.sends_masks and not table.bernoulli:
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
-    if specification.sends_masks and table.edge is not None and bound_of_moves(config) is None:
+    if table.edge is not None and sends_mask_probabilities(config, specification):
         yield "privacy.edge: applies to stochastic signs; fedpm without mask.bound has mask.edge. Remove it."
     if table.bernoulli and not specification.sends_masks and not specification.signs_can_be_private:
         able = ", ".join(name for name, one in all_methods().items() if one.signs_can_be_private)

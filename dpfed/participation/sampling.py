@@ -42,7 +42,6 @@ from accounting.mechanisms.samplings.planned import Sampler, sampling_of_keys
 from dpfed import replayed
 from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import BinsFederation, CustomFederation, SeparatedFederation
-from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
@@ -146,9 +145,8 @@ def resolve_lanes(config: Config) -> Config:
 
 def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
     """Return the number of lanes with the least model error at privacy.epsilon. Raise ConfigError if none meets it."""
-    server, federation = config.server, config.federation
+    federation = config.federation
     assert table.epsilon is not None  # `lane_problems` has refused it
-    momentum = server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0
     try:
         plan = Plan(
             clients=federation.clients,
@@ -156,7 +154,7 @@ def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
             mechanism=BandedNoise(
                 factorisation=table.factorisation,
                 factorisation_power=table.factorisation_power,
-                server_momentum=momentum,
+                server_momentum=config.server_momentum,
             ),
             delta=table.delta or default_delta(federation.clients),
             adjacency=table.adjacency,

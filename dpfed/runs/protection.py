@@ -13,8 +13,9 @@ from accounting.mechanisms import Composed, Sampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.samples_tables import CustomFederation
 from dpfed.config.tables import Config
+from dpfed.mechanisms.bernoulli import bound_on_other_clients, edge_of_probabilities
 from dpfed.methods.catalogue import method_specification
-from dpfed.methods.choices import bound_on_other_clients, edge_of_probabilities, sends_bernoulli_samples
+from dpfed.methods.choices import sends_bernoulli_samples, sends_mask_probabilities
 from dpfed.methods.records import AnyTarget
 from dpfed.participation.custom import LIMITS as CUSTOM_SAMPLER
 from dpfed.participation.custom import custom_sampler
@@ -110,7 +111,8 @@ def _other_clients_assumption(config: Config) -> list[str]:
     """Return the assumption of epsilon on the Bernoulli samples of other clients, as a list of at most one text."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
-    edge = edge_of_probabilities(config, method_specification(config.method.name))
+    masks = sends_mask_probabilities(config, method_specification(config.method.name))
+    edge = edge_of_probabilities(config, masks=masks)
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if bound_on_other_clients(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
