@@ -47,8 +47,7 @@ Placement = Literal["server", "clients", "uploads"]
 class GaussianNoise(Private):
     """Gaussian noise N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
 
-    Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
-    sampler's cohort, under `adjacency` with the client as the unit.
+    Claim: after a stage that clips, a round is `noise` on the sampler's cohort, with the client as the unit.
 
     placement "server": the noise is added once, to the sum.
     placement "clients": a share of the noise is added to each of exactly r rows, which needs a cohort of known size.
@@ -58,8 +57,7 @@ class GaussianNoise(Private):
         later processing. An upload may be visible, so sampling does not amplify. A round is charged to every client as
         if it took part or, if the order is public (cyclic), to the clients whose turn it is.
 
-    With `adaptive`, the noisy count of clients inside the bound is part of the release and is charged inside
-    `noise_multiplier`.
+    With `adaptive`, the noisy count of clients inside the bound is part of the release and is charged inside `noise`.
     Source: Balle, Wang 2018; docs/theory.md, sections 3 to 5. Units: the noise multiplier over the clip norm C.
     Adjacency: any; add-remove not with shares or single uploads. Errors: ConfigError for a placement without an
     account.
@@ -70,8 +68,8 @@ class GaussianNoise(Private):
     shares:      a share is N(0, (z C)^2 / shares). The number is r, or fewer, so that the noise suffices even if only
                  that many uploads arrive (further noise is post-processing). The caller releases no sum of fewer
                  uploads.
-    correlated:  later rounds cancel a part of a round's noise. Then `noise_multiplier` is that of the fresh noise, and
-                 rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
+    correlated:  later rounds cancel a part of a round's noise. Then `noise` is the fresh noise, and rounds are charged
+                 together, as one stream of its matrix (`accounting.factorisation`). Under
                  balls-and-bins it is the sampler's schedule in lanes, with the coefficients of its bands.
     schedule:    factors of the noise multiplier over the rounds, fixed beforehand; each round is charged with its
                  factor.
@@ -82,13 +80,12 @@ class GaussianNoise(Private):
     >>> from accounting.budget import Poisson
     >>> from dpfed.randomness import Secure
     >>> drawn = Poisson(cohort=15).cohorts(600)
-    >>> noise = GaussianNoise(noise_multiplier=1.4, adjacency="add-remove", sampler=drawn, randomness=Secure())
-    >>> noise.mechanism().sampling
+    >>> noise = Gaussian(noise_multiplier=1.4, adjacency="add-remove")
+    >>> GaussianNoise(noise=noise, sampler=drawn, randomness=Secure()).mechanism().sampling
     PoissonSampling(probability=0.025)
     """
 
-    noise_multiplier: float
-    adjacency: Adjacency
+    noise: Gaussian
     sampler: Sampler
     randomness: Randomness
     placement: Placement = "server"
@@ -107,12 +104,12 @@ class GaussianNoise(Private):
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
                 "or 'all', or privacy.noise='discrete-gaussian', whose sums always have a fixed number of shares."
             )
-        if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
+        if self.placement == "clients" and self.noise.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
                 "privacy.placement='clients' with privacy.adjacency='add-remove': one client added or removed "
                 "changes the noise by a share, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
             )
-        if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
+        if self.placement == "uploads" and (self.adaptive is not None or self.noise.adjacency is Adjacency.ADD_REMOVE):
             raise ConfigError(
                 "privacy.release='uploads': senders are visible, so adjacency must be zero-out or replace-one, and "
                 "there is no secret count for privacy.adaptive. Change them, or use release='sum'."
@@ -133,8 +130,7 @@ class GaussianNoise(Private):
         kept |= turns_follow_ids(law)  # else one client added would change the turns of others
         default = Adjacency.ZERO_OUT if kept else law.base_adjacency(Adjacency.ADD_REMOVE)
         plain = cls(
-            noise_multiplier=table.noise_multiplier or 1.0,
-            adjacency=Adjacency.of(table.adjacency or default),
+            noise=Gaussian(noise_multiplier=1.0, adjacency=Adjacency.of(table.adjacency or default)),
             sampler=who,
             randomness=run.randomness,
             placement="uploads" if uploads else table.placement,
@@ -147,12 +143,12 @@ class GaussianNoise(Private):
         )
         z = run.multiplier(
             table,
-            lambda z: replace(plain, noise_multiplier=z, charged=False).run(config.charged_rounds),
-            plain.adjacency,
+            lambda z: replace(plain._with_multiplier(z), charged=False).run(config.charged_rounds),
+            plain.noise.adjacency,
             law if isinstance(plain.mechanism(), Subsampled) else FullParticipation(),
             dropout=config.aggregation.dropout if charged else 0.0,
         )
-        noise = replace(plain, noise_multiplier=z)
+        noise = plain._with_multiplier(z)
         if table.certificate == "sampled":
             sampled_run(noise.run(config.federation.rounds))  # raises if no sampled certificate covers the run
         if table.adaptive is not None:
@@ -169,6 +165,9 @@ class GaussianNoise(Private):
         clip = Clip(adaptive=noise.adaptive)
         return run.target(noise, clip, z=z, clip=table.clip_norm, least_uploads=least if charged else None)
 
+    def _with_multiplier(self, noise_multiplier: float) -> GaussianNoise:
+        return replace(self, noise=replace(self.noise, noise_multiplier=noise_multiplier))
+
     def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
         return self.mechanism(uploads) if self.schedule is None else self._release_with(self._factor(number))
 
@@ -179,10 +178,9 @@ class GaussianNoise(Private):
 
     @property
     def update_noise_multiplier(self) -> float:
-        """Noise on the update sum over C: `noise_multiplier`, or more if a count shares the budget."""
-        if self.adaptive is None:
-            return self.noise_multiplier
-        return self.adaptive.update_noise_multiplier(self.noise_multiplier)
+        """Noise on the update sum over C: that of `noise`, or more if a count shares the budget."""
+        z = self.noise.noise_multiplier
+        return z if self.adaptive is None else self.adaptive.update_noise_multiplier(z)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """Return one round, for the accountant, with the noise as drawn, or with the noise of `uploads` shares.
@@ -199,17 +197,14 @@ class GaussianNoise(Private):
     def _whole_release(self) -> SingleRelease:
         return self._release_with(1.0 if self.schedule is None else self.schedule.smallest_factor)
 
-    def _release_with(self, noise: float) -> SingleRelease:
-        """Return the release of one round with the fraction `noise` of the noise."""
-        multipliers = [noise * self.update_noise_multiplier]
+    def _release_with(self, part: float) -> SingleRelease:
+        """Return the release of a round's sum, or uploads, with the fraction `part` of the noise; no other code derives
+        it.
+        """
+        noise = replace(self.noise, noise_multiplier=part * self.noise.noise_multiplier)
         if self.adaptive is not None:
-            multipliers.append(self.adaptive.count_noise_multiplier)
-        joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        return self._sampled_release(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
-
-    def _sampled_release(self, noise_multiplier: float) -> SingleRelease:
-        """Return the release of a round's sum, or uploads, with this noise multiplier; no other code derives it."""
-        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
+            multipliers = part * self.update_noise_multiplier, self.adaptive.count_noise_multiplier
+            noise = simultaneous(multipliers, self.noise.adjacency)
         if self.placement == "uploads" and not self.sampler.law.public_order:
             return noise
         return subsample(noise, self.correlated or self.sampler.law)
@@ -221,7 +216,7 @@ class GaussianNoise(Private):
         The condition: a client does not affect the participation of other clients, and on one of two neighbouring
         datasets it sends nothing (docs/theory-participation.md, Theorem 4).
         """
-        alone = self.adjacency is not Adjacency.REPLACE_ONE and not self.sampler.law.displaces
+        alone = self.noise.adjacency is not Adjacency.REPLACE_ONE and not self.sampler.law.displaces
         return self.placement == "server" and alone
 
     @property

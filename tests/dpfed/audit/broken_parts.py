@@ -114,6 +114,11 @@ class ShowsTheCount(Clip):
 # --- noise, and what is charged for it
 
 
+def with_part(noise, part):
+    """Gaussian noise with this part of its multiplier."""
+    return replace(noise, noise_multiplier=part * noise.noise_multiplier)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LessNoise(GaussianNoise):
     """Draws a part of the noise that is charged."""
@@ -129,7 +134,7 @@ class LessNoise(GaussianNoise):
     @property
     def _drawn(self):
         kept = {one.name: getattr(self, one.name) for one in fields(GaussianNoise)}
-        return GaussianNoise(**kept | {"noise_multiplier": self.part * self.noise_multiplier})
+        return GaussianNoise(**kept | {"noise": with_part(self.noise, self.part)})
 
 
 class ChosenBeforeTheNoise(GaussianNoise):
@@ -149,7 +154,7 @@ class HalfCharged(GaussianNoise):
     """Counts C as what replacing a client changes."""
 
     def release(self, now):
-        half = Gaussian(noise_multiplier=2 * self.noise_multiplier, adjacency=Adjacency.REPLACE_ONE)
+        half = Gaussian(noise_multiplier=2 * self.noise.noise_multiplier, adjacency=Adjacency.REPLACE_ONE)
         return replace(super().release(now), mechanism=half)
 
 

@@ -11,7 +11,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.stages.clip import Clip, clip_rows, count_clipped
 
 from ...rounds import with_after
-from .broken_parts import WrongNormals, fields_of
+from .broken_parts import WrongNormals, fields_of, with_part
 from .fault_layers import Case, case
 
 WIDE = "model.hidden=[8]"
@@ -109,7 +109,7 @@ class _ByCount(WrongNormals):
 
 
 def _with(noise, part):
-    return GaussianNoise(**fields_of(noise) | {"noise_multiplier": part * noise.noise_multiplier})
+    return GaussianNoise(**fields_of(noise) | {"noise": with_part(noise.noise, part)})
 
 
 # --- rows

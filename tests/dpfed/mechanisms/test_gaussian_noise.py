@@ -25,8 +25,10 @@ FALSE_ALARM = 1e-4
 
 def private(placement="server", sampling="fixed", cohort=25, **options):
     return GaussianNoise(
-        noise_multiplier=options.pop("noise_multiplier", 1.3),
-        adjacency=options.pop("adjacency", Adjacency.ZERO_OUT),
+        noise=Gaussian(
+            noise_multiplier=options.pop("noise_multiplier", 1.3),
+            adjacency=options.pop("adjacency", Adjacency.ZERO_OUT),
+        ),
         sampler=sampling_of_keys(sampling, {"cohort": cohort}).cohorts(100),
         randomness=Simulated(seeds=Seeds(root=5)),
         placement=placement,

@@ -8,7 +8,7 @@ import torch
 from private_loops import D, level, releases, rows
 from refusals import refused
 
-from accounting import Adjacency, Ledger
+from accounting import Adjacency, Gaussian, Ledger
 from accounting.budget import Everyone, Poisson
 from dpfed.compress.levels import Dense
 from dpfed.engines.round_terms import RoundTerms
@@ -46,10 +46,10 @@ def test_a_chain_of_ones_own(tiny_config, tmp_path, noise):
     refused(RunError, "stages was own, is whole update", level, tmp_path, noise=noise, dimension=size)
 
 
-def noisy(s, **changes):
-    how = {"noise_multiplier": 1.0, "adjacency": s.privacy_target(s.size).mechanism.adjacency, "sampler": s.sampler,
-           "randomness": s.randomness} | changes  # fmt: skip
-    return GaussianNoise(**how)
+def noisy(s, noise_multiplier=1.0, adjacency=None, **changes):
+    adjacency = adjacency or s.privacy_target(s.size).mechanism.adjacency
+    noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=adjacency)
+    return GaussianNoise(**{"noise": noise, "sampler": s.sampler, "randomness": s.randomness} | changes)
 
 
 def chain(s, *middle, **encode):
