@@ -68,6 +68,11 @@ class Unsampled(Protocol):
         return hash(self.kind)
 
     @property
+    def mu(self) -> float | None:
+        """Sensitivity over the standard deviation of the noise on the sum; None without such noise."""
+        return None
+
+    @property
     def gaussian(self) -> "Gaussian | None":
         """Gaussian noise of the sum as one draw; None for other noise."""
         return None

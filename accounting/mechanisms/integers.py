@@ -70,6 +70,11 @@ class NoisyIntegers(Unsampled):
         """Variance parameter of the noise on each coordinate of the sum."""
         return self.share_variance * self.shares
 
+    @property
+    def mu(self) -> float:
+        """Sensitivity over the standard deviation of the noise on the sum."""
+        return self.sensitivity / math.sqrt(self.variance)
+
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
         """Return the least standard deviation of the noise that the account assumes, in the units of `clip_norm`.
 

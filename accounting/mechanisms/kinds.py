@@ -5,6 +5,7 @@ A new kind is a class derived from `Unsampled`, with a `kind` and an `account`.
 
 import reprlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -67,34 +68,26 @@ def _unknown_record_error(name: str, record: object) -> InvalidParameter:
     return InvalidParameter(f"{name}={reprlib.repr(record)}: this version does not support this {name}.")
 
 
-def _sampling_from_dict(record: object) -> Sampling:
-    match record:
-        case {"name": str(name), **rest} if name in Sampling.kinds:
-            made: Sampling = _constructed("sampling", record, Sampling.kinds[name], rest)
-            return made
-    raise _unknown_record_error("sampling", record)
-
-
-def _constructed(word: str, record: object, kind: Any, fields: dict[Any, Any]) -> Any:
-    """Return an object of this class. Errors: InvalidParameter for missing or unknown fields."""
-    try:
-        return kind(**fields)
-    except TypeError:
-        raise _unknown_record_error(word, record) from None
+def _from_record(word: str, key: str, classes: Mapping[str, type[Any]], record: object) -> Any:
+    """Return an object of the class that `key` names. Errors: InvalidParameter for an unknown class, and missing or
+    unknown fields.
+    """
+    given: dict[str, Any] = dict(record) if isinstance(record, Mapping) else {}
+    with suppress(KeyError, TypeError):
+        return classes[given.pop(key)](**given)
+    raise _unknown_record_error(word, record)
 
 
 def _unsampled_from_dict(record: object) -> Unsampled:
-    match record:
-        case {"kind": str(kind), **rest} if kind in Unsampled.kinds:
-            made: Unsampled = _constructed("mechanism", record, Unsampled.kinds[kind], rest)
-            return made
-    raise _unknown_record_error("mechanism", record)
+    made: Unsampled = _from_record("mechanism", "kind", Unsampled.kinds, record)
+    return made
 
 
 def _single_release_from_dict(record: object) -> SingleRelease:
     match record:
         case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
-            return Subsampled(mechanism=_unsampled_from_dict(inner), sampling=_sampling_from_dict(sampling))
+            drawn = _from_record("sampling", "name", Sampling.kinds, sampling)
+            return Subsampled(mechanism=_unsampled_from_dict(inner), sampling=drawn)
     return _unsampled_from_dict(record)
 
 

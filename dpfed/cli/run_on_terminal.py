@@ -104,8 +104,8 @@ def _plan_text(experiment: Experiment) -> str:
         words += f"; private by Bernoulli samples, clip norm {downwards(privacy_target.clip_norm)}"
     else:
         words += f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
-    noise = privacy_target.noise if privacy_target.unit == "record" else privacy_target.mechanism
-    return f"{words}; epsilon for one {privacy_target.unit}, {noise.adjacency}, delta {upwards(privacy_target.delta)}"
+    words += f"; epsilon for one {privacy_target.unit}, {privacy_target.mechanism.adjacency}"
+    return f"{words}, delta {upwards(privacy_target.delta)}"
 
 
 def _record_time_text(experiment: Experiment) -> str:

@@ -140,7 +140,7 @@ class _PrivateStep:
         self._task.restore_shared_state()
         self._module = self._task.model.bind(self._room)
         # Before integer noise records are computed one by one, where a plain backward pass is fastest.
-        one_by_one = self._task.record is not None and self._task.record.integers is not None
+        one_by_one = self._task.record is not None and self._task.record.one_by_one
         by = "single" if one_by_one else self._task.gradients_by
         self._records = gradients_of_records(self._module, loss=self._task.loss, by=by)
         self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)

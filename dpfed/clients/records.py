@@ -1,159 +1,16 @@
-"""Record-level privacy inside a client: DP-SGD on its own records."""
+"""Gradients of single records, for DP-SGD on a client's own records (`dpfed.mechanisms.records`)."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from accounting.compose.histories import Steps
-from accounting.ledger import LocalRelease
-from accounting.mechanisms import DiscreteGaussian, Gaussian, PoissonSampling, SingleRelease, subsample
-from accounting.mechanisms.adjacency import Adjacency
-from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
-from dpfed import replayed
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
-from dpfed.clients.schedule import PoissonBatches
-from dpfed.errors import ConfigError
-from dpfed.mechanisms.records import IntegerRecords
 from dpfed.models.networks import make_stepwise
-from dpfed.randomness import Randomness
-from dpfed.stages.clip import clip_rows
-
-_MOST_NUMBERS = 50_000_000
-"""Largest number of entries of per-record gradients in memory at a time, in one thread: 200 MB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordLevel:
-    """DP-SGD on a client's records: how a step bounds and noises their gradients (Abadi et al. 2016).
-
-    Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). Let h_r be
-    the slope of record r: the gradient of the trained numbers (weights, or a mask's scores: `Walk.slope`). A step
-    follows
-        h = (sum over the batch of clip(h_r, C) + N(0, (z C)^2)) / (q n)
-    with the expected batch size as divisor, not the real one; the h of an empty batch is noise alone.
-
-    Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
-    multiplier z and probability q; later computations of the client (momentum, Adam, its update, the upload) are
-    post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of clients
-    are public. A slope that is not finite counts as zero. Random numbers of dropout layers, from public seeds, do not
-    depend on the other records of the batch (`dpfed.clients.network_randomness`).
-
-    With `integers`, clipped slopes are rounded to integers, and the noise on their sum is a discrete Gaussian that is
-    drawn exactly (`dpfed.mechanisms.records`). Then h is a Poisson-sampled discrete Gaussian mechanism, independent of
-    floating-point rounding.
-    """
-
-    clip_norm: float
-    noise_multiplier: float
-    randomness: Randomness
-    integers: IntegerRecords | None = None
-
-    def __post_init__(self) -> None:
-        if not SMALLEST_CLIP <= self.clip_norm <= LARGEST_CLIP:
-            raise ConfigError(
-                f"local.record.clip_norm={self.clip_norm}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}."
-            )
-        if not 0 < self.noise_multiplier < float("inf"):
-            raise ConfigError(f"local.record.noise_multiplier={self.noise_multiplier}: must be positive and finite.")
-
-    def release(
-        self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, number: int
-    ) -> LocalRelease:
-        """Return the release of a round of `clients`, whose numbers of records are `sizes`."""
-        return LocalRelease(
-            round=number,
-            steps=tuple(
-                Steps(
-                    mechanism=step_release(self.noise, batches, int(size)),
-                    count=batches.count(int(size)),
-                    clients=tuple(map(int, clients[sizes == size])),
-                )
-                for size in np.unique(sizes[sizes > 0])
-            ),
-            clip_norm=self.clip_norm,
-            noise_std=self.noise_multiplier * self.clip_norm if self.integers is None else self.integers.noise_std,
-            detail={} if self.integers is None else self.integers.detail,
-        )
-
-    @property
-    def noise(self) -> Gaussian | DiscreteGaussian:
-        """Return the accountant's description of one step's noise on the sum of a whole batch."""
-        return self.integers.noise if self.integers is not None else gaussian_noise(self.noise_multiplier)
-
-    def slope(
-        self, slopes: Callable[[Tensor], Tensor], batch: Tensor, *, size: int, expected: int, path: tuple[int, ...]
-    ) -> Tensor:
-        """Return h [size] of a batch of rows, from the per-record slopes [b, size] of `slopes`. `path` names the noise:
-        (round, client, step).
-        """
-        if self.integers is not None:
-            return self._integer_slope(self.integers, slopes, batch, expected=expected, path=path)
-        total = torch.zeros(size, device=batch.device)
-        replay = replayed.current_replay()
-        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
-            clipped = clip_rows(slopes(rows), self.clip_norm).rows
-            if replay is not None:
-                replay.rounds.clipped(clipped, rows, self.clip_norm, path)
-            total += clipped.sum(dim=0)
-        noise = self.randomness.normal(size, "local.noise", *path, device=str(batch.device))
-        if replay is None:
-            noisy = total.add_(noise, alpha=self.noise_multiplier * self.clip_norm)
-        else:
-            noisy = total.add(noise, alpha=self.noise_multiplier * self.clip_norm)
-            step, bound = f"step {path[2]} of private records", self.clip_norm
-            noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
-        return noisy.div_(expected)
-
-    def _integer_slope(
-        self,
-        integers: IntegerRecords,
-        slopes: Callable[[Tensor], Tensor],
-        batch: Tensor,
-        *,
-        expected: int,
-        path: tuple[int, ...],
-    ) -> Tensor:
-        """Return the noisy sum h, in integers until the noise is added. The rounding of a record is named by the
-        record.
-
-        Slopes are computed record by record. In a batch their last bits depend on the number of records, and at a
-        kink of the network even their leading digits do.
-        """
-        size, replay = integers.noise.dimension, replayed.current_replay()
-        total = torch.zeros(size, dtype=torch.int64, device=batch.device)
-        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
-            alone = torch.empty(len(rows), size, device=batch.device)
-            for place, row in enumerate(torch.split(rows, 1)):
-                alone[place] = slopes(row)[0]
-            encoded = integers.encode_rows(clip_rows(alone, self.clip_norm).rows, rows.cpu().numpy(), path)
-            if replay is not None:
-                replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
-            total += encoded.sum(dim=0)
-        noisy = total + integers.draw_noise(*path).to(total.device)
-        if replay is not None:
-            step, bound = f"step {path[2]} of private records", integers.noise.l2_bound
-            noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
-        return integers.decode_sum(noisy).div_(expected)
-
-
-def gaussian_noise(noise_multiplier: float) -> Gaussian:
-    """Return the accountant's description of one step's floating-point noise."""
-    return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
-
-
-def step_release(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
-    """Return the accountant's description of one step of a client with `size` records, `size` at least one."""
-    return subsample(noise, PoissonSampling(probability=batches.probability(size)))
-
 
 Way = Literal["hooks", "vmap", "single"]
 """Computation of per-record gradients of a whole network: Opacus' hooks, torch.vmap over batches of one record, or one

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfed.clients import records
 from dpfed.clients.losses import Loss
 from dpfed.clients.network_randomness import ClientRandomness, draws_random_numbers
 from dpfed.clients.records import RecordGradients, Way, WholeGradients, has_hooks
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
+from dpfed.mechanisms import records
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
@@ -65,7 +65,7 @@ def _require_apart(
 ) -> None:
     """Raise ConfigError as `require_records_apart`, for gradients computed `by` one way."""
     generator = torch.Generator().manual_seed(0)
-    most = max(1, records._MOST_NUMBERS // model.size)
+    most = max(1, records.MOST_NUMBERS // model.size)
     random = draws_random_numbers(model, inputs, training=True)
     start = model.initial(0)
     for weights in (start, _perturbed_weights(model, start, generator)):

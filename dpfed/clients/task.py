@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.plan import Precision
-from dpfed.clients.records import RecordLevel, Way
+from dpfed.clients.records import Way
 from dpfed.clients.schedule import Schedule
 from dpfed.clients.state import State, StateChanges
+from dpfed.mechanisms.records import RecordLevel
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 

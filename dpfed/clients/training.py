@@ -33,16 +33,16 @@ from dpfed.clients.plan import (
     step_cost,
     takes_channels_last,
 )
-from dpfed.clients.records import RecordLevel, Way, WholeGradients
+from dpfed.clients.records import Way, WholeGradients
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
 from dpfed.clients.task import Course, InitialState, LocalTask
 from dpfed.compress.rotation import tf32
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import RecordLevel
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
-from dpfed.stages.clip import clip_rows
 from dpfed.stages.stage import rows_of_clients
 
 
@@ -351,17 +351,17 @@ def seconds_of_records(clients: LocalTraining, *, rounds: int, share: float) -> 
     records that are trained together, and for a custom network, which is called only where its state is restored.
     """
     record = clients.record
-    if record is None or record.integers is None or clients.start is not None:
+    if record is None or not record.one_by_one or clients.start is not None:
         return None
     gradients = WholeGradients(clients.model.bind(clients.model.initial(0)), loss=clients.loss, by="single")
     inputs, labels = torch.zeros_like(clients.inputs[:1]), torch.zeros_like(clients.labels[:1])
-    row, name = torch.zeros(1, clients.course.size), np.zeros(1, dtype=np.int64)
+    row, names = torch.zeros(1, clients.course.size), torch.zeros(1, dtype=torch.int64)
     began = 0.0
     for trial in range(_TRIALS + 1):
         if trial == 1:  # the first call prepares caches
             began = time.process_time()
         gradients(inputs, labels)
-        record.integers.encode_rows(clip_rows(row, record.clip_norm).rows, name, (0, 0, 0))
+        record.bound_rows(lambda _: row, names, (0, 0, 0))
     each = (time.process_time() - began) / _TRIALS
     batches = clients.poisson_batches
     sizes, number = np.unique(clients.partition.sizes, return_counts=True)

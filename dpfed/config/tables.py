@@ -87,6 +87,12 @@ class Config(Table):
         server = self.server
         return server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0
 
+    @property
+    def delta(self) -> float:
+        """privacy.delta, or its default."""
+        given = None if self.privacy is None else self.privacy.delta
+        return given or default_delta(self.federation.clients)
+
     def with_solved_noise(self, values: Mapping[str, object]) -> Config:
         """Return the configuration with values that an earlier process has calibrated for it."""
         return self._with_private_table(lambda table: table.with_solved(values))
@@ -123,9 +129,8 @@ class Config(Table):
         given, privacy = self.federation.cohort_cap, self.privacy
         if given is not None or privacy is None or not self.sums_have_fixed_size:
             return given
-        delta = privacy.delta or default_delta(self.federation.clients)
         chosen = rarely_exceeded if privacy.bernoulli else default_cap  # like `accounting.Plan.cohort_cap`
-        return chosen(self.federation.cohort, self.federation.clients, delta=delta)
+        return chosen(self.federation.cohort, self.federation.clients, delta=self.delta)
 
     @property
     def sums_have_fixed_size(self) -> bool:
@@ -257,9 +262,8 @@ def parse_written_config(tables: Mapping[str, object], *, source: str) -> Config
         config = config.with_delta(float(federation.clients) ** -1.1)
     if federation.sampling != "poisson":
         return config.with_cap(None)  # runs without Poisson sampling ignored privacy.slots
-    if config.sums_have_fixed_size and federation.cohort_cap is None and config.privacy is not None:
-        delta = config.privacy.delta or default_delta(federation.clients)
-        config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
+    if config.sums_have_fixed_size and federation.cohort_cap is None:
+        config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=config.delta))
     return config
 
 

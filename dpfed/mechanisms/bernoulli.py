@@ -184,7 +184,7 @@ class PrivateCoins(Private):
                 lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), run.config.charged_rounds),)),
                 widest=widest_clip(edge, size, table.clip_metric),
                 epsilon=table.epsilon,
-                delta=run.delta,
+                delta=run.config.delta,
                 accountant=table.accountant,
             )
             clip /= root

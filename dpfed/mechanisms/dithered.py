@@ -94,14 +94,12 @@ class DitheredNoise(Private):
         who, law = run.who, run.who.law
         adjacency = Adjacency.of(table.adjacency or law.base_adjacency(Adjacency.ZERO_OUT))
 
-        def whole(z: float) -> mechanisms.SingleRelease:
-            return mechanisms.subsample(mechanisms.Gaussian(noise_multiplier=z, adjacency=adjacency), law)
+        def run_with_whole_noise(z: float) -> mechanisms.Composed:
+            noise = mechanisms.Gaussian(noise_multiplier=z, adjacency=adjacency)
+            return mechanisms.repeated(mechanisms.subsample(noise, law), run.config.charged_rounds)
 
-        def whole_run(z: float) -> mechanisms.Composed:
-            return mechanisms.Composed(parts=((whole(z), run.config.charged_rounds),))
-
-        sampling = mechanisms.sampling_of(whole(1.0))
-        z = run.multiplier(table, whole_run, adjacency, sampling)
+        sampling = law if law.probability < 1 else mechanisms.FullParticipation()
+        z = run.multiplier(table, run_with_whole_noise, adjacency, sampling)
         shares = law.cohort_cap or int(who.expected)
         noise = mechanisms.GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
         made = cls(noise=noise, sampling=law, divided_by=who.expected, randomness=run.randomness)

@@ -15,12 +15,12 @@ from torch import Tensor
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
-    Composed,
     DiscreteGaussian,
     NoisyIntegers,
     Sampling,
     SingleRelease,
     Skellam,
+    repeated,
     sampling_of,
     subsample,
     turns_follow_ids,
@@ -210,7 +210,7 @@ class IntegerNoise(Private):
 
         uploads = int(who.expected)
         if not known:
-            uploads = law.cohort_cap or rarely_exceeded(config.federation.cohort, who.clients, delta=run.delta)
+            uploads = law.cohort_cap or rarely_exceeded(config.federation.cohort, who.clients, delta=config.delta)
         slots = uploads if filled or in_shares else None
         all_take_part = law.takes_all or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
@@ -233,7 +233,7 @@ class IntegerNoise(Private):
         missing = sums.dropout if charged else tolerance
         z = run.multiplier(
             table,
-            lambda z: Composed(parts=((subsample(noise_of_size(z, missing), law), config.charged_rounds),)),
+            lambda z: repeated(subsample(noise_of_size(z, missing), law), config.charged_rounds),
             adjacency,
             law,
             dropout=sums.dropout if charged else 0.0,
@@ -274,11 +274,6 @@ class IntegerNoise(Private):
         )
         least = noise.shares if charged else None
         return run.target(made, Clip(), integers, z=z, clip=table.clip_norm, least_uploads=least)
-
-    @property
-    def integers(self) -> IntegerNoise:
-        """This stage."""
-        return self
 
     @property
     def in_rows(self) -> bool:

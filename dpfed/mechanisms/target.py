@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from accounting import budget, mechanisms
 from accounting.budget import NoiseSchedule
-from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
@@ -23,28 +22,41 @@ from dpfed.randomness import Randomness
 from dpfed.stages.stage import Private, Stage, stage_attribute
 
 if TYPE_CHECKING:
-    from dpfed.mechanisms.integers import IntegerNoise, Integers
+    from dpfed.mechanisms.integers import Integers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivacyTarget:
+class Target:
+    """Privacy target of a run, whose unit is a client or a record.
+
+    budget: the epsilon that the run may not exceed; None if epsilon is only stated
+    noise_multiplier: None for Bernoulli samples
+    """
+
+    delta: float
+    budget: float | None
+    accountant: Accountant
+    noise_multiplier: float | None
+    clip_norm: float
+
+    def plan(self, rounds: int, spare: int, most: tuple[Composed, ...]) -> Planned:
+        """Return the plan of a run of `rounds` rounds and `spare` repeated ones, with its largest possible charges."""
+        delta = None if self.budget is None else self.delta
+        return Planned(rounds=rounds, largest_charges=most, epsilon=self.budget, delta=delta, spare=spare)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivacyTarget(Target):
     """Privacy target of a run whose unit is a client.
 
     private: the stage that draws the noise, and whose mechanism is charged
     bound: the stages directly before it; its account relies on their bound on the rows
-    budget: the epsilon that the run may not exceed; None if epsilon is only stated
-    noise_multiplier: None for Bernoulli samples
     least_uploads: smallest number of uploads of a round; given if rounds are charged with the noise that
         arrived, else None
     """
 
     private: Private
     bound: tuple[Stage, ...]
-    delta: float
-    budget: float | None
-    accountant: Accountant
-    noise_multiplier: float | None
-    clip_norm: float
     least_uploads: int | None = None
     unit: Literal["client"] = "client"
     table: ClassVar[str] = "privacy"
@@ -79,12 +91,6 @@ class PrivacyTarget:
         """Fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
         slots: int | None = stage_attribute(self.private, "slots")
         return slots
-
-    @property
-    def integers(self) -> IntegerNoise | None:
-        """Stage that adds integer noise, if the noise is on sums of integers; else None."""
-        found: IntegerNoise | None = stage_attribute(self.private, "integers")
-        return found
 
     @property
     def integer_rows(self) -> Integers | None:
@@ -125,9 +131,7 @@ class PrivacyTarget:
 
     def planned_releases(self, rounds: int, spare: int = 0) -> Planned:
         """Return the plan of a run of `rounds` rounds and `spare` repeated ones, for the header of its ledger."""
-        delta = None if self.budget is None else self.delta
-        most = self.mechanism_of_run(rounds + spare)
-        return Planned(rounds=rounds, largest_charges=(most,), epsilon=self.budget, delta=delta, spare=spare)
+        return self.plan(rounds, spare, (self.mechanism_of_run(rounds + spare),))
 
     def require_consistent_bounds(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
@@ -136,12 +140,6 @@ class PrivacyTarget:
             InvalidParameter, UnsupportedMechanism
         ):  # no account covers the planned rounds: the budget ends the run earlier
             guarantee(self.mechanism_of_run(rounds), delta=self.delta, accountant=self.accountant)
-
-
-def delta_of_config(config: Config) -> float:
-    """Return privacy.delta, or its default."""
-    assert config.privacy is not None
-    return config.privacy.delta or default_delta(config.federation.clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +162,6 @@ class NoiseSettings:
         """Sampler of the cohorts."""
         return sampler_of(self.config)
 
-    @property
-    def delta(self) -> float:
-        return delta_of_config(self.config)
-
     def multiplier(
         self,
         table: NoiseMultiplierTable,
@@ -187,7 +181,7 @@ class NoiseSettings:
         z = budget.multiplier_for(
             run,
             epsilon=table.epsilon,
-            delta=self.delta,
+            delta=self.config.delta,
             rounds=self.config.charged_rounds,
             shift=2.0 if law.fixed_size else adjacency.sensitivity_in_clips,
             probability=law.probability,
@@ -205,7 +199,7 @@ class NoiseSettings:
         return PrivacyTarget(
             private=private,
             bound=bound,
-            delta=self.delta,
+            delta=self.config.delta,
             budget=table.epsilon,
             accountant=table.accountant,
             noise_multiplier=z,

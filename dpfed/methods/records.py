@@ -10,17 +10,22 @@ import numpy as np
 
 from accounting.budget import calibrate
 from accounting.caveats import default_delta
-from accounting.compose.accountant import Accountant
 from accounting.compose.histories import largest_epsilon
 from accounting.ledger import Planned
 from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
-from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.records import IntegerRecords, integer_noise
-from dpfed.methods.privacy_target import ROUNDING, PrivacyTarget
+from dpfed.mechanisms.records import (
+    GaussianRecords,
+    IntegerRecords,
+    gaussian_noise,
+    integer_noise,
+    step_release,
+)
+from dpfed.mechanisms.target import PrivacyTarget, Target
+from dpfed.methods.privacy_target import ROUNDING
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
@@ -28,26 +33,26 @@ _CHANCE_OF_AN_EARLY_END = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordTarget:
+class RecordTarget(Target):
     """Privacy target of a run whose unit is a record.
 
-    budget: the epsilon that the records of no client may exceed; None if epsilon is only stated
+    record: noise of the steps
     solved: calibrated values for the header of the ledger
     """
 
-    delta: float
-    budget: float | None
-    accountant: Accountant
-    noise_multiplier: float
-    clip_norm: float
-    noise: Gaussian | DiscreteGaussian
+    record: GaussianRecords | IntegerRecords
     local: LocalTraining
     solved: Mapping[str, Any]
     unit: Literal["record"] = "record"
     table: ClassVar[str] = "local.record"
     advice: ClassVar[str] = "Raise local.record.noise_multiplier"
     schedule: ClassVar[None] = None
-    integers: ClassVar[None] = None
+    integer_rows: ClassVar[None] = None
+
+    @property
+    def mechanism(self) -> Gaussian | DiscreteGaussian:
+        """Noise of a step on the sum of a whole batch."""
+        return self.record.noise
 
     @property
     def records(self) -> int:
@@ -62,9 +67,8 @@ class RecordTarget:
 
         The plan contains one client of each size that takes part in every round and every repetition.
         """
-        most = tuple(dict.fromkeys(_clients_of_every_size(self.noise, self.local, rounds + spare)))
-        delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, largest_charges=most, epsilon=self.budget, delta=delta, spare=spare)
+        most = tuple(dict.fromkeys(_clients_of_every_size(self.mechanism, self.local, rounds + spare)))
+        return self.plan(rounds, spare, most)
 
 
 AnyTarget = PrivacyTarget | RecordTarget
@@ -80,30 +84,24 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
-    integers = None
-    if table.noise != "gaussian":
-        integers = IntegerRecords.for_rows(
+    record: GaussianRecords | IntegerRecords
+    if table.noise == "gaussian":
+        record = GaussianRecords(clip_norm=table.clip_norm, noise=gaussian_noise(z), randomness=randomness)
+    else:
+        record = IntegerRecords.for_rows(
             z, size=local.course.size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
         )
-    level = RecordLevel(clip_norm=table.clip_norm, noise_multiplier=z, randomness=randomness, integers=integers)
     privacy_target = RecordTarget(
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
-        noise_multiplier=_stated_multiplier(table, level),
+        noise_multiplier=table.noise_multiplier or record.noise_multiplier,
         clip_norm=table.clip_norm,
-        noise=level.noise,
+        record=record,
         local=local,
         solved={"noise_multiplier": z},
     )
-    return replace(local, record=level), privacy_target
-
-
-def _stated_multiplier(table: RecordTable, level: RecordLevel) -> float:
-    """Return the noise multiplier that a run states: the given one, or that of the calibrated noise after rounding."""
-    if table.noise_multiplier is not None or level.integers is None:
-        return level.noise_multiplier
-    return level.integers.noise_std / level.clip_norm
+    return replace(local, record=record), privacy_target
 
 
 def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from accounting.budget import BallsAndBins, BandedNoise, Plan
 from accounting.budget.advice import search_lanes
-from accounting.caveats import default_delta
 from accounting.cohorts import smallest_of_others, uniforms_of_ids
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms.samplings.allocation import divisors
@@ -156,7 +155,7 @@ def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
                 factorisation_power=table.factorisation_power,
                 server_momentum=config.server_momentum,
             ),
-            delta=table.delta or default_delta(federation.clients),
+            delta=config.delta,
             adjacency=table.adjacency,
         )
         found = search_lanes(plan, epsilon=table.epsilon, rounds=federation.rounds, stated_by=table.accountant).plan

@@ -194,11 +194,9 @@ def _epsilon_without_sampling(
     """
     if config.aggregation.kind == "plain" or privacy_target is None or not released:
         return None
-    if (
-        privacy_target.unit == "record"
-        or privacy_target.integers is None
-        or privacy_target.integers.placement != noise_of
-    ):
+    if privacy_target.unit == "record" or privacy_target.integer_rows is None:
+        return None
+    if privacy_target.private.in_rows != (noise_of == "clients"):
         return None
     most, charged, once = released, 0.0, privacy_target.mechanism
     if isinstance(once, Subsampled):

@@ -16,6 +16,7 @@ from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
+from accounting.mechanisms import unsampled
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
@@ -231,7 +232,7 @@ def uploads_of_a_round(experiment: Experiment) -> float:
 
 def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
     """Return the fields of summary.json about the noise schedule; their values are None in a run without a schedule."""
-    schedule = privacy_target.schedule if isinstance(privacy_target, PrivacyTarget) else None
+    schedule = None if privacy_target is None else privacy_target.schedule
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
         "noise_schedule_rounds": schedule.rounds if schedule else None,
@@ -265,6 +266,5 @@ def noise_kind(privacy_target: PrivacyTarget | RecordTarget) -> str:
     """Return the kind of noise of a run: gaussian, discrete-gaussian, skellam or `coins`."""
     if privacy_target.noise_multiplier is None:
         return "coins"
-    if isinstance(privacy_target, RecordTarget):
-        return privacy_target.noise.kind
-    return privacy_target.integers.kind if privacy_target.integers is not None else "gaussian"
+    noise = unsampled(privacy_target.mechanism)
+    return noise.kind if noise.gaussian is None else "gaussian"

@@ -290,11 +290,6 @@ class Private(Stage, Protocol):
         """Return the ledger line of a round whose sum has `now.uploads` rows."""
 
     @property
-    def integers(self) -> Private | None:
-        """This stage, if its noise is integers on sums of integers; else None."""
-        return None
-
-    @property
     def schedule(self) -> NoiseSchedule | None:
         """Factors of the noise over the rounds, with which each round is charged; None: all rounds have equal noise."""
         return None

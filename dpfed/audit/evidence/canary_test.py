@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 
 from accounting.compose import accountant, profiles
 from accounting.ledger import Release
-from accounting.mechanisms import Gaussian
-from accounting.mechanisms.bernoulli import BernoulliAggregate
-from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.mechanisms import BernoulliAggregate, Unsampled, unsampled
 from accounting.rounding import downwards, upwards
-from dpfed.audit.evidence.noise_evidence import unsampled_mechanism
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run
 from dpfed.audit.statistics.one_run import factor_bound
@@ -31,8 +28,6 @@ from dpfed.audit.verdict import Finding
 from dpfed.participation.sampling import canaries_of
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import CanaryLine
-
-Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 
 _LOUD_ENOUGH = 0.95
 """Part of the clip norm that the norm of a canary's row must reach to test the bound."""
@@ -155,7 +150,9 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
         lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
-        moved_epsilon=_epsilon_of_gaussian(mechanism, moved * float(shifts.min()), delta),
+        moved_epsilon=None
+        if mechanism.gaussian is None
+        else epsilon_bounds.epsilon_of_shift(moved * float(shifts.min()), delta=delta),
         too_far=surely > 1 + _ROUNDING,
         claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
         power=power_of(region, law),
@@ -205,17 +202,12 @@ def _moved_epsilon_text(found: CanaryResult) -> str:
     return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"
 
 
-def _epsilon_of_gaussian(mechanism: Mechanism, shift: float, delta: float) -> float | None:
-    """Return the epsilon at `delta` of a Gaussian shift; None if the charged noise is not Gaussian."""
-    return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
-
-
 def noise_along_direction(release: Release) -> float:
     """Return the standard deviation of the noise along a direction, in units of the released sum.
 
     For Bernoulli uploads it is that of K samples of probability 1/2, the largest possible; it affects thresholds only.
     """
-    mechanism = unsampled_mechanism(release)
+    mechanism = unsampled(release.mechanism)
     if isinstance(mechanism, BernoulliAggregate):
         return math.sqrt(mechanism.cohort) / 2
     if not release.noise_std > 0:
@@ -223,22 +215,12 @@ def noise_along_direction(release: Release) -> float:
     return release.noise_std
 
 
-def mechanism_with_least_noise(releases: list[Release]) -> Mechanism:
+def mechanism_with_least_noise(releases: list[Release]) -> Unsampled:
     """Return the mechanism, without sampling, of the release with the least noise relative to its bound."""
-    mechanisms = [unsampled_mechanism(release) for release in releases]
-    known = [one for one in mechanisms if isinstance(one, Mechanism)]
-    if len(known) < len(mechanisms):
+    found = [unsampled(release.mechanism) for release in releases]
+    if not all(one.sums for one in found):
         raise Unavailable("ledger.jsonl: each upload is a release, so there is no sum that could contain a canary.")
-    return min(known, key=_noise_over_bound)
-
-
-def _noise_over_bound(mechanism: Mechanism) -> float:
-    match mechanism:
-        case Gaussian():
-            return mechanism.noise_multiplier
-        case BernoulliAggregate():
-            return 0.0
-    return mechanism.variance / mechanism.l2_bound**2
+    return max(found, key=lambda one: math.inf if one.mu is None else one.mu)
 
 
 def _median_score_gap(files: RunFiles, seen: list[CanaryLine]) -> float:

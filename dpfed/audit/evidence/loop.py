@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, Release, backups
-from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
+from accounting.mechanisms import NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles, value_or
@@ -72,16 +72,12 @@ class LoopFiles(RunFiles):
         first, privacy_target = next(iter(self.releases.values()), None), self.promised_today.privacy_target
         if first is None or privacy_target.schedule is not None:
             return None
-        noise = unsampled(first.mechanism)
-        if (
-            privacy_target.integers is not None
-            and privacy_target.integer_rows is not None
-            and isinstance(noise, NoisyIntegers)
-        ):
-            if noise.share_variance == privacy_target.integers.share_variance:
+        noise, planned, rows = unsampled(first.mechanism), privacy_target.mechanism, privacy_target.integer_rows
+        if rows is not None and isinstance(noise, NoisyIntegers):
+            if noise.share_variance == getattr(unsampled(planned), "share_variance", None):
                 return None
-            return math.sqrt(noise.share_variance * noise.shares) / privacy_target.integer_rows.scale
-        return noise.noise_multiplier if isinstance(noise, Gaussian) else None
+            return math.sqrt(noise.variance) / rows.scale
+        return None if noise.gaussian is None else noise.gaussian.noise_multiplier
 
     @cached_property
     def published_rounds(self) -> tuple[MetricsLine, ...]:

@@ -12,10 +12,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import chi2, skellam
 
-from accounting import mechanisms
 from accounting.arrays import Floats
 from accounting.ledger import Release
-from accounting.mechanisms import NoisyIntegers, noise_of
+from accounting.mechanisms import NoisyIntegers, unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.diagnostics.watch import CORRELATION_ERROR, bin_count
@@ -52,7 +51,7 @@ class ChargedNoise:
 
 def charged_noise(release: Release) -> ChargedNoise | None:
     """Return the charged noise of a release; None for Bernoulli samples, which have no sum of noise."""
-    mechanism = unsampled_mechanism(release)
+    mechanism = unsampled(release.mechanism)
     if isinstance(mechanism, NoisyIntegers):
         return ChargedNoise(
             share_variance=mechanism.share_variance,
@@ -61,7 +60,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
             whole_numbers=True,
             excess=mechanism.excess_kurtosis,
         )
-    if noise_of(release.mechanism) is None:
+    if mechanism.gaussian is None:
         return None
     variance, draws = release.noise_std**2, 1
     if release.noise_placement == "clients":
@@ -74,11 +73,6 @@ def charged_noise(release: Release) -> ChargedNoise | None:
     if not isinstance(entries, int) or not variance > 0:
         raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no length of uploads, or no noise.")
     return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole_numbers=False, excess=0.0)
-
-
-def unsampled_mechanism(release: Release) -> object:
-    """Return the mechanism of a round without its sampling."""
-    return mechanisms.unsampled(release.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)

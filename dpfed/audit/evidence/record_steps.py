@@ -9,11 +9,10 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import DiscreteGaussian, Gaussian, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.clients.records import gaussian_noise
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
-from dpfed.mechanisms.records import integer_noise, scale_of
+from dpfed.mechanisms.records import gaussian_noise, integer_noise, scale_of
 from dpfed.methods.records import has_enough_record_noise
 from dpfed.records.round import RoundRecord
 

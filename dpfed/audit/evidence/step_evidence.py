@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from accounting.factorisation import column, inverse
-from accounting.mechanisms import noise_matrix, schedule_of
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled_mechanism
+from accounting.mechanisms import BernoulliAggregate, noise_matrix, schedule_of, unsampled
+from dpfed.audit.evidence.noise_evidence import charged_noise
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
@@ -128,7 +127,7 @@ def _shares_text(files: RunFiles) -> str:
     if files.config.privacy is None or not files.releases:
         return "only the drawn clients sent uploads."
     release = next(iter(files.releases.values()))
-    mechanism = unsampled_mechanism(release)
+    mechanism = unsampled(release.mechanism)
     if isinstance(mechanism, BernoulliAggregate):
         return f"no sum has more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."
     if release.noise_placement == "clients":
@@ -310,8 +309,7 @@ def _norm_limit_of_sum(files: RunFiles, one: RoundRecord) -> float:
 
 def _summed_in_floats(files: RunFiles) -> bool:
     """Return True if sums need no decoding: they are not of integers or Bernoulli samples, and not majority votes."""
-    of_coins = (BernoulliAggregate, BernoulliChannel)
-    coins = any(isinstance(unsampled_mechanism(release), of_coins) for release in files.releases.values())
+    coins = any(unsampled(release.mechanism).mu is None for release in files.releases.values())
     return not (coins or sums_integers(files.config) or files.config.method.purge == "clients")
 
 

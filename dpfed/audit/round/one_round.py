@@ -19,7 +19,6 @@ from accounting.mechanisms import (
     Sampling,
     SingleRelease,
     Unsampled,
-    noise_of,
     sampling_of,
     unsampled,
 )
@@ -117,19 +116,17 @@ def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)
-    if gaussian := noise_of(sampled):
-        sensitivity = math.sqrt(gaussian.mu**2 - count_separation**2) * release.noise_std
-    elif isinstance(mechanism, NoisyIntegers):
-        sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
-    else:
+    if mechanism.mu is None:
         sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips
+    else:
+        sensitivity = math.sqrt(mechanism.mu**2 - count_separation**2) * release.noise_std
     return Claim(
         mechanism=sampled,
         epsilon=accountant.epsilon(sampled, delta=delta),
         delta=delta,
         bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,
         sensitivity=sensitivity,
-        noise_std=0.0 if isinstance(mechanism, BernoulliMechanism) else release.noise_std,
+        noise_std=0.0 if mechanism.mu is None else release.noise_std,
         visible_output="uploads" if release.noise_placement == "uploads" else "sum",
         count_separation=count_separation,
     )

@@ -21,7 +21,6 @@ from accounting import require
 from dpfed import replayed
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.sums import SecureSums
-from dpfed.clients.records import step_release
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.client_mod import budget_of_node
@@ -42,6 +41,7 @@ from dpfed.engines.flower.secure_sum import publish_keys, send_masked_row, send_
 from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.engines.node_ledger import NodeLedger, RecordNoise, ServerPlan
 from dpfed.errors import ConfigError, TrainingFailed, WireError
+from dpfed.mechanisms.records import step_release
 from dpfed.methods.choices import counts_errors
 from dpfed.runs.experiment import Experiment, build
 from dpfed.stages.chain import client_halves
@@ -154,7 +154,7 @@ def _own_ledger(experiment: Experiment, client: int, declared: str, context: Con
     rounds = config.charged_rounds
     if target.unit == "record":
         batches, size = target.local.poisson_batches, max(int(target.local.partition.sizes[client]), 1)
-        step = step_release(target.noise, batches, size)
+        step = step_release(target.mechanism, batches, size)
         noise = RecordNoise(mechanism=step, steps=batches.count(size), epsilon=epsilon, delta=delta)
         ledger, plan = NodeLedger(path, records=noise), ServerPlan(run=run, rounds=rounds, release="", whole_plan=False)
     else:

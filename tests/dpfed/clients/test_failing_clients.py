@@ -9,9 +9,9 @@ from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.records import RecordLevel
 from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import FlatModel
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
@@ -131,7 +131,7 @@ def test_interrupts_and_lack_of_memory_end_training(
 
 def test_a_private_record_that_fails_has_the_gradient_zero_and_the_others_their_own() -> None:
     """The update is that of the same batches without the record: its sum of clipped gradients lacks one row."""
-    record = RecordLevel(clip_norm=0.5, noise_multiplier=1e-9, randomness=Simulated(seeds=SEEDS))
+    record = GaussianRecords(clip_norm=0.5, noise=gaussian_noise(1e-9), randomness=Simulated(seeds=SEEDS))
     training = trainer(Raising, record=record, epochs=None, steps=1, batch_size=100)
     failed: set[tuple[int, ...]] = set()
     moves = train(training, failed)

@@ -14,11 +14,11 @@ from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import LOSSES, OWN, check_loss, custom_loss, loss_named, register
 from dpfed.clients.masks import MaskedNoise, MaskTraining
 from dpfed.clients.optimisers import PrunedSgd
-from dpfed.clients.records import RecordLevel
 from dpfed.clients.task import Course
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
 from dpfed.randomness import Simulated
@@ -135,7 +135,7 @@ def test_a_private_record_has_no_part_in_the_gradient_of_another_whatever_the_lo
 
 
 def test_private_records_follow_an_own_loss_record_by_record() -> None:
-    record = RecordLevel(clip_norm=0.5, noise_multiplier=1e-9, randomness=Simulated(seeds=SEEDS))
+    record = GaussianRecords(clip_norm=0.5, noise=gaussian_noise(1e-9), randomness=Simulated(seeds=SEEDS))
     training = trainer(pinball, record=record, course=Sgd(size=FlatModel(network).size, learning_rate=RATE))
     weights = training.model.initial(0)
     found = training.train(weights, np.array([2]), number=1, seeds=SEEDS)[0]

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.network_randomness import ClientRandomness
-from dpfed.clients.records import RecordLevel
 from dpfed.errors import ConfigError, TrainingFailed
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import register
 from dpfed.models.flat import FlatModel
 from dpfed.randomness import Simulated
@@ -175,7 +175,7 @@ def test_clients_rounds_steps_and_layers_draw_independently() -> None:
 
 
 def test_records_are_private_with_dropout_too_and_their_steps_can_be_repeated() -> None:
-    record = RecordLevel(clip_norm=1.0, noise_multiplier=1e-9, randomness=Simulated(seeds=SEEDS))
+    record = GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1e-9), randomness=Simulated(seeds=SEEDS))
     private = trainer(layers, record=record)
     found = moves(private)
     assert torch.equal(moves(trainer(layers, record=record)), found)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.records import RecordLevel
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.randomness import Simulated
@@ -87,7 +87,7 @@ def test_statistics_stay_float32_and_near() -> None:
         (
             {
                 "precision": "bf16",
-                "record": RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=Simulated(seeds=SEEDS)),
+                "record": GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1.0), randomness=Simulated(seeds=SEEDS)),
             },
             "private records",
         ),

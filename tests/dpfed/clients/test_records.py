@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from accounting import Gaussian, Subsampled
-from dpfed.clients import LocalTraining, Sgd, records
+from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.records import RecordGradients, RecordLevel
+from dpfed.clients.records import RecordGradients
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms import records
+from dpfed.mechanisms.records import GaussianRecords, RecordLevel, gaussian_noise
 from dpfed.models import FlatModel, build
 from dpfed.models.frozen import freeze
 from dpfed.randomness import Randomness, Secure, Simulated
@@ -32,8 +34,8 @@ TINY = 1e-9
 """A noise multiplier that cannot be seen beside float32."""
 
 
-def level(**changes: Any) -> RecordLevel:
-    return RecordLevel(**({"clip_norm": 1.5, "noise_multiplier": TINY, "randomness": SIMULATED} | changes))
+def level(clip_norm: float = 1.5, noise_multiplier: float = TINY, randomness: Randomness = SIMULATED) -> RecordLevel:
+    return GaussianRecords(clip_norm=clip_norm, noise=gaussian_noise(noise_multiplier), randomness=randomness)
 
 
 def convolutional() -> FlatModel:
@@ -326,7 +328,7 @@ def test_a_batch_in_pieces_gives_the_same_sum(monkeypatch: pytest.MonkeyPatch) -
     training = trainer()
     weights = training.model.initial(0)
     whole = training.train(weights, CLIENTS, number=0, seeds=SEEDS)
-    monkeypatch.setattr(records, "_MOST_NUMBERS", 2 * training.model.size)
+    monkeypatch.setattr(records, "MOST_NUMBERS", 2 * training.model.size)
     torch.testing.assert_close(training.train(weights, CLIENTS, number=0, seeds=SEEDS), whole, rtol=1e-4, atol=1e-6)
 
 

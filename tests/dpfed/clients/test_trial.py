@@ -29,12 +29,12 @@ from torch.utils.checkpoint import checkpoint
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import custom_loss
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.records import RecordLevel
 from dpfed.clients.state import State, StateChanges
 from dpfed.clients.task import InitialState
 from dpfed.clients.trial import training_after_batch_trial, training_after_trial
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import MODELS, build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
@@ -44,7 +44,7 @@ from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)
 SIZES = [12, 24, 7]
-RECORD = RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=Simulated(seeds=SEEDS))
+RECORD = GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1.0), randomness=Simulated(seeds=SEEDS))
 SEEN: dict[str, Any] = {}
 """Global of this module that networks below write to."""
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import dpfed
 from dpfed.cli import status
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.records import RecordLevel
 from dpfed.data import Partition
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import FlatModel
 from dpfed.randomness import Simulated
 from dpfed.runs.evaluate import evaluate
@@ -98,7 +98,7 @@ def test_what_training_writes_is_the_clients_own_and_part_of_its_update(
 @pytest.mark.parametrize("network", NETWORKS)
 def test_what_a_batch_of_private_records_writes_is_not_in_the_update(network: type[nn.Module]) -> None:
     """Four steps of at most (records of the batch) C / (expected batch) each: writing moves weights by far more."""
-    record = RecordLevel(clip_norm=1e-4, noise_multiplier=1e-6, randomness=Simulated(seeds=SEEDS))
+    record = GaussianRecords(clip_norm=1e-4, noise=gaussian_noise(1e-6), randomness=Simulated(seeds=SEEDS))
     training = trainer(network, record=record, epochs=None, steps=4, batch_size=100)
     moves = training.train(training.model.initial(0), np.arange(len(SIZES)), number=1, seeds=SEEDS)
     assert float(moves.norm(dim=1).max()) <= 4 * 0.5 * 1e-4 * 1.001

@@ -18,10 +18,9 @@ from accounting.integers.fixed_point import rounded_l2
 from accounting.ledger import LocalRelease
 from accounting.ledger.entries import noise_error
 from accounting.mechanisms import PoissonSampling, subsample
-from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.records import IntegerRecords, integer_noise
+from dpfed.mechanisms.records import IntegerRecords, gaussian_noise, integer_noise, step_release
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 
@@ -30,10 +29,6 @@ SIMULATED = Simulated(seeds=Seeds(root=5))
 
 def integers(z=1.0, *, size=50, clip_norm=0.5, steps=None, randomness=SIMULATED):
     return IntegerRecords.for_rows(z, size=size, clip_norm=clip_norm, steps=steps, randomness=randomness)
-
-
-def level(code):
-    return RecordLevel(clip_norm=code.clip_norm, noise_multiplier=1.0, randomness=code.randomness, integers=code)
 
 
 @pytest.mark.slow_but_one_in(5)
@@ -84,7 +79,7 @@ def pmf(variance, reach):
 def noise_of_steps(code, count):
     """Noise of `count` steps on an empty batch, from the slopes that a client follows, in integer steps."""
     rows = [
-        level(code).slope(lambda rows: rows, torch.empty(0, dtype=torch.int64), size=50, expected=4, path=(0, 1, step))
+        code.slope(lambda rows: rows, torch.empty(0, dtype=torch.int64), size=50, expected=4, path=(0, 1, step))
         for step in range(count)
     ]
     return torch.cat(rows).double() * 4 * code.fixed_point.steps_per_unit
@@ -116,11 +111,12 @@ def test_whole_numbers_reach_the_slope_and_nothing_else():
     code = integers(steps=16.0)
     gradients = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
     batch = torch.tensor([3, 0, 5])
-    step = level(code).slope(lambda rows: gradients[rows], batch, size=50, expected=4, path=(2, 7, 1))
+    step = code.slope(lambda rows: gradients[rows], batch, size=50, expected=4, path=(2, 7, 1))
     counted = step.double() * 4 * code.fixed_point.steps_per_unit
     torch.testing.assert_close(counted, counted.round(), rtol=0, atol=1e-4)
     clipped = 0.5 * torch.nn.functional.normalize(gradients[batch])
-    whole = code.encode_rows(clipped, batch.numpy(), (2, 7, 1)).sum(dim=0) + code.draw_noise(2, 7, 1)
+    whole = code.encode_rows(clipped, batch.numpy(), (2, 7, 1)).sum(dim=0)
+    whole = code.add_noise(whole, (2, 7, 1))
     torch.testing.assert_close(counted.round(), whole.double(), rtol=0, atol=3)  # clipping in float32 may round apart
 
 
@@ -193,9 +189,7 @@ def test_at_usual_sizes_epsilon_is_that_of_the_gaussian_and_one_per_cent_of_nois
 
 def test_a_ledger_line_states_no_less_noise_than_it_charges_for():
     code = integers(1.3, size=100)
-    release = level(code).release(
-        np.array([10, 40]), np.array([0, 3]), PoissonBatches(batch_size=8, epochs=1), number=2
-    )
+    release = code.release(np.array([10, 40]), np.array([0, 3]), PoissonBatches(batch_size=8, epochs=1), number=2)
     assert [part.mechanism for part in release.steps] == [
         subsample(code.noise, PoissonSampling(probability=8 / size)) for size in (10, 40)
     ]
@@ -215,5 +209,5 @@ def test_slopes_are_taken_record_by_record():
         heights.append(len(rows))
         return torch.ones(len(rows), 50)
 
-    level(code).slope(slopes, torch.arange(5), size=50, expected=5, path=(0, 0, 0))
+    code.slope(slopes, torch.arange(5), size=50, expected=5, path=(0, 0, 0))
     assert heights == [1] * 5

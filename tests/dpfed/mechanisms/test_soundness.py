@@ -104,7 +104,7 @@ def test_a_second_release_is_refused(chains):
 
 
 def noise_like(noise):
-    return replace(noise, noise_multiplier=2 * noise.noise_multiplier)
+    return replace(noise, noise=replace(noise.noise, noise_multiplier=2 * noise.noise.noise_multiplier))
 
 
 def test_continuous_noise_in_a_ring_is_refused(chains):

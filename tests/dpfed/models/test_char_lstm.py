@@ -9,10 +9,10 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients.optimisers import Sgd
-from dpfed.clients.records import RecordLevel
 from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import GaussianRecords, RecordLevel, gaussian_noise
 from dpfed.models import FlatModel, build
 from dpfed.models.networks import CharLstm, LstmLayer, make_stepwise
 from dpfed.randomness import Simulated
@@ -106,7 +106,7 @@ def test_clients_train_alike_in_a_loop_and_side_by_side() -> None:
 def test_records_gradients_are_those_of_single_texts() -> None:
     """With next to no noise and a bound that nobody reaches DP-SGD's step is the sum of single gradients."""
     model, (inputs, labels) = small(), texts(17)
-    record = RecordLevel(clip_norm=1e3, noise_multiplier=1e-9, randomness=Simulated(seeds=Seeds(root=5)))
+    record = GaussianRecords(clip_norm=1e3, noise=gaussian_noise(1e-9), randomness=Simulated(seeds=Seeds(root=5)))
     trainer = training(model, "auto", record)
     weights = model.initial(1)
     rows = torch.arange(9)
@@ -138,7 +138,7 @@ def test_torchs_own_lstm_trains_in_a_loop_and_says_what_it_cannot() -> None:
     assert model.has_fused_layers
     assert not small().has_fused_layers
     assert train(training(model, "auto")).abs().max() > 0.01
-    record = RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=Simulated(seeds=Seeds(root=5)))
+    record = GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1.0), randomness=Simulated(seeds=Seeds(root=5)))
     for strategy, level in (("vmap", None), ("auto", record)):
         refused(ConfigError, r"torch's LSTM, GRU or RNN.*LstmLayer", training, model, strategy, level)
 

@@ -15,13 +15,13 @@ from dpfed.aggregation import messages as protocol_steps
 from dpfed.aggregation.cryptography import random_circle
 from dpfed.aggregation.messages import Dropouts, ProtocolStep
 from dpfed.audit.round.round_checks import cohorts_check
-from dpfed.clients import records
 from dpfed.clients.optimisers import Sgd
-from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
+from dpfed.mechanisms import records
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models.flat import FlatModel
 from dpfed.participation import sampling
 from dpfed.participation.sampling import cap_cohort, draw_cohort, fill_cohort
@@ -306,7 +306,7 @@ def record_slopes(monkeypatch, held, *, at_once=50_000_000, shared=False):
     generator = torch.Generator().manual_seed(3)
     with monkeypatch.context() as patch:
         patch.setattr(records, "clip_rows", clip_rows)
-        patch.setattr(records, "_MOST_NUMBERS", at_once)
+        patch.setattr(records, "MOST_NUMBERS", at_once)
         training = LocalTraining(
             model=model,
             course=Sgd(size=model.size, learning_rate=0.1),
@@ -315,7 +315,7 @@ def record_slopes(monkeypatch, held, *, at_once=50_000_000, shared=False):
             partition=Partition(indices=np.array(held), offsets=np.array([0, len(held)])),
             steps=1,
             batch_size=100,
-            record=RecordLevel(clip_norm=1.0, noise_multiplier=1.0, randomness=SIMULATED),
+            record=GaussianRecords(clip_norm=1.0, noise=gaussian_noise(1.0), randomness=SIMULATED),
         )
         training.train(model.initial(0), np.array([0]), number=1, seeds=SEEDS)
     return dict(zip(held, seen, strict=True))

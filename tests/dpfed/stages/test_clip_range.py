@@ -15,8 +15,8 @@ from accounting import Adjacency, BernoulliAggregate
 from accounting.budget import Plan
 from accounting.errors import InvalidParameter
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
-from dpfed.clients.records import RecordLevel
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -183,7 +183,7 @@ def test_plans_and_parts_refuse_them_too(norm):
     with pytest.raises(InvalidParameter, match="l2_clip="):
         BernoulliAggregate(dimension=10, floor=0.1, adjacency=Adjacency.ZERO_OUT, l2_clip=norm, cohort=10)
     with pytest.raises(ConfigError, match=r"local\.record\.clip_norm="):
-        RecordLevel(clip_norm=norm, noise_multiplier=1.0, randomness=Simulated(seeds=Seeds(root=0)))
+        GaussianRecords(clip_norm=norm, noise=gaussian_noise(1.0), randomness=Simulated(seeds=Seeds(root=0)))
 
 
 def test_the_command_says_so_in_one_line():

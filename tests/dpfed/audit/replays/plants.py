@@ -213,7 +213,7 @@ def drawn_by_size() -> None:
 
 def step_by_real_batch() -> None:
     """The noisy sum of a record-level step is divided by the real size of its batch."""
-    from dpfed.clients.records import RecordLevel
+    from dpfed.mechanisms.records import RecordLevel
 
     before = RecordLevel.slope
 
