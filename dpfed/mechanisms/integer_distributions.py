@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import require
-from accounting.mechanisms import DiscreteGaussian, Skellam
+from accounting.mechanisms import DiscreteGaussian, NoisyIntegers, Skellam
 from dpfed.compress.sparse import positions_of
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
@@ -336,7 +336,9 @@ class SkellamLaw(IntegerDistribution):
         return weights
 
 
-def distribution_of(noise: DiscreteGaussian | Skellam) -> IntegerDistribution:
+_DISTRIBUTIONS = {DiscreteGaussian.kind: DiscreteGaussianLaw, Skellam.kind: SkellamLaw}
+
+
+def distribution_of(noise: NoisyIntegers) -> IntegerDistribution:
     """Return the distribution of every draw of this accountant's description."""
-    law = DiscreteGaussianLaw if isinstance(noise, DiscreteGaussian) else SkellamLaw
-    return law(int(noise.share_variance))
+    return _DISTRIBUTIONS[noise.kind](int(noise.share_variance))

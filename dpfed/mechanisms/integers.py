@@ -15,11 +15,9 @@ from torch import Tensor
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
-    DiscreteGaussian,
     NoisyIntegers,
     Sampling,
     SingleRelease,
-    Skellam,
     repeated,
     sampling_of,
     subsample,
@@ -181,7 +179,7 @@ class IntegerNoise(Private):
     (25, 'skellam')
     """
 
-    noise: DiscreteGaussian | Skellam
+    noise: NoisyIntegers
     sampling: Sampling
     placement: Literal["server", "clients"]
     randomness: Randomness
@@ -218,8 +216,8 @@ class IntegerNoise(Private):
         padded = padded_dimension(run.sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
-        def noise_of_size(z: float, missing: float) -> DiscreteGaussian | Skellam:
-            noise = sized_noise(
+        def noise_of_size(z: float, missing: float) -> NoisyIntegers:
+            return sized_noise(
                 table.noise,
                 z,
                 scale=scale,
@@ -227,8 +225,6 @@ class IntegerNoise(Private):
                 shares=least_uploads(uploads, missing) if in_shares else 1,
                 adjacency=adjacency,
             )
-            assert isinstance(noise, DiscreteGaussian | Skellam)
-            return noise
 
         missing = sums.dropout if charged else tolerance
         z = run.multiplier(
@@ -340,7 +336,7 @@ class IntegerNoise(Private):
         """Variance of every draw, in squared steps."""
         return int(self.noise.share_variance)
 
-    def _arrived_noise(self, uploads: int | None) -> DiscreteGaussian | Skellam:
+    def _arrived_noise(self, uploads: int | None) -> NoisyIntegers:
         return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
 
     def _share_draw(self, now: Round) -> Callable[[int], Tensor]:

@@ -15,13 +15,13 @@ from torch import Tensor
 from accounting.compose.histories import Steps
 from accounting.integers.fixed_point import least_scale, sized_noise
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import DiscreteGaussian, Gaussian, PoissonSampling, SingleRelease, subsample
+from accounting.mechanisms import Gaussian, NoisyIntegers, PoissonSampling, SingleRelease, Unsampled, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import replayed
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
+from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
 
@@ -59,7 +59,7 @@ class RecordLevel:
 
     clip_norm: float
     randomness: Randomness
-    noise: Gaussian | DiscreteGaussian
+    noise: Unsampled
     one_by_one: ClassVar[bool] = False
     """True if slopes are computed record by record."""
     summed_as: ClassVar[torch.dtype] = torch.float32
@@ -137,7 +137,7 @@ def gaussian_noise(noise_multiplier: float) -> Gaussian:
     return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
 
 
-def step_release(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
+def step_release(noise: Unsampled, batches: PoissonBatches, size: int) -> SingleRelease:
     """Return the accountant's description of one step of a client with `size` records, `size` at least one."""
     return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
@@ -168,7 +168,7 @@ class IntegerRecords(RecordLevel):
     reduced modulo a number: it is computed in 64 bits.
     """
 
-    noise: DiscreteGaussian
+    noise: NoisyIntegers
     fixed_point: FixedPoint
     one_by_one: ClassVar[bool] = True
     summed_as: ClassVar[torch.dtype] = torch.int64
@@ -233,9 +233,9 @@ class IntegerRecords(RecordLevel):
         return self.noise.l2_bound
 
     @property
-    def law(self) -> DiscreteGaussianLaw:
+    def law(self) -> IntegerDistribution:
         """Distribution of every draw."""
-        return DiscreteGaussianLaw(int(self.noise.share_variance))
+        return distribution_of(self.noise)
 
     @property
     def noise_multiplier(self) -> float:
@@ -257,9 +257,9 @@ def scale_of(size: int, steps: float | None) -> float:
     return float(least_scale(size) if steps is None else steps)
 
 
-def integer_noise(noise_multiplier: float, *, size: int, steps: float | None) -> DiscreteGaussian:
+def integer_noise(noise_multiplier: float, *, size: int, steps: float | None) -> NoisyIntegers:
     """Return the noise of one step on rows [size], for the accountant."""
-    noise = sized_noise(
+    return sized_noise(
         "discrete-gaussian",
         noise_multiplier,
         scale=scale_of(size, steps),
@@ -267,5 +267,3 @@ def integer_noise(noise_multiplier: float, *, size: int, steps: float | None) ->
         shares=1,
         adjacency=Adjacency.ADD_REMOVE,
     )
-    assert isinstance(noise, DiscreteGaussian)
-    return noise

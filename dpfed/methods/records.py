@@ -12,7 +12,7 @@ from accounting.budget import calibrate
 from accounting.caveats import default_delta
 from accounting.compose.histories import largest_epsilon
 from accounting.ledger import Planned
-from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
+from accounting.mechanisms import Composed, Unsampled
 from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import RecordTable
@@ -50,7 +50,7 @@ class RecordTarget(Target):
     integer_rows: ClassVar[None] = None
 
     @property
-    def mechanism(self) -> Gaussian | DiscreteGaussian:
+    def mechanism(self) -> Unsampled:
         """Noise of a step on the sum of a whole batch."""
         return self.record.noise
 
@@ -104,7 +104,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     return replace(local, record=record), privacy_target
 
 
-def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:
+def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Unsampled:
     """Return the accountant's mechanism for the noise on a batch's sum of gradients, each of `size` numbers."""
     if table.noise == "gaussian":
         return gaussian_noise(noise_multiplier)
@@ -128,7 +128,7 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
     return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")
 
 
-def _clients_of_every_size(noise: Gaussian | DiscreteGaussian, local: LocalTraining, rounds: int) -> Iterator[Composed]:
+def _clients_of_every_size(noise: Unsampled, local: LocalTraining, rounds: int) -> Iterator[Composed]:
     """Yield the composition of `rounds` rounds of one client of each number of records."""
     batches = local.poisson_batches
     for size in np.unique(local.partition.sizes[local.partition.sizes > 0]).tolist():

@@ -6,7 +6,7 @@ import math
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import DiscreteGaussian, Gaussian, sampling_of, unsampled
+from accounting.mechanisms import Unsampled, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.clients.schedule import PoissonBatches
@@ -120,7 +120,7 @@ def _release_problem(
     return None
 
 
-def _expected_noise(table: RecordTable, release: LocalRelease, multiplier: float) -> Gaussian | DiscreteGaussian | None:
+def _expected_noise(table: RecordTable, release: LocalRelease, multiplier: float) -> Unsampled | None:
     """Return the noise of a step with this multiplier, in the encoding of config.toml.
 
     Returns None if the ledger line does not state a valid integer encoding.
@@ -133,14 +133,15 @@ def _expected_noise(table: RecordTable, release: LocalRelease, multiplier: float
     return integer_noise(multiplier, size=size, steps=table.steps)
 
 
-def _same_noise(charged: object, expected: Gaussian | DiscreteGaussian | None) -> bool:
+def _same_noise(charged: Unsampled, expected: Unsampled) -> bool:
     """Return True if the charged noise is the expected noise; noise multipliers may differ by rounding."""
-    if isinstance(charged, Gaussian) and isinstance(expected, Gaussian):
-        return math.isclose(charged.noise_multiplier, expected.noise_multiplier, rel_tol=_ROUNDING)
-    return isinstance(charged, DiscreteGaussian) and charged == expected
+    found, wanted = charged.gaussian, expected.gaussian
+    if found is None or wanted is None or charged.kind != expected.kind:
+        return charged == expected
+    return math.isclose(found.noise_multiplier, wanted.noise_multiplier, rel_tol=_ROUNDING)
 
 
-def _steps_problem(config: Config, part: Steps, noise: Gaussian | DiscreteGaussian | None) -> str | int | None:
+def _steps_problem(config: Config, part: Steps, noise: Unsampled | None) -> str | int | None:
     """Return a problem as text, or the number of records; None if it is at most a batch, and therefore not visible."""
     mechanism, batch = part.mechanism, config.local.batch_size
     inside, sampling = unsampled(mechanism), sampling_of(mechanism)
