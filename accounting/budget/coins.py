@@ -64,6 +64,7 @@ class BernoulliUploads(PlannedMechanism):
     )
     reference: float | None = None
     name: ClassVar[str] = "bernoulli-channel"
+    words: ClassVar[str] = "Bernoulli samples, each upload visible"
     has_noise_multiplier: ClassVar[bool] = False
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
 
@@ -152,6 +153,7 @@ class BernoulliSums(BernoulliUploads):
         "anywhere",
     )
     name: ClassVar[str] = "bernoulli-aggregate"
+    words: ClassVar[str] = "Bernoulli samples, only sums visible"
 
     def default_cap(self, cohort: int, clients: int, *, delta: float) -> int:
         """Return the smallest cap that is rarely exceeded: every upload adds the noise of its Bernoulli samples."""

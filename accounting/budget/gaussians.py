@@ -155,6 +155,8 @@ class PlannedMechanism(Protocol):
 
     classes: ClassVar[list[type[Any]]] = []
     name: ClassVar[str]
+    words: ClassVar[str] = ""
+    """Short description for forms."""
     noise: ClassVar[str] = "independent"
     has_noise_multiplier: ClassVar[bool] = True
     advice: ClassVar[str] = "Raise the noise multiplier or the target."
@@ -270,6 +272,7 @@ class GaussianNoise(Noise):
         None,
     )
     name: ClassVar[str] = "gaussian"
+    words: ClassVar[str] = "Gaussian noise from the server"
 
     def validated_for(self, setting: Setting) -> Self:
         """Return the noise with validated factors. Errors: InvalidParameter for a noise schedule under a participation
@@ -335,6 +338,7 @@ class DistributedGaussianNoise(GaussianNoise):
 
     dropout: float = option(DROPOUT, 0.0)
     name: ClassVar[str] = "distributed-gaussian"
+    words: ClassVar[str] = "Gaussian noise in shares of the clients"
 
     def default_adjacency(self, sampling: str) -> Adjacency:
         """Return replace-one for fixed-size sampling, zero-out for full participation."""

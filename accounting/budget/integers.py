@@ -225,6 +225,7 @@ class DiscreteGaussianNoise(IntegerNoise):
     """
 
     name: ClassVar[str] = "discrete-gaussian"
+    words: ClassVar[str] = "integers: discrete Gaussian noise"
 
     def for_records(self) -> PlannedMechanism:
         scale = fixed_point.least_scale(self.dimension) if self.scale is None else self.scale
@@ -248,3 +249,4 @@ class SkellamNoise(IntegerNoise):
     """
 
     name: ClassVar[str] = "skellam"
+    words: ClassVar[str] = "integers: Skellam noise"

@@ -54,6 +54,8 @@ class Unsampled(Protocol):
     """Class of each kind, by name."""
     kind: ClassVar[str]
     account: ClassVar[object] = None
+    words: ClassVar[str] = "noise"
+    """Short description for reports."""
     sums: ClassVar[bool] = True
     """True if only a sum over the cohort is visible, so that sampling can hide the participants."""
 

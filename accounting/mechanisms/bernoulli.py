@@ -92,6 +92,7 @@ class BernoulliChannel(_BernoulliUploads):
     """
 
     kind: ClassVar[str] = "bernoulli-channel"
+    words: ClassVar[str] = "Bernoulli samples in every upload"
     account: ClassVar[str] = "accounting.bernoulli.accounts:CHANNEL"
     sums: ClassVar[bool] = False
 
@@ -121,6 +122,7 @@ class BernoulliAggregate(_BernoulliUploads):
     overflow: float = 0.0
     others: str = "anywhere"
     kind: ClassVar[str] = "bernoulli-aggregate"
+    words: ClassVar[str] = "Bernoulli samples in a sum of fixed size"
     account: ClassVar[str] = "accounting.bernoulli.accounts:AGGREGATE"
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class Gaussian(_GaussianNoise):
     """
 
     kind: ClassVar[str] = "gaussian"
+    words: ClassVar[str] = "Gaussian noise"
     account: ClassVar[str] = "accounting.gaussian.account:GAUSSIAN"
 
     @property
@@ -97,6 +98,7 @@ class GaussianShares(_GaussianNoise):
     shares: int
     overflow: float = 0.0
     kind: ClassVar[str] = "gaussian-shares"
+    words: ClassVar[str] = "Gaussian noise in shares"
     account: ClassVar[str] = "accounting.gaussian.account:SHARES"
 
     def __post_init__(self) -> None:

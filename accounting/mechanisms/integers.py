@@ -108,6 +108,7 @@ class DiscreteGaussian(NoisyIntegers):
     """
 
     kind: ClassVar[str] = "discrete-gaussian"
+    words: ClassVar[str] = "discrete Gaussian noise"
     account: ClassVar[str] = "accounting.integers.discrete_gaussian:ACCOUNT"
 
 
@@ -128,6 +129,7 @@ class Skellam(NoisyIntegers):
     """
 
     kind: ClassVar[str] = "skellam"
+    words: ClassVar[str] = "Skellam noise"
     account: ClassVar[str] = "accounting.integers.skellam:ACCOUNT"
 
     @property

@@ -148,6 +148,11 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
             "depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' or 'all', "
             "or privacy.noise='discrete-gaussian', whose sums have a fixed number of uploads."
         )
+    if adjacency is Adjacency.ADD_REMOVE and privacy.placement == "clients":
+        raise ConfigError(
+            "privacy.adjacency='add-remove' with privacy.placement='clients': adding or removing a client adds or "
+            "removes a share of noise, which no account covers. Use privacy.adjacency 'zero-out' or 'replace-one'."
+        )
     if adjacency is Adjacency.ADD_REMOVE and participants_follow_clients(config, slots):
         raise ConfigError(
             f"privacy.adjacency='add-remove' with aggregation.kind={kind!r} and federation.sampling="

@@ -11,15 +11,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from accounting.budget.plan import MECHANISMS
+from accounting.budget.gaussians import PlannedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES
+from accounting.options import options_of
 from dpfed.planner.question import EXAMPLES, Question
 from dpfed.report.page import render_page
 
 Choices = Sequence[tuple[str, str]]
-_ANY, _INTEGER_MECHANISMS = MECHANISMS, ("discrete-gaussian", "skellam")
-_BERNOULLI_MECHANISMS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {name: one.words for name, one in SAMPLING_CLASSES.items()}
 NEIGHBOURS: dict[str, str] = {
     "": "default of the sampling",
@@ -27,15 +26,7 @@ NEIGHBOURS: dict[str, str] = {
     "zero-out": "zero-out: one client's contribution becomes zero",
     "replace-one": "replace-one: one client is replaced by another",
 }
-MECHANISM_WORDS: dict[str, str] = {
-    "gaussian": "Gaussian noise from the server",
-    "distributed-gaussian": "Gaussian noise in shares of the clients",
-    "discrete-gaussian": "integers: discrete Gaussian noise",
-    "skellam": "integers: Skellam noise",
-    "bernoulli-channel": "Bernoulli samples, each upload visible",
-    "bernoulli-aggregate": "Bernoulli samples, only sums visible",
-}
-assert set(MECHANISM_WORDS) == set(MECHANISMS)
+MECHANISM_WORDS = {one.name: one.words for one in PlannedMechanism.classes if one.noise == "independent"}
 assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 
@@ -60,14 +51,16 @@ class InputBox:
         return {"name": self.name, "whole": self.integer_only, "slider": self.slider, "when": dict(self.shown_if)}
 
 
-def _shown_if_noisy(**shown_if: Sequence[str]) -> dict[str, Sequence[str]]:
-    return {"mechanism": [name for name in _ANY if name not in _BERNOULLI_MECHANISMS], **shown_if}
+def _taken(name: str, **shown_if: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the conditions under which an option of mechanisms is shown: a mechanism with this option is chosen."""
+    known = [one.name for one in PlannedMechanism.classes if name in options_of((one,))]
+    return {**shown_if, "mechanism": list(dict.fromkeys(known))}
 
 
 NUMBERS = (
     InputBox(name="rounds", label="Rounds", slider=(1, 100_000), integer_only=True),
     InputBox(
-        name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), shown_if=_shown_if_noisy(),
+        name="noise_multiplier", label="Noise multiplier", slider=(0.1, 50), shown_if=_taken("noise_multiplier"),
         hint="standard deviation of the noise on the sum, over the clip norm",
     ),
     InputBox(name="epsilon", label="Epsilon", slider=(0.05, 50)),
@@ -110,8 +103,8 @@ PEOPLE = (
     ),
 )  # fmt: skip
 
-_INTEGERS_ONLY = {"mechanism": list(_INTEGER_MECHANISMS)}
-_BERNOULLI_ONLY = {"mechanism": list(_BERNOULLI_MECHANISMS)}
+_INTEGERS_ONLY, _BERNOULLI_ONLY = _taken("scale"), _taken("edge")
+_INTEGERS = _INTEGERS_ONLY["mechanism"]
 DETAILS = (
     InputBox(name="mechanism", label="Mechanism", choices=tuple(MECHANISM_WORDS.items())),
     InputBox(
@@ -156,11 +149,11 @@ DETAILS = (
     ),
     InputBox(
         name="dropout", label="Fraction of noise that may be missing", hint="0 to 1",
-        shown_if={"mechanism": ["distributed-gaussian", *_INTEGER_MECHANISMS]},
+        shown_if=_taken("dropout"),
     ),
     InputBox(
         name="dimension", label="Coordinates, d", integer_only=True,
-        shown_if={"mechanism": [*_INTEGER_MECHANISMS, *_BERNOULLI_MECHANISMS]},
+        shown_if=_taken("dimension"),
     ),
     InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", shown_if=_INTEGERS_ONLY),
     InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), shown_if=_INTEGERS_ONLY),
@@ -170,7 +163,7 @@ DETAILS = (
     ),
     InputBox(
         name="cohort_cap", label="Cohort cap", integer_only=True, hint="empty: no cap, or one that is seldom reached",
-        shown_if={"mechanism": ["gaussian", *_INTEGER_MECHANISMS, "bernoulli-aggregate"], "sampling": ["poisson"]},
+        shown_if={"mechanism": ["gaussian", *_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
     ),
     InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", shown_if=_BERNOULLI_ONLY),
     InputBox(name="clip_norm", label="L2 clip norm of the change", shown_if=_BERNOULLI_ONLY),
@@ -182,7 +175,7 @@ DETAILS = (
         choices=(("", "Euclidean"), ("fisher", "standard deviations (fisher)")),
     ),
     InputBox(
-        name="others", label="Other clients", shown_if={"mechanism": ["bernoulli-aggregate"]},
+        name="others", label="Other clients", shown_if=_taken("others"),
         choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to respect the clip norm")),
     ),
 )  # fmt: skip

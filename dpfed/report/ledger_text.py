@@ -7,23 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, LocalRelease, Purchase, Release
+from accounting.mechanisms import unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.report.privacy_text import sampler_name, significant_text
 
 _MOST_LINES = 6
-_KINDS = {
-    "gaussian": "Gaussian noise",
-    "gaussian-shares": "Gaussian noise in shares",
-    "discrete-gaussian": "discrete Gaussian noise",
-    "skellam": "Skellam noise",
-    "bernoulli-aggregate": "Bernoulli samples in a sum of fixed size",
-    "bernoulli-channel": "Bernoulli samples in every upload",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +61,14 @@ def _entry_text(entry: Release | LocalRelease | Aborted) -> str:
                 f"local steps of every client, noise of standard deviation {significant_text(entry.noise_std, 4)} on "
                 f"the sum over a batch, clip norm {downwards(entry.clip_norm)}"
             )
-    record = entry.mechanism.to_dict()
-    parts = [_noise_text(record), f"clip norm {downwards(entry.clip_norm)}"]
+    noise, record = unsampled(entry.mechanism), entry.mechanism.to_dict()
+    multiplier = "" if noise.gaussian is None else f", multiplier {upwards(noise.gaussian.noise_multiplier)}"
+    parts = [noise.words + multiplier, f"clip norm {downwards(entry.clip_norm)}"]
     if entry.noise_std:
         parts.append(f"standard deviation {significant_text(entry.noise_std, 4)} on the sum")
     if "dimension" in entry.detail:
         parts.append(f"{entry.detail['dimension']:,} coordinates")
     return ", ".join([*parts, f"neighbours {entry.mechanism.adjacency}", *_sampling_texts(record)])
-
-
-def _noise_text(record: Mapping[str, Any]) -> str:
-    inner = record.get("mechanism", record)
-    kind = str(inner.get("kind", "a mechanism"))
-    words = _KINDS.get(kind, kind.replace("-", " "))
-    multiplier = inner.get("noise_multiplier")
-    return words if multiplier is None else f"{words}, multiplier {upwards(multiplier)}"
 
 
 def _sampling_texts(record: Mapping[str, object]) -> list[str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from accounting import Gaussian, Subsampled
+from accounting.errors import InvalidParameter
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records import RecordGradients
@@ -345,4 +346,4 @@ def test_what_cannot_be_private_is_refused() -> None:
     refused(ConfigError, "GroupNorm", trainer, FlatModel(lambda: nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4))))
     for name in ("clip_norm", "noise_multiplier"):
         for value in (0.0, -1.0, math.inf, math.nan):
-            refused(ConfigError, name, level, **{name: value})
+            refused((ConfigError, InvalidParameter), name, level, **{name: value})

@@ -5,10 +5,12 @@ import tomllib
 
 import pytest
 
+from accounting.mechanisms import unsampled
 from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import IntegerRecords
 from dpfed.methods import catalogue
 from dpfed.methods.catalogue import all_methods
 from dpfed.runs import loop
@@ -68,7 +70,7 @@ def test_presets(tmp_path, name):
 def test_every_sum_has_exact_noise(tiny_config, kind, sampling):
     config = tiny_config("run.release=true", f"aggregation.kind={kind}", f"federation.sampling={sampling}")
     made = build(config)
-    assert made.privacy_target.integers.kind == "discrete-gaussian"
+    assert unsampled(made.privacy_target.mechanism).kind == "discrete-gaussian"
     assert made.method.randomness.name == "secure"
 
 
@@ -98,7 +100,7 @@ def test_private_records_have_exact_noise(tiny_config):
     record = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
     config = tiny_config("method.name=fedavg", *record, "run.release=true", without=["privacy"])
     assert config.local.record.noise == "discrete-gaussian"
-    assert build(config).method.clients.record.integers is not None
+    assert isinstance(build(config).method.clients.record, IntegerRecords)
 
 
 def test_the_switch(tmp_path, capsys):
