@@ -146,7 +146,7 @@ class GaussianNoise(Private):
             lambda z: replace(plain._with_multiplier(z), charged=False).run(config.charged_rounds),
             plain.noise.adjacency,
             law if isinstance(plain.mechanism(), Subsampled) else FullParticipation(),
-            dropout=config.aggregation.dropout if charged else 0.0,
+            lambda z: z * (1 - config.aggregation.dropout) ** -0.5 if charged else z,
         )
         noise = plain._with_multiplier(z)
         if table.certificate == "sampled":

@@ -232,7 +232,7 @@ class IntegerNoise(Private):
             lambda z: repeated(subsample(noise_of_size(z, missing), law), config.charged_rounds),
             adjacency,
             law,
-            dropout=sums.dropout if charged else 0.0,
+            lambda z: z / math.sqrt(1 - sums.dropout) if charged else z,
         )
         noise = noise_of_size(z, 0.0 if charged else tolerance)
         canaries = -(-config.audit.canaries // config.federation.rounds)

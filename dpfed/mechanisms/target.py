@@ -168,12 +168,12 @@ class NoiseSettings:
         run: Callable[[float], Composed],
         adjacency: Adjacency,
         law: Sampling,
-        *,
-        dropout: float = 0.0,
+        enlarged: Callable[[float], float] = float,
     ) -> float:
         """Return the noise multiplier: the given one, that of an earlier process, or the smallest within epsilon.
 
-        run: composition of all rounds with a noise multiplier; dropout: fraction of the noise that will be missing
+        run: composition of all rounds with a noise multiplier
+        enlarged: calibrated multiplier -> multiplier that suffices if a fraction of the noise is missing
         """
         if (given := table.noise_multiplier or table.solved.get("noise_multiplier")) is not None:
             return float(given)
@@ -187,7 +187,7 @@ class NoiseSettings:
             probability=law.probability,
             accountant=table.accountant,
         )
-        return float(z * (1 - dropout) ** -0.5)
+        return enlarged(z)
 
     def target(
         self, private: Private, *bound: Stage, z: float | None, clip: float | None, least_uploads: int | None = None
