@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from accounting import require
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import Adjacency, Composed, Gaussian, SingleRelease, repeated, subsample
+from accounting.mechanisms import Adjacency, Composed, Gaussian, SingleRelease, repeated, schedule_of, subsample
 from accounting.mechanisms.samplings.independent import default_cap, rarely_exceeded
 from accounting.mechanisms.samplings.planned import PlannedSampling
 from accounting.mechanisms.samplings.sampling import Sampling
@@ -91,47 +91,65 @@ def checked_factors(factors: object) -> tuple[float, ...]:
     return numbers
 
 
-class Setting(Protocol):
+class Setting:
     """Properties of a plan that its mechanism depends on: population, sampling, neighbours and delta."""
 
-    @property
-    def clients(self) -> int: ...
-
-    @property
-    def sampling(self) -> PlannedSampling: ...
-
-    @property
-    def cohort(self) -> int:
-        """Number of clients in a round, expected or exact."""
-        ...
-
-    @property
-    def sampler(self) -> Sampling: ...
+    clients: int
+    sampling: PlannedSampling
+    mechanism: PlannedMechanism
+    delta: float
+    adjacency: Adjacency
+    before: Composed | None
 
     @property
     def unit(self) -> Literal["client", "record"]:
         """Unit of privacy."""
-        ...
+        return self.sampling.unit
+
+    @property
+    def units(self) -> int:
+        """Number of all clients, or of all records."""
+        return self.sampling.units(self.clients)
+
+    @property
+    def cohort(self) -> int:
+        """Number of clients in a round: the expected number under Poisson sampling, else the exact number."""
+        return self.sampling.cohort_size(self.clients)
+
+    @property
+    def period(self) -> int:
+        """Average number of rounds from one participation of a client to the next: clients / cohort, rounded."""
+        return self.sampling.period(self.clients)
+
+    @property
+    def stream(self) -> str:
+        """Stream name of the plan's schedule. No schedule of `before` has this name, because the plan draws a new
+        schedule.
+        """
+        parts = () if self.before is None else self.before.parts
+        taken = {schedule.stream for part, _ in parts if (schedule := schedule_of(part)) is not None}
+        return next(name for name in ("", *(f"plan {k}" for k in range(len(taken)))) if name not in taken)
 
     @property
     def cohort_cap(self) -> int | None:
-        """Largest number of clients in a round under Poisson sampling; None without a cap."""
-        ...
+        """Largest number of clients in a round under Poisson sampling, as given, or by default where sums hold a fixed
+        number of uploads; None without a cap.
+        """
+        if not self.sampling.takes_cap:
+            return None
+        if self.sampling.cohort_cap is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
+            return self.mechanism.default_cap(self.cohort, self.clients, delta=self.delta)
+        return self.sampling.cohort_cap
 
     @property
-    def period(self) -> int: ...
+    def capped_sampling(self) -> PlannedSampling:
+        """The sampling, with the default cap if there is one."""
+        return self.sampling.with_cap(self.cohort_cap)
 
     @property
-    def stream(self) -> str: ...
-
-    @property
-    def adjacency(self) -> Adjacency: ...
-
-    @property
-    def delta(self) -> float: ...
-
-    @property
-    def before(self) -> Composed | None: ...
+    def sampler(self) -> Sampling:
+        """Sampling of the cohorts as a ledger line states it."""
+        return self.capped_sampling.law(self.clients, self.stream)
 
 
 def most_uploads(setting: Setting) -> int:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from accounting import require
 from accounting.budget import coins, correlated, integers  # noqa: F401  # register their mechanisms
-from accounting.budget.gaussians import PlannedMechanism
+from accounting.budget.gaussians import PlannedMechanism, Setting
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import Adjacency, Composed, Sampling, SingleRelease, schedule_of
+from accounting.mechanisms import Adjacency, Composed, SingleRelease
 from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, PlannedSampling
 from accounting.mechanisms.samplings.records import RecordBatches, ShuffledRecords
 from accounting.options import Option, OptionFormat, as_keyword, object_from_options, option, options_of
@@ -66,7 +66,7 @@ _SELECTORS = {
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
-class Plan:
+class Plan(Setting):
     """Everything about a federated run that its privacy guarantee depends on.
 
         Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180)
@@ -161,26 +161,6 @@ class Plan:
             object.__setattr__(self, name, value)
 
     @property
-    def unit(self) -> Literal["client", "record"]:
-        """Unit of privacy."""
-        return self.sampling.unit
-
-    @property
-    def units(self) -> int:
-        """Number of all clients, or of all records."""
-        return self.sampling.units(self.clients)
-
-    @property
-    def cohort(self) -> int:
-        """Number of clients in a round: the expected number under Poisson sampling, else the exact number."""
-        return self.sampling.cohort_size(self.clients)
-
-    @property
-    def period(self) -> int:
-        """Average number of rounds from one participation of a client to the next: clients / cohort, rounded."""
-        return self.sampling.period(self.clients)
-
-    @property
     def most_rounds(self) -> int | None:
         """Largest possible number of rounds; None if it is unbounded."""
         return self.mechanism.most_rounds or self.sampling.most_rounds(self.clients)
@@ -204,36 +184,6 @@ class Plan:
     def noise_schedule(self) -> tuple[float, ...] | None:
         """Factors of the noise multiplier in equal parts of the run; None if all rounds have equal noise."""
         return getattr(self.mechanism, "noise_schedule", None)
-
-    @property
-    def stream(self) -> str:
-        """Stream name of the plan's schedule. No schedule of `before` has this name, because the plan draws a new
-        schedule.
-        """
-        parts = () if self.before is None else self.before.parts
-        taken = {schedule.stream for part, _ in parts if (schedule := schedule_of(part)) is not None}
-        return next(name for name in ("", *(f"plan {k}" for k in range(len(taken)))) if name not in taken)
-
-    @property
-    def cohort_cap(self) -> int | None:
-        """Largest number of clients in a round under Poisson sampling, as given, or by default where sums hold a fixed
-        number of uploads; None without a cap.
-        """
-        if not self.sampling.takes_cap:
-            return None
-        if self.sampling.cohort_cap is None and self.mechanism.sums_have_fixed_size(self.sampling.name):
-            return self.mechanism.default_cap(self.cohort, self.clients, delta=self.delta)
-        return self.sampling.cohort_cap
-
-    @property
-    def capped_sampling(self) -> PlannedSampling:
-        """The sampling, with the default cap if there is one."""
-        return self.sampling.with_cap(self.cohort_cap)
-
-    @property
-    def sampler(self) -> Sampling:
-        """Sampling of the cohorts as a ledger line states it."""
-        return self.capped_sampling.law(self.clients, self.stream)
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round, as a ledger line states it.
