@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from dpfed import round as driver
-from dpfed.clients import masks, optimisers, records, training
+from dpfed.clients import masks, optimisers, training
 from dpfed.compress.fixed_point import FixedPoint
-from dpfed.mechanisms import integers
+from dpfed.mechanisms import integers, records
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.randomness import Simulated
