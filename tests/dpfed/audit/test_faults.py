@@ -19,7 +19,7 @@ from dpfed.randomness import Secure
 from dpfed.runs.experiment import build
 
 from ...rounds import with_after
-from .broken_parts import RemembersTheSum
+from .broken_parts import RemembersTheSum, with_part
 from .fault_layers import case
 from .faults import FAULTS
 from .later_faults import LATER_FAULTS, audited_round
@@ -120,6 +120,6 @@ def test_noise_correlated_over_rounds_has_the_charged_matrix(part):
     one = round_of(build(audited_configuration("dp-fedavg", ORDER, 0.7)))
     release = one.method.release(replace(one.announcement, uploads=one.clients))
     drawn = replace(one, method=replace(one.method, stages=one.method.stages.replace_stage(
-        GaussianNoise, lambda noise: replace(noise, noise_multiplier=part * noise.noise_multiplier))))  # fmt: skip
+        GaussianNoise, lambda noise: replace(noise, noise=with_part(noise.noise, part)))))  # fmt: skip
     law, size = schedule_of(release.mechanism), one.method.clients.course.size
     assert correlated_check(drawn, law, release.noise_std, size, 6).passed is (part == 1.0)
