@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 
@@ -47,14 +47,8 @@ MOST_ROUNDS = 10_000
 """Largest number of rounds for which a matrix is optimised, or its error computed."""
 
 
-class _HasMatrix(Protocol):
-    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
-        """Return the fields of `CorrelatedRounds` that define the best matrix for this workload."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class CorrelatedNoise(Noise, _HasMatrix):
+class CorrelatedNoise(Noise):
     """Base class of Gaussian noise of the server, a part of which later rounds cancel.
 
     server_momentum, server_decay: momentum and learning-rate decay of the server, for whose weighted sums the matrix is
@@ -68,6 +62,10 @@ class CorrelatedNoise(Noise, _HasMatrix):
     participations: int | None = None
     most_rounds: ClassVar[int | None] = MOST_ROUNDS
     samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation")
+
+    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
+        """Return the fields of `CorrelatedRounds` that define the best matrix for this workload."""
+        raise NotImplementedError
 
     @property
     def sizes(self) -> dict[str, int | None]:

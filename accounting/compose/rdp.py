@@ -20,12 +20,12 @@ from accounting.mechanisms import (
     Adjacency,
     Composed,
     FixedSizeSampling,
-    Gaussian,
     Mechanism,
     PoissonSampling,
     Sampling,
     SingleRelease,
     Unsampled,
+    gaussian_of,
     parts_of,
     sampling_of,
     schedule_of,
@@ -164,13 +164,13 @@ def _full_round_curve(orders: Floats, noise: Any, account: Account[Unsampled], p
     displaced = replace(noise, adjacency=Adjacency.REPLACE_ONE)
     if noise.adjacency is Adjacency.ADD_REMOVE:
         once = PoissonSampling(probability=p)
-        if isinstance(noise, Gaussian):
+        if gaussian_of(noise) is not None:
             return account.sampled(orders, replace(noise, noise_multiplier=noise.noise_multiplier / 2), once)
         return amplified_curve(
             orders, lambda at: account.renyi(at, displaced), noise.adjacency, once, largest=subsampling.LARGEST_ORDER
         )
     once_of_many = FixedSizeSampling(cohort=min(math.ceil(p * _PARTS), _PARTS), clients=_PARTS)
-    if not isinstance(noise, Gaussian):
+    if gaussian_of(noise) is None:
         return account.sampled(orders, noise, once_of_many)
     whole = np.arange(2.0, sampled_renyi.LARGEST_FIXED_SIZE_ORDER + 1)
     knots = np.concatenate([[0.0], (whole - 1) * account.sampled(whole, noise, once_of_many)])

@@ -28,9 +28,9 @@ from accounting.compose.twins import Continuous, allowed_loss, continuous, overf
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
-    Gaussian,
     SingleRelease,
     Subsampled,
+    gaussian_of,
     parts_of,
     sampling_of,
     schedule_of,
@@ -157,10 +157,10 @@ def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
     whole = sampling.independent and not sampling.displaces  # no cap leaves clients out
     if not (whole or sampling.fixed_size or sampling.takes_all) or sampling.probability > other.probability:
         return False
-    noise, least = unsampled(release), unsampled(unit)
-    if isinstance(noise, Gaussian) and isinstance(least, Gaussian):
+    noise, least = gaussian_of(release), gaussian_of(unit)
+    if noise is not None and least is not None:
         return noise.noise_multiplier >= least.noise_multiplier
-    return noise == least
+    return unsampled(release) == unsampled(unit)
 
 
 def _epsilon_together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:

@@ -111,7 +111,7 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
     if others:
         raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
     clip = stages.find(Clip)
-    if clip is not None and clip.adaptive is not (private.adaptive if isinstance(private, GaussianNoise) else None):
+    if clip is not None and clip.adaptive is not getattr(private, "adaptive", None):
         raise ConfigError(
             f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
             "charges. Give both the same AdaptiveClip, or none."
