@@ -193,7 +193,7 @@ def test_a_run_of_records_for_release(config, tmp_path):
     assert not any("come from the seed" in note for note in done.summary["not_protected"])
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert ledger.header.randomness == "secure"
-    assert {unsampled(part.mechanism) for line in ledger.releases for part in line.steps} == {record.integers.noise}
+    assert {unsampled(part.mechanism) for line in ledger.releases for part in line.steps} == {record.noise}
     assert done.summary["epsilon"] == ledger.guarantee(experiment.privacy_target.delta).epsilon
     gaussian = build(config(*small))
     beside = federation.run(gaussian, tmp_path / "gaussian").summary["epsilon"]
