@@ -56,15 +56,13 @@ class TrainedClients:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InProcessClients:
+class InProcessClients(TrainedClients):
     """Clients of this process and of the processes that it leads; errors in training are raised as `TrainingFailed`."""
-
-    seeds: Seeds
 
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
         opened.method.ranks.send_task(opened.now.task)
         with training_errors(f"round {opened.now.number + 1}"):
-            TrainedClients(seeds=self.seeds).take_part(opened)
+            super().take_part(opened)
 
 
 @contextmanager

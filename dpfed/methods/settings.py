@@ -25,7 +25,7 @@ from dpfed.methods.choices import bound_of_moves, is_linear, sums_integers, weig
 from dpfed.methods.parts import TrainingParts, fedsparsify_scheme, scheme_of_method
 from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.specification import MethodSpecification
-from dpfed.methods.sums import clients_in_filled_sum, integer_encoding, most_uploads
+from dpfed.methods.sums import integer_encoding, most_uploads
 from dpfed.participation.sampling import canaries_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
@@ -124,7 +124,7 @@ class Settings(TrainingParts):
             return self._integer_chain(project, privacy_target, own)
         if self.sums_integers:
             return self._symbol_chain(project, privacy_target, own)
-        encode = self._encode_stage(choice)
+        encode = self.encode(choice)
         if privacy_target is None:
             norm = self.config.aggregation.clip_norm
             bound = DropNotFinite() if norm is None else FixedClip(norm=norm)
@@ -153,10 +153,6 @@ class Settings(TrainingParts):
         assert isinstance(privacy_target.private, GaussianNoise)
         return privacy_target.private
 
-    def encode(self, choice: MapChoice) -> Encode:
-        """Return the stage that encodes rows by the method's scheme, for a custom chain."""
-        return self._encode_stage(choice)
-
     def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
         """Return the chain for masks, or for private stochastic signs.
 
@@ -169,7 +165,7 @@ class Settings(TrainingParts):
         secure = self.config.aggregation.kind != "plain"
         table = self.config.privacy
         trials = 1 if table is None else table.trials
-        most = trials * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
+        most = trials * most_uploads(self.config, privacy_target)
         bits = most.bit_length() if secure else None
         if privacy_target is None:
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
@@ -268,15 +264,14 @@ class Settings(TrainingParts):
         """Return the chain that sums the scheme's symbols; raises ConfigError for a scheme without symbols."""
         made = scheme_of_method(self.config, self.specification, project.sent)
         alphabet = alphabet_of(made, project.sent)
-        bits = (
-            (alphabet - 1) * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
-        ).bit_length()
+        bits = ((alphabet - 1) * most_uploads(self.config, privacy_target)).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.specification.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
-    def _encode_stage(self, choice: MapChoice) -> Encode:
+    def encode(self, choice: MapChoice) -> Encode:
+        """Return the stage that encodes rows by the method's scheme."""
         config, pruned = self.config, self.specification.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.specification.scheme == "dense" or isinstance(choice, SharedProjection):

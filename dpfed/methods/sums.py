@@ -18,13 +18,14 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 
-def least_participants(config: Config, table: SecureAggregation, named: int | None) -> int:
+def least_participants(config: Config, table: SecureAggregation, named: int | None, tolerance: float | None) -> int:
     """Return `aggregation.least_participants`, by default the smallest number of uploads with which a round may end.
 
     Noise shares are sized for this number, so a node that enforces it never adds its share to a sum with less noise
     than charged.
 
     named: number of clients of a round; None if it is random and no noise depends on it, then the default is `FEWEST`
+    tolerance: fraction of uploads that may be missing; None for no limit
 
     Raises ConfigError for a minimum below the number that noise shares are sized for, or above the clients of a round.
     Raises ConfigError also for sums of a single upload, which a secure sum cannot hide and every client refuses.
@@ -35,7 +36,9 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
             f"others, so that no round would end with a result. Use a federation.cohort of at least {FEWEST}, or "
             "aggregation.kind='plain'."
         )
-    tolerated = FEWEST if named is None else _fewest_tolerated(config, table.threshold, named)
+    tolerated = FEWEST if named is None else shares_needed(named, table.threshold)
+    if named is not None and tolerance is not None:
+        tolerated = max(tolerated, least_uploads(named, tolerance))
     given = tolerated if table.least_participants is None else table.least_participants
     shares = config.privacy is not None and config.privacy.placement == "clients"
     least = max(FEWEST, tolerated) if shares else FEWEST
@@ -49,12 +52,6 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
     return max(given, FEWEST)
 
 
-def _fewest_tolerated(config: Config, threshold: float, named: int) -> int:
-    by_threshold = shares_needed(named, threshold)
-    tolerance = tolerated_fraction(config)
-    return by_threshold if tolerance is None else max(by_threshold, least_uploads(named, tolerance))
-
-
 _ROUNDING_LOSS = 1e-4
 """Largest relative increase of the norm bound by rounding without integer noise (the rounding error is 1.4% of the clip
 norm)."""
@@ -66,19 +63,24 @@ _MOST_STEPS = 1 << 30
 def sums_of(
     config: Config, stages: Stages, privacy_target: PrivacyTarget | None, seeds: Seeds
 ) -> PlainSums | SecureSums:
-    table = config.aggregation
+    """Return the sums of a run. Raises ConfigError for a secure sum with too few clients or neighbours."""
+    table, tolerance = config.aggregation, tolerated_fraction(config)
     if table.kind == "plain":
-        return PlainSums(tolerance=tolerated_fraction(config))
-    wire = stages.wire
+        return PlainSums(tolerance=tolerance)
+    wire, named = stages.wire, clients_in_every_sum(config, privacy_target)
     assert isinstance(wire, Words)
-    _check_neighbours(config, table.neighbours, privacy_target)
+    if table.neighbours:
+        try:
+            refuse_few_neighbours(named or config.round_size, table.neighbours)
+        except ConfigError as error:
+            raise ConfigError(f"aggregation.{error}") from None
     return SecureSums(
         kind=table.kind,
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
-        tolerance=tolerated_fraction(config),
-        least_participants=least_participants(config, table, _clients_of_secure_sum(config, privacy_target)),
+        tolerance=tolerance,
+        least_participants=least_participants(config, table, named, tolerance),
         seeds=seeds,
     )
 
@@ -97,18 +99,9 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _clients_of_secure_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
-    """Return the fixed number of clients that every secure sum starts with; None if it is the random cohort."""
+def clients_in_every_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
+    """Return the fixed number of clients that every sum starts with; None if it is the random cohort."""
     return config.round_size if config.rounds_have_fixed_size else clients_in_filled_sum(config, privacy_target)
-
-
-def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
-    """Raise ConfigError for an aggregation.neighbours that is odd, or too small for the clients of a round."""
-    if neighbours:
-        try:
-            refuse_few_neighbours(clients_in_filled_sum(config, privacy_target) or config.round_size, neighbours)
-        except ConfigError as error:
-            raise ConfigError(f"aggregation.{error}") from None
 
 
 def clients_in_filled_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
@@ -124,14 +117,11 @@ def clients_in_filled_sum(config: Config, privacy_target: PrivacyTarget | None) 
     return privacy_target.slots if summed and sums_integers(config) else None
 
 
-def most_uploads(config: Config, slots: int | None) -> int:
-    """Return the largest number of rows in a sum, including canaries.
-
-    slots: fixed number of uploads of a sum (`clients_in_filled_sum`); None if there is none: then under Poisson
-        sampling all clients may take part
-    """
+def most_uploads(config: Config, privacy_target: PrivacyTarget | None) -> int:
+    """Return the largest number of rows in a sum, including canaries; without a fixed number all clients may take
+    part."""
     canaries = -(-config.audit.canaries // config.federation.rounds)
-    return canaries + (config.round_size if config.rounds_have_fixed_size else slots or config.federation.clients)
+    return canaries + (clients_in_every_sum(config, privacy_target) or config.federation.clients)
 
 
 def integer_encoding(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:

@@ -220,7 +220,6 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
             "sends updates of weights (dp-fedavg, fedavg, fed-smp-randk, qsgd), or remove local.personal."
         )
     privacy_target = _charged_target(settings, stages)
-    fill = clients_in_filled_sum(config, privacy_target)
     method = Method(
         stages=stages,
         sampler=settings.sampler,
@@ -230,13 +229,13 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         server=settings.server_rule(),
         group=clients_trained_together(config, model, device),
         divisor=settings.sampler.expected if privacy_target else None,
-        fill=fill,
+        fill=clients_in_filled_sum(config, privacy_target),
         dropouts=dropouts_of(config, randomness),
         canaries=canaries_of(config, settings.size) if config.audit.canaries else None,
         ranks=ranks,
         counts_errors=counts_errors(config),
     )
-    beside = method.aggregation.overhead_bits(most_uploads(config, fill))
+    beside = method.aggregation.overhead_bits(most_uploads(config, privacy_target))
     stated = privacy_target or records
     if records is not None:
         config = config.with_delta(records.delta)
