@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from custom_networks import Scale
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
@@ -115,21 +116,12 @@ APART: dict[str, Callable[[], nn.Module]] = {
     "group and layer norm": before(lambda m, x: m.b(m.a(x)), a=lambda: nn.GroupNorm(2, 8), b=lambda: nn.LayerNorm(8)),
     "dropout": before(lambda m, x: m.drop(x), drop=lambda: nn.Dropout(0.5)),
     "noise from torch": before(lambda m, x: x + 0.01 * torch.randn_like(x)),
-    "a parameter of its own": before(lambda m, x: m.scale(x), scale=lambda: Scale()),
+    "a parameter of its own": before(lambda m, x: m.scale(x), scale=Scale),
     "BatchNorm made in eval()": AsleepBatchNorm,
     "a weight used elsewhere, too": before(lambda m, x: x + linear(x @ m.inner.weight.T, m.inner.weight.T)),
     "a weight used elsewhere only": before(lambda m, x: linear(x, m.mix.weight), mix=lambda: nn.Linear(8, 8)),
     "weights clamped": before(lambda m, x: (m.inner.weight.data.clamp_(-0.1, 0.1), x)[1]),
 }
-
-
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 2, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
 
 
 def tried(maker: Callable[[], nn.Module], loss: Loss = CROSS_ENTROPY) -> None:

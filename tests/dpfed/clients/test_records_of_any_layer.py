@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from custom_networks import Scale
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -49,15 +50,6 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.out(self.again(self.frozen(self.inner(x).tanh())).mean(1))
         return made
-
-
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 2, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
 
 
 def with_frozen_attention() -> nn.Module:

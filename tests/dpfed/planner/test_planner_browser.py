@@ -4,7 +4,6 @@ both themes. And the page that has its answers in it."""
 import json
 import re
 import shlex
-import threading
 from itertools import pairwise
 
 import pytest
@@ -14,24 +13,11 @@ from accounting import budget
 from accounting.rounding import upwards
 from dpfed.cli import status
 from dpfed.planner.question import question_of, read_question
-from dpfed.planner.server import PlannerServer
 from dpfed.planner.static import static_page
 from dpfed.report.loopback import page_address
 
 START = {"clients": "600", "cohort": "10", "rounds": "12", "noise_multiplier": "1.4"}
 LOOKS = [(1280, False), (390, True), (1280, True), (390, False)]
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = PlannerServer(question_of(START), port=0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with server.answer_process:
-        thread.start()
-        yield server
-        server.shutdown()
-    server.server_close()
-    thread.join(5)
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +103,7 @@ def test_noise_is_solved_for_and_the_plan_is_kept(server, tmp_path):
         fits(browser, 1280)
 
 
-def tables(page):
-    text = re.search(r'<script type="application/json" id="planner">(.*?)</script>', page, re.DOTALL)[1]
-    return json.loads(text)["grid"]["tables"]
-
-
-def test_a_page_of_its_own_has_what_the_command_prints(static, capsys):
+def test_a_page_of_its_own_has_what_the_command_prints(static, capsys, tables):
     assert not re.search(r"https?:|(?:src|href)=|url\(|@import", static)
     assert "connect-src" not in static
     assert {table["sampling"] for table in tables(static)} == {"cyclic", "poisson", "fixed", "all"}

@@ -10,23 +10,11 @@ import pytest
 from dpfed.planner.answer_process import AnswerProcess, SupersededQuestion
 from dpfed.planner.answers import planner_answer
 from dpfed.planner.question import question_of
-from dpfed.planner.server import LARGEST_BODY, AnswerTimes, PlannerServer
+from dpfed.planner.server import LARGEST_BODY, AnswerTimes
 from dpfed.report.loopback import page_address
 
 START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
 SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = PlannerServer(question_of(START), port=0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with server.answer_process:
-        thread.start()
-        yield server
-        server.shutdown()
-    server.server_close()
-    thread.join(5)
 
 
 def asked(server, body, path=None, method="POST", **changes):

@@ -1,6 +1,5 @@
 """`dpfed plan --static` takes every plan of the documentation; its cells are upper bounds between grid points, too."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -35,11 +34,6 @@ PLANS = documented_plans()
 QUICK = [one for one in PLANS if re.search(r"--unit record|skellam|bernoulli", one)]
 
 
-def tables(page):
-    text = re.search(r'<script type="application/json" id="planner">(.*?)</script>', page, re.DOTALL)[1]
-    return json.loads(text)["grid"]["tables"]
-
-
 def test_the_documented_plans_are_found():
     assert len(PLANS) > 15
     assert len(QUICK) >= 3
@@ -47,7 +41,7 @@ def test_the_documented_plans_are_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", PLANS)
-def test_every_documented_plan_is_a_page(options, tmp_path, capsys):
+def test_every_documented_plan_is_a_page(options, tmp_path, capsys, tables):
     assert status(["plan", "--static", str(tmp_path / "page.html"), *options.split()]) == 0, capsys.readouterr().err
     assert tables((tmp_path / "page.html").read_text())
 
@@ -59,7 +53,7 @@ def as_question(options):
 
 @pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("options", QUICK[::-1])
-def test_cells_are_what_the_plan_gives_and_bounds_between(options):
+def test_cells_are_what_the_plan_gives_and_bounds_between(options, tables):
     """Plans without plain Gaussian noise: cells by `accounting`, and random points below them, by a seed."""
     question, draws = as_question(options), np.random.default_rng(0)
     (table,) = tables(static_page(question, noises=3, rounds=2))
