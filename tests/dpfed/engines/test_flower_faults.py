@@ -213,7 +213,6 @@ def test_a_run_that_is_asked_to_end_ends_after_its_round_and_goes_on(tmp_path, g
 def test_nobody_is_asked_once_the_budget_is_spent(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
     whole = serve_run(grid(chosen), chosen, tmp_path / "whole")
-    nodes = grid(chosen)
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy={**PRIVATE, "epsilon": whole.metrics[1]["epsilon"]})
     nodes = grid(chosen)
     outcome = serve_run(nodes, chosen, tmp_path / "run")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import tomllib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,14 +101,6 @@ def test_a_charge_that_was_cut_off_is_missed(tiny_config, two_rounds, monkeypatc
     path.write_bytes(whole)
     summary = resume(tiny_config, folder, *settings).summary
     assert (summary["rounds"], summary["interrupted_charges"]) == (4, 1)
-
-
-def test_a_ledger_that_is_ahead_of_its_checkpoint_is_what_a_crash_leaves(tiny_config, two_rounds, tmp_path):
-    folder = two_rounds()
-    ledger = Ledger.resume(folder / "ledger.jsonl")
-    ledger.record(replace(ledger.entries[-1], round=2))
-    summary = resume(tiny_config, folder).summary
-    assert (summary["rounds"], summary["ledger_entries"], summary["interrupted_charges"]) == (3, 3, 0)
 
 
 def test_the_header_names_what_the_run_is_made_of(two_rounds):
@@ -250,27 +241,6 @@ def test_two_first_runs_at_once_cannot_both_say_who_the_clients_are(tiny_config,
     assert not Ledger.read(tmp_path / "late" / "ledger.jsonl").releases
 
 
-def test_a_project_that_was_cut_at_the_end_of_a_line_is_refused(tiny_config, tmp_path, project):
-    """The attack: what was spent is gone from the file, and a new run spends it again."""
-    federation.run(build(tiny_config()), tmp_path / "first", project=project)
-    path = project.ledger.path
-    whole = path.read_bytes()
-    path.write_bytes(b"".join(lines_of(path)[:2]))
-    refused(LedgerError, r"project\.jsonl: has no line of hash .*project\.jsonl\.head", ProjectLedger.open, path)
-    path.write_bytes(whole)
-    assert len(ProjectLedger.open(path).ledger.releases) == 3
-
-
-def test_a_project_that_is_cut_while_a_run_goes_on_is_refused(tiny_config, tmp_path, project):
-    path = project.ledger.path
-
-    def cut(record):
-        path.write_bytes(b"".join(lines_of(path)[:-1]))
-
-    with pytest.raises(LedgerError, match=r"shorter than at the last read"):
-        federation.run(build(tiny_config()), tmp_path / "first", project=project, on_round=cut)
-
-
 def test_an_old_copy_of_a_project_with_its_head_is_refused_by_who_saw_more(tiny_config, tmp_path, two_rounds, project):
     """Lines of others that this run has seen, too."""
     path, head = project.ledger.path, tmp_path / "project.jsonl.head"
@@ -301,26 +271,6 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
     head.write_text(chain)
     with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which its project had"):
         resume(tiny_config, folder, project=ProjectLedger.open(path))
-
-
-def test_an_old_copy_of_a_run_folder_is_refused_by_its_project(tiny_config, tmp_path, two_rounds, project):
-    settings = ("federation.rounds=6", *DISCRETE)
-    folder = two_rounds(*settings, project=project)
-    copies = {one: one.read_bytes() for one in folder.iterdir() if one.name != "lock"}
-    resume(tiny_config, folder, *settings, project=project)
-    for one, content in copies.items():
-        one.write_bytes(content)
-    with pytest.raises(RunError, match=r"has no line for a charge of round 2 that .*project\.jsonl has.*old copy"):
-        resume(tiny_config, folder, *settings, project=ProjectLedger.open(project.ledger.path))
-
-
-def test_a_crash_between_the_projects_line_and_its_head_is_none_of_this(tiny_config, tmp_path, two_rounds, project):
-    head = tmp_path / "project.jsonl.head"
-    before = head.read_bytes()
-    folder = two_rounds(project=project)
-    head.write_bytes(before)
-    done = resume(tiny_config, folder, project=ProjectLedger.open(project.ledger.path))
-    assert (done.summary["rounds"], done.summary["project_head"]) == (3, head.read_text().strip())
 
 
 def test_a_project_for_the_clients_of_a_run(tiny_config, tmp_path, capsys):

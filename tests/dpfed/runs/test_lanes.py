@@ -207,15 +207,6 @@ def test_ids_that_do_not_depend_on_others_may_be_added_or_removed(tiny_config):
     assert str(build(config).privacy_target.mechanism.adjacency) == "add-remove"
 
 
-def test_a_second_run_on_the_same_clients_draws_its_bins_anew(tiny_config, tmp_path):
-    """A project refuses the bins of a run that was charged before."""
-    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
-    federation.run(build(tiny_config(*LANES)), tmp_path / "one", project=project)
-    with pytest.raises((RunError, AccountingError), match=r"run\.seed"):
-        federation.run(build(tiny_config(*LANES)), tmp_path / "two", project=project)
-    federation.run(build(tiny_config(*LANES, "run.seed=1")), tmp_path / "three", project=project)
-
-
 def test_a_loop_of_ones_own_has_lanes():
     private = dpfed.ClientLevel(
         clients=60, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, sampling="balls-and-bins", lanes=3,

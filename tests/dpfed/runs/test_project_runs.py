@@ -123,15 +123,6 @@ def test_a_round_that_others_forestalled_names_the_project(tiny_config, tmp_path
         run(tiny_config, project, tmp_path / "a")
 
 
-def test_an_interrupted_run_charges_its_project_once(tiny_config, tmp_path, project):
-    rounds = "federation.rounds=4"
-    refused(Killed, "", run, tiny_config, project, tmp_path / "a", rounds, on_round=killed_after(2))
-    run(tiny_config, project, tmp_path / "a", "federation.rounds=4", resume=True)
-    lines = Ledger.read(project.ledger.path).releases
-    assert [one.round for one in lines] == [0, 1, 2, 3]
-    assert len({one.detail["run"] for one in lines}) == 1
-
-
 def test_runs_on_other_clients_or_without_privacy_are_refused(tiny_config, tmp_path, project):
     refused(RunError, "60 clients, this run has 50", run, tiny_config, project, tmp_path / "a", "federation.clients=50")
     not_private = build(tiny_config("method.name=fedavg", without=["privacy"]))

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from accounting import Composed, Ledger, Plan, budget
 from accounting.compose.histories import worst_composition
-from accounting.errors import EditedLedger
 from accounting.mechanisms import unsampled
 from dpfed.clients.records import RecordGradients, WholeGradients
 from dpfed.config.tables import override, parse
@@ -235,17 +234,6 @@ def test_an_exception_on_a_clients_record_shows_in_no_released_file(config, tmp_
     for name in ("metrics.jsonl", "summary.json", "ledger.jsonl"):
         assert "three" not in (tmp_path / "run" / name).read_text()
     assert json.loads((tmp_path / "run" / "diagnostics.jsonl").read_text())["failed"] > 0
-
-
-def test_an_edited_ledger_gives_no_epsilon(config, tmp_path):
-    federation.run(build(config()), tmp_path / "run")
-    ledger = tmp_path / "run" / "ledger.jsonl"
-    lines = ledger.read_text().splitlines()
-    record = json.loads(lines[2])
-    record["steps"][0]["clients"] = record["steps"][0]["clients"][1:]
-    lines[2] = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    ledger.write_text("\n".join(lines) + "\n")
-    refused(EditedLedger, "line 3", Ledger.read, ledger)
 
 
 def test_what_cannot_be_stated_or_run_is_refused(config, tiny_config):
