@@ -180,16 +180,8 @@ def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     assert [one.round for one in releases] == sorted([0] * (charged - 1) + [1])
 
 
-def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tmp_path, grid, tables):
-    """Noise multiplier 10 charged where 1 ran; and data divided anew under one budget."""
-    for name, z in (("weak", 1.0), ("strong", 10.0)):
-        chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": z})
-        with pytest.raises(RunInterrupted):
-            serve_run(grid(chosen), chosen, tmp_path / name, stop=iter([False, True]).__next__)
-    (tmp_path / "weak/ledger.jsonl").write_bytes((tmp_path / "strong/ledger.jsonl").read_bytes())
-    chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": 1.0})
-    with pytest.raises(RunError, match="is the ledger of another run"):
-        serve_run(grid(chosen), chosen, tmp_path / "weak", resume=True)
+def test_a_project_is_for_its_own_clients(tmp_path, grid, tables):
+    """Data divided anew under one budget."""
     project = ProjectLedger.create(tmp_path / "p.jsonl", clients=20, epsilon=50.0, delta=1e-3)
     for name, seed in (("first", "run.seed=0"), ("second", "run.seed=1")):
         chosen = tables("dp-fedavg", seed, privacy=PRIVATE)
