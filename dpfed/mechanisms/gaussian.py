@@ -104,12 +104,12 @@ class GaussianNoise(Private):
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
                 "or 'all', or privacy.noise='discrete-gaussian', whose sums always have a fixed number of shares."
             )
-        if self.placement == "clients" and self.noise.adjacency is Adjacency.ADD_REMOVE:
+        if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
                 "privacy.placement='clients' with privacy.adjacency='add-remove': one client added or removed "
                 "changes the noise by a share, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
             )
-        if self.placement == "uploads" and (self.adaptive is not None or self.noise.adjacency is Adjacency.ADD_REMOVE):
+        if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
             raise ConfigError(
                 "privacy.release='uploads': senders are visible, so adjacency must be zero-out or replace-one, and "
                 "there is no secret count for privacy.adaptive. Change them, or use release='sum'."
@@ -144,7 +144,7 @@ class GaussianNoise(Private):
         z = run.multiplier(
             table,
             lambda z: replace(plain._with_multiplier(z), charged=False).run(config.charged_rounds),
-            plain.noise.adjacency,
+            plain.adjacency,
             law if isinstance(plain.mechanism(), Subsampled) else FullParticipation(),
             lambda z: z * (1 - config.aggregation.dropout) ** -0.5 if charged else z,
         )
@@ -177,9 +177,19 @@ class GaussianNoise(Private):
         return Composed.of([self.in_round(number) for number in range(rounds)])
 
     @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier of `noise`: its name up to version 0.3."""
+        return self.noise.noise_multiplier
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Neighbours of `noise`: their name up to version 0.3."""
+        return self.noise.adjacency
+
+    @property
     def update_noise_multiplier(self) -> float:
         """Noise on the update sum over C: that of `noise`, or more if a count shares the budget."""
-        z = self.noise.noise_multiplier
+        z = self.noise_multiplier
         return z if self.adaptive is None else self.adaptive.update_noise_multiplier(z)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
@@ -201,10 +211,10 @@ class GaussianNoise(Private):
         """Return the release of a round's sum, or uploads, with the fraction `part` of the noise; no other code derives
         it.
         """
-        noise = replace(self.noise, noise_multiplier=part * self.noise.noise_multiplier)
+        noise = replace(self.noise, noise_multiplier=part * self.noise_multiplier)
         if self.adaptive is not None:
             multipliers = part * self.update_noise_multiplier, self.adaptive.count_noise_multiplier
-            noise = simultaneous(multipliers, self.noise.adjacency)
+            noise = simultaneous(multipliers, self.adjacency)
         if self.placement == "uploads" and not self.sampler.law.public_order:
             return noise
         return subsample(noise, self.correlated or self.sampler.law)
@@ -216,7 +226,7 @@ class GaussianNoise(Private):
         The condition: a client does not affect the participation of other clients, and on one of two neighbouring
         datasets it sends nothing (docs/theory-participation.md, Theorem 4).
         """
-        alone = self.noise.adjacency is not Adjacency.REPLACE_ONE and not self.sampler.law.displaces
+        alone = self.adjacency is not Adjacency.REPLACE_ONE and not self.sampler.law.displaces
         return self.placement == "server" and alone
 
     @property
