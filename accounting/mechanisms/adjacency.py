@@ -3,12 +3,9 @@
 import reprlib
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from accounting.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    from accounting.mechanisms.gaussian import Gaussian
 
 
 class Adjacency(StrEnum):
@@ -64,6 +61,12 @@ class Unsampled(Protocol):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "kind" in vars(cls):
+            known = Unsampled.kinds.setdefault(cls.kind, cls)
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise InvalidParameter(
+                    f"kind={cls.kind!r} of {cls.__name__}: is that of {known.__module__}.{known.__name__}, as which "
+                    "ledger lines are read. Use another name."
+                )
             Unsampled.kinds[cls.kind] = cls
 
     def __hash__(self) -> int:
@@ -72,11 +75,6 @@ class Unsampled(Protocol):
     @property
     def mu(self) -> float | None:
         """Sensitivity over the standard deviation of the noise on the sum; None without such noise."""
-        return None
-
-    @property
-    def gaussian(self) -> "Gaussian | None":
-        """Gaussian noise of the sum as one draw; None for other noise."""
         return None
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:

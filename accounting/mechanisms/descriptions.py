@@ -280,7 +280,8 @@ def noise_of(release: SingleRelease) -> Gaussian | None:
     >>> noise_of(GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)).noise_multiplier
     1.0
     """
-    return unsampled(release).gaussian
+    whole: Gaussian | None = getattr(unsampled(release), "gaussian", None)
+    return whole
 
 
 def with_whole_noise(mechanism: Mechanism) -> Mechanism:

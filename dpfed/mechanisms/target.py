@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from accounting import budget, mechanisms
 from accounting.budget import NoiseSchedule
@@ -20,9 +20,6 @@ from dpfed.config.tables import Config
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import Randomness
 from dpfed.stages.stage import Private, Stage, stage_attribute
-
-if TYPE_CHECKING:
-    from dpfed.mechanisms.integers import Integers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,10 +90,9 @@ class PrivacyTarget(Target):
         return slots
 
     @property
-    def integer_rows(self) -> Integers | None:
-        """Stage that rounds rows to integers, if it is before the noise."""
-        found = (stage for stage in self.bound if stage.summed_as is not None)
-        return cast("Integers | None", next(found, None))  # only `Integers` changes the type of rows
+    def integer_rows(self) -> Any:
+        """Stage `Integers` that rounds rows, if it is before the noise; else None."""
+        return next((stage for stage in self.bound if stage.summed_as is not None), None)
 
     @property
     def solved(self) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, LocalRelease, Purchase, Release
-from accounting.mechanisms import unsampled
+from accounting.mechanisms import noise_of, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.report.privacy_text import sampler_name, significant_text
 
@@ -62,7 +62,8 @@ def _entry_text(entry: Release | LocalRelease | Aborted) -> str:
                 f"the sum over a batch, clip norm {downwards(entry.clip_norm)}"
             )
     noise, record = unsampled(entry.mechanism), entry.mechanism.to_dict()
-    multiplier = "" if noise.gaussian is None else f", multiplier {upwards(noise.gaussian.noise_multiplier)}"
+    drawn = noise_of(noise)
+    multiplier = "" if drawn is None else f", multiplier {upwards(drawn.noise_multiplier)}"
     parts = [noise.words + multiplier, f"clip norm {downwards(entry.clip_norm)}"]
     if entry.noise_std:
         parts.append(f"standard deviation {significant_text(entry.noise_std, 4)} on the sum")

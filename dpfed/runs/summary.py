@@ -16,7 +16,7 @@ from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
-from accounting.mechanisms import unsampled
+from accounting.mechanisms import noise_of, unsampled
 from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
@@ -267,4 +267,4 @@ def noise_kind(privacy_target: PrivacyTarget | RecordTarget) -> str:
     if privacy_target.noise_multiplier is None:
         return "coins"
     noise = unsampled(privacy_target.mechanism)
-    return noise.kind if noise.gaussian is None else "gaussian"
+    return noise.kind if noise_of(noise) is None else "gaussian"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from accounting.compose import accountant, profiles
 from accounting.ledger import Release
-from accounting.mechanisms import BernoulliAggregate, Unsampled, unsampled
+from accounting.mechanisms import BernoulliAggregate, Unsampled, noise_of, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.statistics import epsilon_bounds, one_run
@@ -151,7 +151,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
         moved_epsilon=None
-        if mechanism.gaussian is None
+        if noise_of(mechanism) is None
         else epsilon_bounds.epsilon_of_shift(moved * float(shifts.min()), delta=delta),
         too_far=surely > 1 + _ROUNDING,
         claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),

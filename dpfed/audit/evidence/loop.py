@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.ledger import Aborted, Ledger, Release, backups
-from accounting.mechanisms import NoisyIntegers, unsampled
+from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles, value_or
@@ -76,8 +76,9 @@ class LoopFiles(RunFiles):
         if rows is not None and isinstance(noise, NoisyIntegers):
             if noise.share_variance == getattr(unsampled(planned), "share_variance", None):
                 return None
-            return math.sqrt(noise.variance) / rows.scale
-        return None if noise.gaussian is None else noise.gaussian.noise_multiplier
+            return math.sqrt(noise.variance) / float(rows.scale)
+        drawn = noise_of(noise)
+        return None if drawn is None else drawn.noise_multiplier
 
     @cached_property
     def published_rounds(self) -> tuple[MetricsLine, ...]:

@@ -14,7 +14,7 @@ from scipy.stats import chi2, skellam
 
 from accounting.arrays import Floats
 from accounting.ledger import Release
-from accounting.mechanisms import NoisyIntegers, unsampled
+from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.diagnostics.watch import CORRELATION_ERROR, bin_count
@@ -60,7 +60,7 @@ def charged_noise(release: Release) -> ChargedNoise | None:
             whole_numbers=True,
             excess=mechanism.excess_kurtosis,
         )
-    if mechanism.gaussian is None:
+    if noise_of(mechanism) is None:
         return None
     variance, draws = release.noise_std**2, 1
     if release.noise_placement == "clients":

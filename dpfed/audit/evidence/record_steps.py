@@ -6,7 +6,7 @@ import math
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import Unsampled, sampling_of, unsampled
+from accounting.mechanisms import Unsampled, noise_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.clients.schedule import PoissonBatches
@@ -135,7 +135,7 @@ def _expected_noise(table: RecordTable, release: LocalRelease, multiplier: float
 
 def _same_noise(charged: Unsampled, expected: Unsampled) -> bool:
     """Return True if the charged noise is the expected noise; noise multipliers may differ by rounding."""
-    found, wanted = charged.gaussian, expected.gaussian
+    found, wanted = noise_of(charged), noise_of(expected)
     if found is None or wanted is None or charged.kind != expected.kind:
         return charged == expected
     return math.isclose(found.noise_multiplier, wanted.noise_multiplier, rel_tol=_ROUNDING)

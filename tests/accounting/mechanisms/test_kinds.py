@@ -130,3 +130,16 @@ def test_skellam_is_named_in_its_own_files_and_where_a_word_chooses_it():
     }
     own = {"integers/skellam.py", "integers/fixed_point.py", "mechanisms/integers.py", "budget/integers.py"}
     assert named <= own | {"mechanisms/kinds.py", "mechanisms/__init__.py", "integers/__init__.py", "__init__.py"}
+
+
+def test_a_kind_of_noise_is_not_taken_by_another_class():
+    """Ledger lines of Gaussian noise would be charged by the other class's account."""
+    refused(
+        InvalidParameter,
+        "is that of accounting.mechanisms.gaussian.Gaussian",
+        type,
+        "Mine",
+        (Gaussian,),
+        {"kind": "gaussian"},
+    )
+    assert Unsampled.kinds["gaussian"] is Gaussian
