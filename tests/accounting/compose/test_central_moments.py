@@ -115,9 +115,10 @@ def test_other_mechanisms_are_refused(mechanism):
         central_moments.epsilon(mechanism, delta=1e-9)
 
 
-@pytest.mark.slow_but_one_in(100)
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.slow_but_one_in(30)
+@pytest.mark.parametrize("seed", range(60))
 def test_the_best_account_is_never_looser_than_the_others_and_never_below_the_lower_bound(seed):
+    """60 settings: a fault in 5% of them would be found with probability 0.95."""
     generator = np.random.default_rng(seed)
     q, z = 10 ** generator.uniform(-9, -1), 10 ** generator.uniform(-0.3, 0.7)
     count, delta = round(10 ** generator.uniform(0, 3)), 10 ** generator.uniform(-10, -5)
