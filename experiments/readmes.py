@@ -32,6 +32,7 @@ FILES = {
     "digits": ("one-start", "one-start"),
     "Fashion-MNIST": ("one-start-fashion-mnist", "one-start-fashion-mnist"),
     "MNIST": ("one-start-fashion-mnist", "one-start-mnist"),
+    "features": ("one-start-features", "one-start-features"),
 }
 """Names of a data set's sweep and results."""
 COLD, COORDINATES, WARM = ", cold", ", public samples for coordinates only", ", warm"
@@ -48,6 +49,14 @@ CLAIMS = {
     "digits": (("Fed-SMP rand-k", "DP-FedAvg"), ("Fed-SMP top-k", "DP-FedAvg"), ("FedPM", "Fed-SMP top-k")),
     "Fashion-MNIST": _PAIRS,
     "MNIST": _PAIRS,
+    "features": (
+        (_SIGNS, "DP-FedAvg"),
+        (_SIGNS, "Fed-SMP top-k, 20%"),
+        (_SIGNS, "Fed-SMP rand-k, 66%"),
+        (_STEP_1, "DP-FedAvg"),
+        ("dithered quantiser", "DP-FedAvg"),
+        ("FedPM, hidden 256", "Fed-SMP top-k, 20%"),
+    ),
 }
 """Pairs of methods, the first of which may be above the second from the same warm start."""
 
