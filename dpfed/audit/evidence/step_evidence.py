@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from accounting.factorisation import column, inverse
-from accounting.mechanisms import BernoulliAggregate, noise_matrix, schedule_of, unsampled
+from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, noise_matrix, schedule_of, unsampled
 from dpfed.audit.evidence.noise_evidence import charged_noise
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
@@ -309,7 +309,8 @@ def _norm_limit_of_sum(files: RunFiles, one: RoundRecord) -> float:
 
 def _summed_in_floats(files: RunFiles) -> bool:
     """Return True if sums need no decoding: they are not of integers or Bernoulli samples, and not majority votes."""
-    coins = any(unsampled(release.mechanism).mu is None for release in files.releases.values())
+    of_coins = BernoulliAggregate, BernoulliChannel
+    coins = any(isinstance(unsampled(release.mechanism), of_coins) for release in files.releases.values())
     return not (coins or sums_integers(files.config) or files.config.method.purge == "clients")
 
 

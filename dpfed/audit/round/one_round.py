@@ -126,7 +126,7 @@ def claim_of(release: Release, *, delta: float, count_separation: float = 0.0) -
         delta=delta,
         bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,
         sensitivity=sensitivity,
-        noise_std=0.0 if mechanism.mu is None else release.noise_std,
+        noise_std=0.0 if isinstance(mechanism, BernoulliMechanism) else release.noise_std,
         visible_output="uploads" if release.noise_placement == "uploads" else "sum",
         count_separation=count_separation,
     )

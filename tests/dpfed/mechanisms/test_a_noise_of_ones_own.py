@@ -14,6 +14,7 @@ from accounting.ledger import Release
 from accounting.mechanisms import Unsampled, from_dict
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings.planned import Sampler
+from dpfed.audit.round.one_round import claim_of
 from dpfed.compress.levels import Dense
 from dpfed.randomness import Randomness
 from dpfed.report.ledger_text import ledger_text
@@ -147,3 +148,20 @@ def test_it_is_drawn_charged_and_read(tmp_path):
 def test_a_kind_that_this_program_does_not_define_is_refused():
     with pytest.raises(Exception, match="this version does not support this mechanism"):
         from_dict(Pair.of(2.0, Adjacency.ADD_REMOVE).to_dict() | {"adjacency": "add-remove"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unscaled(Pair):
+    """The same noise, which does not state its size over the sensitivity."""
+
+    mu: ClassVar[None] = None
+    account: ClassVar[Account] = Account(
+        renyi=lambda orders, noise: orders * noise.together.mu**2 / 2, twin=Pair.account.twin
+    )
+
+
+def test_its_noise_is_audited_although_it_states_no_mu():
+    noise = Unscaled.of(2.0, Adjacency.ADD_REMOVE)
+    released = Release(round=0, mechanism=noise, clip_norm=0.5, noise_std=1.0, noise_placement="server", detail={})
+    claim = claim_of(released, delta=1e-5)
+    assert (claim.noise_std, claim.sensitivity) == (1.0, 0.5)
