@@ -5,21 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, poisson, times
 
-from accounting import (
-    Composed,
-    Gaussian,
-    Header,
-    Ledger,
-    LocalRelease,
-    Plan,
-    PoissonSampling,
-    Release,
-    Steps,
-    Subsampled,
-    budget,
-    guarantee,
-)
+from accounting import Header, Ledger, LocalRelease, Plan, Release, Steps, budget, guarantee
 from accounting.caveats import caveats, default_delta
 from accounting.ledger.project import ProjectLedger
 
@@ -108,13 +96,13 @@ def test_coins_have_them():
 
 
 def test_guarantees_have_them_where_the_clients_are_known():
-    loud = Composed(parts=((Gaussian(noise_multiplier=0.1, adjacency="add-remove"), 1),))
+    loud = times(gaussian(0.1), 1)
     assert said(guarantee(loud, delta=0.02).notes) == [EPSILON_NOTE]
     assert said(guarantee(loud, delta=0.02, units=100).notes) == [DELTA_NOTE, EPSILON_NOTE]
 
 
 def release(noise_multiplier, number=0):
-    mechanism = Gaussian(noise_multiplier=noise_multiplier, adjacency="add-remove")
+    mechanism = gaussian(noise_multiplier)
     return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1.0, noise_placement="server")
 
 
@@ -128,9 +116,7 @@ def test_ledgers_have_them(tmp_path):
 
 def test_records_are_counted_by_themselves(tmp_path):
     ledger = Ledger.create(tmp_path / "l.jsonl", Header(unit="record", clients=100, randomness="secure", about={}))
-    step = Subsampled(
-        mechanism=Gaussian(noise_multiplier=1.0, adjacency="add-remove"), sampling=PoissonSampling(probability=0.1)
-    )
+    step = poisson(0.1, 1.0)
     ledger.record(
         LocalRelease(round=0, steps=(Steps(mechanism=step, count=3, clients=(1, 2)),), clip_norm=1.0, noise_std=1.0)
     )
@@ -149,7 +135,7 @@ def test_projects_have_them(tmp_path):
 
 
 def test_a_guarantee_that_is_printed_has_its_note_on_delta():
-    mechanism = Composed(parts=((Gaussian(noise_multiplier=5.0, adjacency="add-remove"), 1),))
+    mechanism = times(gaussian(5.0), 1)
     assert str(guarantee(mechanism, delta=0.02, units=100)).endswith("outright with that probability")
     assert DELTA_NOTE not in str(guarantee(mechanism, delta=0.01, units=100))
 

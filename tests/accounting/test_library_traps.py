@@ -26,8 +26,6 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from accounting import budget
 from accounting.budget import Plan
 from accounting.compose import accountant, lower_bound, pld, rdp
-from accounting.errors import InvalidParameter
-from accounting.mechanisms import Gaussian
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 
@@ -75,23 +73,12 @@ class TestReplaceOne:
             assert doubled == accountant.epsilon(halved, delta=1e-5, accountant=accounted)
             assert doubled >= 4.37717
 
-    def test_fixed_size_renyi_is_the_librarys_at_half_the_noise(self):
-        event = SampledWithoutReplacementDpEvent(6000, 100, GaussianDpEvent(0.7))
-        upstream = RdpAccountant([3.0], REPLACE)
-        upstream.compose(event)
-        assert rdp.curve(fixed(100, 6000, 1.4), [3.0]) == pytest.approx(upstream.rdp)
-
 
 class TestFixedSizeOrdersAbove256:
     def test_upstream_jumps(self):
         upstream = RdpAccountant([256, 257], REPLACE)
         upstream.compose(SampledWithoutReplacementDpEvent(6000, 100, GaussianDpEvent(20.0)))
         assert upstream.rdp[1] / upstream.rdp[0] == pytest.approx(48, abs=1)
-
-    def test_those_orders_are_never_used(self):
-        curve = rdp.curve(fixed(100, 6000, 40.0), [255.0, 256.0, 257.0, 1024.0])
-        assert np.isfinite(curve[:2]).all()
-        assert np.isinf(curve[2:]).all()
 
     def test_the_last_usable_order_counts_as_an_end_and_is_reported(self):
         answer = accountant.guarantee(times(fixed(1, 10**6, 50.0), 1), delta=1e-9, accountant="rdp")
@@ -169,10 +156,6 @@ class TestCoarseGrid:
 
 
 class TestTinyDelta:
-    def test_privacy_loss_account_refuses(self):
-        with pytest.raises(InvalidParameter, match=r"delta=1e-13 .*must be at least 1e-12.*accountant='rdp'"):
-            pld.epsilon(times(poisson(0.1, 1.0), 10), delta=1e-13)
-
     def test_many_rounds_at_a_small_delta_are_composed_tilted(self):
         many = times(poisson(0.1, 1.0), 10**6)
         above, below = accountant.epsilon(many, delta=1e-10, accountant="rdp"), lower_bound.epsilon(many, delta=1e-10)
@@ -230,8 +213,6 @@ class TestOpacus:
 
 
 def test_an_optimal_order_at_the_short_end_is_reported():
-    answer = accountant.guarantee(
-        Gaussian(noise_multiplier=0.001, adjacency="add-remove"), delta=1e-5, accountant="rdp"
-    )
+    answer = accountant.guarantee(gaussian(0.001), delta=1e-5, accountant="rdp")
     assert answer.order == rdp.ORDERS[0]
     assert "is an end of the grid" in answer.notes[0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import accountant, lower_bound, pld
-from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
+from accounting.mechanisms import Composed
 
 # Where two computations differ by their grids only, they may disagree by this much.
 GRID = 2e-3
@@ -124,14 +124,6 @@ def test_plain_gaussians_compose_to_one(sigma, count, delta, adjacency):
     assert accountant.epsilon(times(gaussian(sigma, adjacency), count), delta=delta) == pytest.approx(
         together, rel=1e-10
     )
-
-
-@pytest.mark.parametrize(
-    "sampling", [PoissonSampling(probability=1.0), FixedSizeSampling(cohort=7, clients=7), FullParticipation()]
-)
-def test_drawing_everybody_is_full_participation(sampling):
-    mechanism = gaussian(2.0, "replace-one")
-    assert subsample(mechanism, sampling) == mechanism
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import accountant, lower_bound
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
-from accounting.mechanisms import Composed, Cyclic, Gaussian, subsample
+from accounting.mechanisms import Composed, Cyclic, subsample
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
 
@@ -52,7 +52,7 @@ def test_different_rounds_are_composed():
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_of_a_public_order_it_is_that_of_the_client_that_takes_part_most(adjacency):
-    mechanism = times(subsample(Gaussian(noise_multiplier=2.0, adjacency=adjacency), Cyclic(period=60)), 121)
+    mechanism = times(subsample(gaussian(2.0, adjacency), Cyclic(period=60)), 121)
     ours = accountant.epsilon(mechanism, delta=1e-6)
     assert second_opinion(mechanism, delta=1e-6).epsilon == pytest.approx(ours, rel=1e-3)
 
@@ -90,7 +90,7 @@ def test_where_the_library_has_no_account_it_is_said_why(mechanism, delta, why):
 
 
 def test_noise_that_is_no_float_is_made_one():
-    whole = Gaussian(noise_multiplier=1, adjacency="add-remove")
+    whole = gaussian(1)
     assert second_opinion(whole, delta=1e-5).epsilon == pytest.approx(accountant.epsilon(whole, delta=1e-5), rel=1e-3)
 
 

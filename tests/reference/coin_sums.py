@@ -4,13 +4,7 @@ import itertools
 
 import numpy as np
 
-
-def sum_law(probabilities):
-    """The law of the number of heads."""
-    law = np.ones(1)
-    for p in probabilities:
-        law = np.convolve(law, [1 - p, p])
-    return law
+from reference.poisson_binomial import law as sum_law
 
 
 def product_law(columns):

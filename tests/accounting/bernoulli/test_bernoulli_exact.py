@@ -6,6 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from reference import product_law
+from refusals import refused
 from scipy.stats import binom
 
 from accounting.bernoulli import channel_rdp
@@ -85,5 +86,4 @@ def test_edges():
     ("p", "q"), [([0.1, 0.2], [0.1]), ([[0.1]], [[0.1]]), ([1.1], [0.1]), (np.linspace(0.1, 0.4, 30), np.full(30, 0.5))]
 )
 def test_refuses(p, q):
-    with pytest.raises(InvalidParameter):
-        channel_profile(1.0, p=p, q=q)
+    refused(InvalidParameter, "", channel_profile, 1.0, p=p, q=q)

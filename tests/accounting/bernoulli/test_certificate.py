@@ -10,15 +10,16 @@ import mpmath as mp
 import numpy as np
 import pytest
 from reference.coin_sums import corners, hockey_stick, losses, product_law, sum_law
+from reference.shorthand import gaussian, times
 
-from accounting import Adjacency, Plan, PoissonSampling, budget
+from accounting import Plan, PoissonSampling, budget
 from accounting.bernoulli import certificate
 from accounting.bernoulli.accounts import dominating_mu
 from accounting.bernoulli.certificate import Path, path_of
 from accounting.bernoulli.growth import Coordinates, growth_of, windows
 from accounting.compose import pld
 from accounting.gaussian import privacy_profile
-from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Composed, Gaussian, Subsampled
+from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Subsampled
 
 GOLDEN = {"clients": 5900, "cohort": 100, "dimension": 114_192, "edge": 0.1, "clip_norm": 2.54, "linf_clip": 0.05}
 
@@ -303,17 +304,17 @@ def test_the_fixed_size_account_of_coins_is_that_of_one_pair():
     plan = golden(sampling="fixed", others="near-reference")
     release = plan.round()
     mu = dominating_mu(release.mechanism, 2, 1e-9)
-    twin = Gaussian(noise_multiplier=2 / mu, adjacency=Adjacency.REPLACE_ONE)
-    pair = Composed(parts=((Subsampled(mechanism=twin, sampling=release.sampling), 40),))
+    twin = gaussian(2 / mu, "replace-one")
+    pair = times(Subsampled(mechanism=twin, sampling=release.sampling), 40)
     assert budget.epsilon(plan, rounds=40) >= pld.epsilon(pair, delta=plan.delta) * (1 - 1e-3)
 
 
 def test_poisson_padded_sums_stay_below_for_two_adaptive_rounds():
     """K slots filled with coins of the reference; the second round's neighbours depend on what the first one shows."""
     release, q, lost = coins(dimension=1, cohort=8, others="near-reference", floor=0.2), 0.2, 1e-9
-    twin = Gaussian(noise_multiplier=1 / dominating_mu(release, 1, lost), adjacency="zero-out")
+    twin = gaussian(1 / dominating_mu(release, 1, lost), "zero-out")
     round_ = Subsampled(mechanism=twin, sampling=PoissonSampling(probability=q))
-    bound = pld.distribution(Composed(parts=((round_, 2),)), 1e-4)
+    bound = pld.distribution(times(round_, 2), 1e-4)
     theta, move = np.full(8, 0.2), 0.06
     padded = sum_law(theta)
     up, down = sum_law([*theta[1:], 0.2 + move]), sum_law([*(theta[1:] + move), 0.2])

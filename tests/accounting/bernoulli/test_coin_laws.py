@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from reference import poisson_binomial
 
 from accounting.bernoulli.sums import DistributionCache
 
@@ -50,10 +51,7 @@ def test_laws_are_made_once():
 @pytest.mark.parametrize(("j0", "j1"), [(0, 0), (3, 7), (9, 9), (0, 9), (4, 4)])
 def test_small_laws_equal_enumeration(j0, j1):
     c, cohort = 0.2, 10
-    probabilities = [1 - c] * j0 + [c] * (cohort - 1 - j1)
-    others = np.array([1.0])
-    for p in probabilities:
-        others = np.convolve(others, [1 - p, p])
+    others = poisson_binomial.law([1 - c] * j0 + [c] * (cohort - 1 - j1))
     expected = np.convolve(others, [1 - c, c])
     moved = np.convolve(others, [-1.0, 1.0])
     mass, tilt = (part[0] for part in only_window(DistributionCache(cohort, c), j0, j1))

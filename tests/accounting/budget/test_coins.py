@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from reference.shorthand import gaussian, times
 from refusals import refused
 
-from accounting import Composed, Gaussian, Plan, budget
+from accounting import Composed, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
 from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.budget import coins as coin_rounds
@@ -25,19 +26,14 @@ SEEN = Plan(
 )  # fmt: skip
 
 
-def test_one_coin_seen_once_costs_what_its_two_laws_say():
-    # Pr = 0.9 against 0.1: delta = 0.9 - 0.1 e^epsilon
-    stated = budget.solve(SEEN, rounds=1, accountant="exact")
-    assert stated.epsilon == pytest.approx(math.log((0.9 - 1e-3) / 0.1), rel=1e-9)
-    assert (stated.rounds, stated.noise_multiplier, stated.notes) == (1, None, ())
+@pytest.mark.parametrize(("looks", "heads"), [(1, (0.9, 0.1)), (2, (0.81, 0.01))])
+def test_looks_at_one_coin_cost_what_its_two_laws_say(looks, heads):
+    """Pr = 0.9 against 0.1: delta = 0.9 - 0.1 e^epsilon; of two looks only two heads tell more than e^epsilon."""
+    stated = budget.solve(SEEN, rounds=looks, accountant="exact")
+    assert stated.epsilon == pytest.approx(math.log((heads[0] - 1e-3) / heads[1]), rel=1e-9)
+    assert (stated.rounds, stated.noise_multiplier, stated.notes) == (looks, None, ())
     record = stated.to_dict()
     assert (record["dimension"], record["edge"], record["linf_clip"], record["cohort"]) == (1, 0.1, 1.0, 10)
-
-
-def test_two_looks_at_one_coin_cost_what_the_square_of_its_laws_says():
-    # two heads 0.81 against 0.01: delta = 0.81 - 0.01 e^epsilon where only they tell more than e^epsilon
-    stated = budget.solve(SEEN, rounds=2, accountant="exact")
-    assert stated.epsilon == pytest.approx(math.log((0.81 - 1e-3) / 0.01), rel=1e-9)
 
 
 @pytest.mark.slow_but_one_in(2)
@@ -117,7 +113,7 @@ def test_a_clip_whose_loss_distribution_is_known_at_some_clips_only():
 
     def rounds_of(clip):
         sums = BernoulliAggregate(**coins, cohort=28, others="near-reference", l2_clip=clip)
-        return Composed(parts=((Subsampled(mechanism=sums, sampling=sampling), 2),))
+        return times(Subsampled(mechanism=sums, sampling=sampling), 2)
 
     widest = widest_clip(0.1, 450_000, "fisher")
     assert guarantee(rounds_of(1.0), delta=1e-4, with_lower_bound=False).method == "pld"
@@ -133,7 +129,7 @@ def test_a_budget_that_any_clip_meets():
 
 @pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling=FixedSize(cohort=5), adjacency=None), SEEN])
 def test_what_was_released_before_comes_on_top(plan):
-    before = Composed(parts=((Gaussian(noise_multiplier=4.0, adjacency=plan.adjacency), 2),))
+    before = times(gaussian(4.0, plan.adjacency), 2)
     together = replace(plan, before=before)
     alone = budget.solve(plan, rounds=3, accountant="rdp").epsilon
     stated = budget.solve(together, rounds=3, accountant="rdp").epsilon
@@ -144,11 +140,7 @@ def test_what_was_released_before_comes_on_top(plan):
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"cohort": 51}, InvalidParameter, "cohort=51"),
-        ({"sampling": "some"}, InvalidParameter, "sampling='some'"),
         ({"mechanism": "bernoulli-channel"}, UnsupportedMechanism, "sampling does not amplify"),
-        ({"mechanism": "coins"}, InvalidParameter, "mechanism='coins'"),
-        ({"delta": 0.0}, InvalidParameter, "delta=0.0"),
         ({"clip_norm": None}, InvalidParameter, "at least one bound"),
         ({"edge": 0.5}, InvalidParameter, "floor=0.5"),
         ({"adjacency": "add-remove"}, UnsupportedMechanism, "add-remove"),
@@ -181,16 +173,8 @@ def test_a_cap_is_at_least_the_mean_cohort_whatever_delta_allows():
 
 @pytest.mark.slow
 def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
-    plan = Plan(
-        mechanism="bernoulli-aggregate",
-        clients=60,
-        cohort=60,
-        dimension=3,
-        edge=0.2,
-        sampling="all",
-        delta=1e-4,
-        clip_norm=0.3,
-    )
+    coins = {"mechanism": "bernoulli-aggregate", "dimension": 3, "edge": 0.2, "clip_norm": 0.3}
+    plan = Plan(clients=60, cohort=60, sampling="all", delta=1e-4, **coins)
     before = budget.solve(plan, rounds=2).notes
     for module in (coin_rounds, bernoulli_sum):
         monkeypatch.setattr(module, "LARGEST_COHORT", 50)

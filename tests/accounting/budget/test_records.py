@@ -1,8 +1,10 @@
 """Plans of private records: what a client's own steps cost, in rounds."""
 
 import pytest
+from reference.shorthand import times
+from refusals import refused
 
-from accounting import Composed, Plan, budget
+from accounting import Plan, budget
 from accounting.compose import accountant
 from accounting.errors import InvalidParameter
 from accounting.integers.fixed_point import least_scale, rounded_l2
@@ -16,7 +18,7 @@ EXACT = {"mechanism": "discrete-gaussian", "dimension": 2410}
 def test_epsilon_is_that_of_all_steps_of_all_rounds():
     plan = Plan(**HOSPITALS)
     step = subsample(Gaussian(noise_multiplier=1.1, adjacency="add-remove"), PoissonSampling(probability=32 / 143))
-    assert plan.run(1.1, 3) == Composed(parts=((step, 69),))
+    assert plan.run(1.1, 3) == times(step, 69)
     stated = budget.epsilon(plan, noise_multiplier=1.1, rounds=3)
     assert stated == accountant.epsilon(plan.run(1.1, 3), delta=1e-5)
     assert plan.delta == min(1430**-1.1, 1e-5)
@@ -80,5 +82,4 @@ def test_one_pass_is_the_default(records, batch, steps):
     ],
 )
 def test_what_has_no_meaning_for_records_is_refused(options, words):
-    with pytest.raises(InvalidParameter, match=words):
-        Plan(**HOSPITALS | options)
+    refused(InvalidParameter, words, Plan, **HOSPITALS | options)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from reference import normal
 from refusals import refused
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
@@ -21,15 +22,6 @@ def solved(rounds: int, z: float = 1.0, **options: object) -> budget.Budget:
     return budget.solve(Plan(**{**DATA, **options}), noise_multiplier=z, rounds=rounds)
 
 
-def gaussian_epsilon(mu: float) -> float:
-    def excess(epsilon: float) -> float:
-        return float(
-            norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2)) - DATA["delta"]
-        )
-
-    return float(brentq(excess, 0, 200))
-
-
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize(
     ("options", "rounds", "mu"),
@@ -42,7 +34,7 @@ def gaussian_epsilon(mu: float) -> float:
 )
 def test_upper_bound_is_one_participation_an_epoch(options: dict[str, object], rounds: int, mu: float) -> None:
     found = solved(rounds, **options)
-    assert found.epsilon == pytest.approx(gaussian_epsilon(mu), rel=1e-7)
+    assert found.epsilon == pytest.approx(float(normal.epsilon(DATA["delta"], mu)), rel=1e-7)
     assert 0 < found.lower_bound <= found.epsilon
     assert found.to_dict()["participations"] == round(
         mu**2 / Plan(**{**DATA, **options}).adjacency.sensitivity_in_clips ** 2

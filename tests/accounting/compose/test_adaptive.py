@@ -6,22 +6,18 @@ import math
 import numpy as np
 import pytest
 import scipy
+from reference.shorthand import fixed, gaussian, times
 
 from accounting import Plan, budget
 from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, pld
 from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values
 from accounting.compose.running import Running, epsilons
 from accounting.gaussian.configurations import FixedSizeRound, extremes
-from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
+from accounting.mechanisms import Composed, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 
 DELTA = 6000**-1.1
 GOLDEN = Plan(clients=6000, cohort=100, sampling="fixed")
-
-
-def fixed(cohort, clients, sigma, adjacency="replace-one"):
-    noise = Gaussian(noise_multiplier=sigma, adjacency=Adjacency(adjacency))
-    return Subsampled(mechanism=noise, sampling=FixedSizeSampling(cohort=cohort, clients=clients))
 
 
 def profile_at(values, epsilon):
@@ -56,13 +52,13 @@ def cells_of(means, weights, edges):
     return np.array(weights) @ np.diff(cdf, axis=1)
 
 
-def enumerated(rounds, clients, s, strategy, edges):
+def enumerated(rounds, clients, strategy, edges):
     """All histories of cells with their probabilities in both worlds, every cohort of every round enumerated.
 
-    rounds: cohort sizes; strategy(history) -> values of clients 1.. in the ball, a and b of client 0.
+    rounds: cohort size and 1 / noise; strategy(history) -> values of clients 1.. in the ball, a and b of client 0.
     """
     laws = {(): (1.0, 1.0)}
-    for cohort in rounds:
+    for cohort, s in rounds:
         after = {}
         for history, (p, q) in laws.items():
             others, a, b = strategy(history)
@@ -100,12 +96,12 @@ SMALL = [(2, 1, 0.7, 1), (3, 1, 1.0, 2), (4, 2, 1.0, 2), (3, 2, 0.6, 2), (2, 1, 
 def test_no_enumerated_strategy_shows_more(clients, cohort, sigma, rounds, adjacency):
     """Histories of cells with every cohort enumerated: nothing of (F), covers or the program in it."""
     release = fixed(cohort, clients, sigma, adjacency)
-    values = adaptive.values(Composed(parts=((release, rounds),)), delta=1e-3)
+    values = adaptive.values(times(release, rounds), delta=1e-3)
     edges = [-math.inf, *np.linspace(-3.5, 3.5, 13 if rounds < 3 else 9) / sigma, math.inf]
     shown = []
     for seed in range(12):
         strategy = random_strategy(seed, clients, adjacency == "zero-out")
-        p, q = enumerated([cohort] * rounds, clients, 1 / sigma, strategy, edges)
+        p, q = enumerated([(cohort, 1 / sigma)] * rounds, clients, strategy, edges)
         for epsilon in (0.0, 0.3, 1.0, 2.0):
             known = profile_at(values, epsilon)
             for one, two in ((p, q), (q, p)):
@@ -122,7 +118,9 @@ def test_enumeration_notices_an_account_that_is_too_small():
     (removed, added), _ = extremes(of)
     one_way = Kernels.of([adaptive_program.dominating_kernel(np.arange(401), added, removed, grid)], grid)
     values = Values.for_no_rounds(grid, upper=True).with_another_round(one_way, one_way)
-    p, q = enumerated([1], 2, 1.0, lambda history: ([-1.0], 1.0, -1.0), [-math.inf, *np.linspace(-4, 4, 60), math.inf])
+    p, q = enumerated(
+        [(1, 1.0)], 2, lambda history: ([-1.0], 1.0, -1.0), [-math.inf, *np.linspace(-4, 4, 60), math.inf]
+    )
     assert np.maximum(p - math.exp(1.0) * q, 0).sum() > values.forward[50] * 1.01
 
 
@@ -135,18 +133,8 @@ def test_unequal_rounds_follow_their_order():
         values = adaptive.values(mechanism, delta=1e-3)
         assert values.worse_epsilon(1e-3) <= pld.epsilon(mechanism, delta=1e-3) * (1 + 1e-4)
         for seed in range(6):
-            laws = {(): (1.0, 1.0)}
-            strategy = random_strategy(seed, 3, False)
-            for release in sequence:
-                s = 1 / release.mechanism.noise_multiplier
-                after = {}
-                for history, (p, q) in laws.items():
-                    others, a, b = strategy(history)
-                    one, two = (cells_of([others[0] * s, mine * s], [2 / 3, 1 / 3], edges) for mine in (a, b))
-                    for cell in range(len(edges) - 1):
-                        after[(*history, cell)] = p * one[cell], q * two[cell]
-                laws = after
-            p, q = np.array(list(laws.values())).T
+            rounds = [(1, 1 / release.mechanism.noise_multiplier) for release in sequence]
+            p, q = enumerated(rounds, 3, random_strategy(seed, 3, False), edges)
             assert np.maximum(p - math.exp(1.0) * q, 0).sum() <= profile_at(values, 1.0)
 
 
@@ -163,7 +151,7 @@ def test_order_unknown_means_no_adaptive_account():
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_releases_without_a_choice(adjacency):
     """A plain Gaussian and Poisson rounds beside fixed-size ones: between the lower bound and the one-pair account."""
-    noise = Gaussian(noise_multiplier=6.0, adjacency=Adjacency(adjacency))
+    noise = gaussian(6.0, Adjacency(adjacency))
     poisson = Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.1))
     mechanism = Composed(parts=((fixed(10, 200, 2.0, adjacency), 40), (noise, 1), (poisson, 5)))
     found = adaptive.epsilon(mechanism, delta=1e-5)
@@ -199,7 +187,7 @@ def test_running_epsilons_are_those_of_the_composition():
         running.add(release)
         assert running.epsilon() == pytest.approx(value, rel=1e-3)
         if count in (5, 20):
-            exact = accountant.epsilon(Composed(parts=((release, count),)), delta=plan.delta)
+            exact = accountant.epsilon(times(release, count), delta=plan.delta)
             assert value == pytest.approx(exact, rel=3e-3)
 
 

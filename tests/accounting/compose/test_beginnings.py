@@ -8,8 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 import scipy
+from reference.shorthand import gaussian
 
-from accounting import Composed, Gaussian, PoissonSampling, guarantee, subsample
+from accounting import Composed, PoissonSampling, guarantee, subsample
 from accounting.compose import accountant
 from accounting.errors import InvalidParameter
 from accounting.gaussian import epsilon_from_below, noise_std, sampled_profiles, smallest_epsilon
@@ -17,7 +18,7 @@ from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 
 
 def one_round(schedule, z=1.0):
-    return subsample(Gaussian(noise_multiplier=z, adjacency="zero-out"), schedule)
+    return subsample(gaussian(z, "zero-out"), schedule)
 
 
 @pytest.mark.slow_but_one_in(7)
@@ -94,7 +95,7 @@ def test_the_first_rounds_of_an_allocation_are_a_mixture_over_its_sets(
 ):
     """Two of five rounds, z = 1.82: 1.2192 was stated for 1.0469."""
     allocation = Allocation(participations=taking_part, rounds=rounds)
-    release = subsample(Gaussian(noise_multiplier=z, adjacency=adjacency), allocation)
+    release = subsample(gaussian(z, adjacency), allocation)
     stated = accountant.epsilon(Composed(parts=((release, count),)), delta=delta)
     nodes = 20_000 if count == 2 else 500
     assert exact_divergence(allocation, count, z, stated, nodes) <= delta

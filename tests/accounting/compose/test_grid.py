@@ -9,6 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.shorthand import fixed, poisson, times
+from refusals import refused
 
 from accounting.compose import accountant, grid, lower_bound, rdp
 from accounting.errors import InvalidParameter
@@ -115,5 +116,4 @@ def test_a_smaller_set_of_orders_never_lowers_a_cell():
 )
 def test_outside_the_domain_is_an_error(changes, message):
     setting = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "rounds": 5, "delta": 1e-5, **changes}
-    with pytest.raises(InvalidParameter, match=message):
-        grid.epsilons(**setting)
+    refused(InvalidParameter, message, grid.epsilons, **setting)

@@ -38,15 +38,6 @@ def test_one_round_is_what_the_named_neighbours_show(mechanism, epsilon):
     assert epsilon * (1 - 2e-3) <= found <= epsilon
 
 
-@pytest.mark.parametrize("mechanism", ALL_KINDS)
-def test_the_named_neighbours_send_nothing_longer_than_the_clip(mechanism):
-    """Means are in units of the noise: 1/sigma is the clip norm."""
-    for pair in attack_pairs(mechanism):
-        for law in (pair.p, pair.q):
-            assert sum(weight for weight, _ in law) == pytest.approx(1)
-            assert all(abs(mean) <= 1 / mechanism.mechanism.noise_multiplier for _, mean in law)
-
-
 @pytest.mark.slow_but_one_in(16)
 @pytest.mark.parametrize("mechanism", ALL_KINDS)
 @pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-3), (20, 1e-5), (500, 1e-9)])
@@ -134,6 +125,8 @@ def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
     law = LossDistribution(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
     assert lower_bound._epsilon_of_distribution(law, 0.05) == 1.0
     assert 0 < lower_bound._epsilon_of_distribution(law, 0.15) < 1.0
+    law = LossDistribution(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
+    assert lower_bound._epsilon_of_distribution(law, 0.95) == 0.0  # a delta above all mass
 
 
 def test_all_kinds_of_rounds_of_a_composition_count():
@@ -142,11 +135,6 @@ def test_all_kinds_of_rounds_of_a_composition_count():
     high = pld.epsilon(Composed(parts=parts), delta=1e-5)
     assert 0.97 * high <= lower_bound.epsilon(Composed(parts=parts), delta=1e-5) <= high
     assert all(pld.epsilon(Composed(parts=(part,)), delta=1e-5) < 0.95 * high for part in parts)
-
-
-def test_a_delta_above_all_mass_shows_nothing():
-    law = LossDistribution(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
-    assert lower_bound._epsilon_of_distribution(law, 0.95) == 0.0
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])

@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
+from reference.shorthand import times
 
 from accounting.compose import accountant
-from accounting.mechanisms import Composed, from_dict
+from accounting.mechanisms import from_dict
 
 LINES = [json.loads(line) for line in (Path(__file__).parent / "earlier_epsilons.jsonl").read_text().splitlines()]
 CHUNKS = 20
@@ -20,5 +21,5 @@ CHUNKS = 20
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_epsilon_is_looser_than_before(chunk):
     for line in LINES[chunk::CHUNKS]:
-        run = Composed(parts=((from_dict(line["release"]), line["rounds"]),))
+        run = times(from_dict(line["release"]), line["rounds"])
         assert accountant.epsilon(run, delta=line["delta"]) <= line["epsilon"] * (1 + 1e-6) + 1e-9

@@ -3,20 +3,17 @@
 import math
 from dataclasses import replace
 
-import mpmath
 import numpy as np
 import pytest
-from reference import normal
+from reference import integer_distributions, normal
+from reference.shorthand import fixed, gaussian, poisson, times
 from refusals import refused
 
 from accounting import (
     Adjacency,
     BernoulliAggregate,
     BernoulliChannel,
-    Composed,
     DiscreteGaussian,
-    FixedSizeSampling,
-    Gaussian,
     PoissonSampling,
     Skellam,
     Subsampled,
@@ -31,21 +28,15 @@ from accounting.gaussian import sampled_profiles
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
-PLAIN = Gaussian(noise_multiplier=1.4, adjacency=Adjacency.ADD_REMOVE)
+PLAIN = gaussian(1.4)
 POISSON = Subsampled(mechanism=PLAIN, sampling=PoissonSampling(probability=1 / 60))
-FIXED = Subsampled(
-    mechanism=Gaussian(noise_multiplier=1.4, adjacency=Adjacency.REPLACE_ONE),
-    sampling=FixedSizeSampling(cohort=100, clients=6000),
-)
-ZEROED = Subsampled(
-    mechanism=Gaussian(noise_multiplier=0.9, adjacency=Adjacency.ZERO_OUT),
-    sampling=FixedSizeSampling(cohort=3, clients=10),
-)
+FIXED = fixed(100, 6000, 1.4)
+ZEROED = fixed(3, 10, 0.9, "zero-out")
 COINS = BernoulliChannel(dimension=6, floor=0.2, adjacency=Adjacency.REPLACE_ONE, linf_clip=0.05)
 
 
 def composed(part, count):
-    return Composed(parts=((part, count),))
+    return times(part, count)
 
 
 @pytest.mark.parametrize("epsilon", [-3.0, -0.1, 0.0, 0.5, 4.0])
@@ -88,9 +79,7 @@ def test_best_is_the_smaller_of_both(part):
 def test_one_sampled_round_is_just_above_its_exact_profiles(q, z):
     eps = np.linspace(-3, 3, 61)
     options = {"sampling_probability": q, "noise_multiplier": z}
-    mechanism = Subsampled(
-        mechanism=Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE), sampling=PoissonSampling(probability=q)
-    )
+    mechanism = poisson(q, z)
     exact = np.maximum(
         sampled_profiles.removal_profile(eps, **options), sampled_profiles.addition_profile(eps, **options)
     )
@@ -178,13 +167,8 @@ def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):
     noise = DiscreteGaussian(
         dimension=1, l2_bound=3.0, share_variance=variance, shares=shares, adjacency=Adjacency.ZERO_OUT
     )
-    x = np.arange(-80.0, 81.0)
-    law = np.exp(-(x**2) / (2 * variance))
-    law /= law.sum()
-    total = law
-    for _ in range(shares - 1):
-        total = np.convolve(total, law)
-    p, q = np.append(np.zeros(3), total), np.append(total, np.zeros(3))
+    law = integer_distributions.discrete_gaussian(variance, 80)
+    p, q = integer_distributions.shifted(integer_distributions.summed(law, shares), (3,))
     eps = np.linspace(-2, 6, 33)
     exact = np.maximum(p - np.exp(eps)[:, None] * q, 0).sum(axis=1)
     for accountant in ("best", "pld", "rdp"):
@@ -193,13 +177,6 @@ def test_discrete_gaussians_are_above_their_own_exact_law(variance, shares):
         except UnsupportedMechanism:
             assert accountant == "pld"
             assert variance * shares < 1
-
-
-def gaussian_profile(epsilon, mu):
-    """At any real epsilon, in 40 digits."""
-    with mpmath.workdps(40):
-        e, m = mpmath.mpf(float(epsilon)), mpmath.mpf(mu)
-        return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
 
 
 FELT = [(1, 0.3), (40, 0.3), (400, 0.5), (3000, 0.6)]  # coordinates, variance in squared steps
@@ -217,34 +194,26 @@ def test_below_twice_the_closeness_the_claim_is_that_of_negative_epsilons(dimens
     mu, c = math.sqrt(3) * near.mechanism.parts[0][0].mu, near.closeness
     eps = np.linspace(0, 2 * c, 41)[:-1]
     claim = np.minimum(account(composed(noise, 3))(eps), 1.0)
-    proved = np.array([min(1.0, math.exp(c) * gaussian_profile(one - 2 * c, mu)) for one in eps])
+    proved = np.array([min(1.0, math.exp(c) * normal.profile(one - 2 * c, mu)) for one in eps])
     assert np.all(claim >= proved * (1 - 1e-9))
     assert np.all(claim <= proved * (1 + 1e-3) + 1e-9)
-    exact = three_moves_of_one_step(variance, eps) * (1 - 1e-9)
+    moved = integer_distributions.shifted(integer_distributions.discrete_gaussian(variance, 40), (1, 1, 1))
+    exact = np.array([integer_distributions.hockey_stick(moved, one) for one in eps]) * (1 - 1e-9)
     assert np.all(claim >= exact)
     assert np.all(profile(composed(noise, 3))(eps) >= exact)
-
-
-def three_moves_of_one_step(variance, epsilon):
-    """The exact profile of three releases of one integer, one step apart, by enumeration."""
-    x = np.arange(-40, 41)
-    law = np.exp(-(x**2.0) / (2 * variance))
-    p, q = np.append(law / law.sum(), 0.0), np.append(0.0, law / law.sum())
-    joint_p, joint_q = (one[:, None, None] * one[None, :, None] * one[None, None, :] for one in (p, q))
-    return np.array([np.maximum(joint_p - math.exp(one) * joint_q, 0).sum() for one in epsilon])
 
 
 @pytest.mark.slow
 def test_a_chord_beyond_its_knots_would_be_below_the_curve():
     """The planted fault, and that it cannot come back: the first chord goes on to the left, below the convex curve."""
     mu, knots = 0.8, np.linspace(0.0, 5.0, 4001)
-    values = np.array([gaussian_profile(one, mu) for one in knots])
+    values = np.array([normal.profile(one, mu) for one in knots])
     for epsilon in (-0.01, -0.3, -2.0):
         slope = (values[1] - values[0]) / math.expm1(knots[1])
-        assert values[0] + slope * math.expm1(epsilon) < gaussian_profile(epsilon, mu) * (1 - 1e-6)
+        assert values[0] + slope * math.expm1(epsilon) < normal.profile(epsilon, mu) * (1 - 1e-6)
         refused(AssertionError, "", profiles._interpolated_by_chords, np.array([epsilon]), knots, values)
     whole = profiles.Profile(above_zero=lambda eps: profiles._interpolated_by_chords(eps, knots, values), method="test")
-    assert np.all(whole(-knots) >= [gaussian_profile(-one, mu) * (1 - 1e-12) for one in knots])
+    assert np.all(whole(-knots) >= [normal.profile(-one, mu) * (1 - 1e-12) for one in knots])
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
@@ -259,10 +228,16 @@ def test_delta_from_a_curve_is_above_the_gaussian_it_is_the_curve_of():
     eps, mu = np.linspace(-2, 8, 101), 0.8
     orders = np.linspace(1.01, 80, 400)
     value = delta_from_curve(eps, orders, orders * mu * mu / 2)
-    assert np.all(value >= profile(Gaussian(noise_multiplier=1 / mu, adjacency=Adjacency.ADD_REMOVE))(eps))
+    assert np.all(value >= profile(gaussian(1 / mu))(eps))
 
 
-@pytest.mark.parametrize(("orders", "rho"), [([1.0], [0.1]), ([2.0, 3.0], [0.1]), ([2.0], [-0.1]), ([], [])])
+@pytest.mark.parametrize(
+    ("orders", "rho"),
+    [
+        *(([1.0], [0.1]), ([2.0, 3.0], [0.1]), ([2.0], [-0.1]), ([], [])),
+        *(([2.0, 1.0], [0.1, 0.1]), ([0.5, 3.0], [0.1, 0.1]), ([2, 3], [0.1, -0.1])),
+    ],
+)
 def test_what_is_no_curve_is_refused(orders, rho):
     refused(InvalidParameter, "orders of shape", delta_from_curve, 1.0, orders, rho)
 
@@ -272,15 +247,4 @@ def test_wrong_input_is_refused():
     refused(InvalidParameter, "accountant='exact'", profile, PLAIN, accountant="exact")
     refused(UnsupportedMechanism, "no privacy loss distribution", profile, replace(COINS, floor=1e-6), accountant="pld")
     with pytest.raises(AccountingError):
-        profile(
-            Subsampled(
-                mechanism=Gaussian(noise_multiplier=1.0, adjacency=Adjacency.REPLACE_ONE),
-                sampling=PoissonSampling(probability=0.1),
-            ),
-            accountant="rdp",
-        )
-
-
-@pytest.mark.parametrize(("orders", "rho"), [([2.0, 1.0], [0.1, 0.1]), ([0.5, 3.0], [0.1, 0.1]), ([2, 3], [0.1, -0.1])])
-def test_one_wrong_order_or_divergence_among_good_ones_is_refused(orders, rho):
-    refused(InvalidParameter, "orders of shape", delta_from_curve, 1.0, orders, rho)
+        profile(poisson(0.1, 1.0, "replace-one"), accountant="rdp")

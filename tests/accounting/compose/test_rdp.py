@@ -13,27 +13,10 @@ from refusals import refused
 from accounting.bernoulli.accounts import COIN_ORDERS, SAMPLED_COIN_ORDERS
 from accounting.compose import accountant, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.gaussian import sampled_renyi
 from accounting.mechanisms import BernoulliAggregate, Composed, FixedSizeSampling, PoissonSampling, Subsampled
 
 pytestmark = pytest.mark.slow_but_one_in(3)
-
-SETTINGS = [(1e-6, 0.5), (1e-4, 1.0), (0.01, 0.3), (0.1, 1.4), (0.5, 10.0), (0.5, 0.5), (0.99, 2.0), (0.01, 100.0)]
-
-
-@pytest.mark.parametrize(("q", "sigma"), SETTINGS)
-@pytest.mark.parametrize("order", [2, 3, 12, 64, 512])
-def test_poisson_curve_equals_the_binomial_sum_at_whole_orders(q, sigma, order):
-    exact = float(renyi.removal(order, q, sigma))
-    assert float(rdp.curve(poisson(q, sigma), order)) == pytest.approx(exact, rel=1e-8, abs=1e-14)
-
-
-@pytest.mark.slow_but_one_in(35)
-@pytest.mark.parametrize(("q", "sigma"), SETTINGS)
-@pytest.mark.parametrize("order", [1.01, 1.5, 3.7, 10.9])
-def test_poisson_curve_is_above_quadrature_between_whole_orders(q, sigma, order):
-    """The library adds an alternating series without its signs: 62% above at order 1.01, q=0.1, sigma=1.4."""
-    exact = float(renyi.removal(order, q, sigma))
-    assert float(rdp.curve(poisson(q, sigma), order)) >= exact * (1 - 1e-8) - 1e-14
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -77,6 +60,17 @@ def test_poisson_replace_one_is_refused_with_a_way_out():
 def test_plain_gaussian_is_exact(adjacency):
     shift = (2 if adjacency == "replace-one" else 1) / 3.0
     assert rdp.curve(gaussian(3.0, adjacency), [1.5, 7.0]) == pytest.approx(np.array([1.5, 7.0]) * shift**2 / 2)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(1e-6, 0.5), (0.1, 1.4), (0.99, 2.0), (0.01, 100.0)])
+def test_the_curve_of_a_sampled_gaussian_is_that_of_its_function(q, sigma):
+    """Which has many digits and a theorem beside it (tests/accounting/gaussian)."""
+    orders, setting = [1.01, 2.0, 3.7, 12.0, 64.0], {"noise_multiplier": sigma}
+    exact = sampled_renyi.poisson_renyi(orders, sampling_probability=q, **setting)
+    assert rdp.curve(poisson(q, sigma), orders) == pytest.approx(exact, rel=1e-12)
+    cohort = max(round(100 * q), 1)
+    exact = sampled_renyi.fixed_size_renyi(orders, sampling_probability=cohort / 100, **setting)
+    assert rdp.curve(fixed(cohort, 100, sigma), orders) == pytest.approx(exact, rel=1e-12)
 
 
 def test_composition_adds_up():
@@ -197,15 +191,6 @@ def test_sampled_coins_of_a_cohort_of_all_are_those_coins():
     found = rdp.curve(sampled, [2.0, 3.0, 8.0, 9.0, 10.0])
     assert found[[0, 1, 2, 4]] == pytest.approx(computed[[0, 1, 2, 4]], rel=1e-12)
     assert computed[3] <= found[3] <= computed[3] * 1.01
-
-
-@pytest.mark.parametrize(("cohort", "clients", "sigma"), [(1, 1000, 1.0), (10, 100, 2.0), (50, 100, 8.0)])
-def test_fixed_size_at_order_two_is_the_theorem(cohort, clients, sigma):
-    """Wang, Balle, Kasiviswanathan 2019, Thm 27, whose sum at order 2 has one term; the Gaussian's shift is 2C."""
-    per_release = 2 * (2 / sigma) ** 2 / 2
-    term = min(4 * math.expm1(per_release), 2 * math.exp(per_release))
-    exact = math.log1p((cohort / clients) ** 2 * term)
-    assert float(rdp.curve(fixed(cohort, clients, sigma), 2.0)) == pytest.approx(exact, rel=1e-9)
 
 
 def test_orders_without_a_bound_leave_the_others_theirs():

@@ -6,6 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from reference.shorthand import gaussian
 from refusals import refused
 from scipy.stats import norm
 
@@ -17,11 +18,9 @@ from accounting.compose.accountant import guarantee
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, smallest_epsilon
-from accounting.mechanisms import Gaussian
-from accounting.mechanisms.adjacency import Adjacency
 
 MU = 0.8
-PLAIN = Gaussian(noise_multiplier=1 / MU, adjacency=Adjacency.ADD_REMOVE)
+PLAIN = gaussian(1 / MU)
 
 
 def test_tradeoff_of_a_gaussian():
@@ -41,7 +40,7 @@ def test_attackers_of_a_gaussian():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_groups_are_above_the_exact_group(size):
-    exact = guarantee(Gaussian(noise_multiplier=1 / (size * MU), adjacency=Adjacency.ADD_REMOVE), delta=1e-5).epsilon
+    exact = guarantee(gaussian(1 / (size * MU)), delta=1e-5).epsilon
     found = readings.epsilon_at(readings.group_profile(profile(PLAIN), size), 1e-5)
     assert exact * (1 - 1e-6) <= found <= exact * (1 + 1e-6 if size == 1 else 1.6)
 
@@ -72,7 +71,7 @@ def test_readings_of_a_gaussian_by_mpmath():
 @pytest.mark.parametrize("mu", [0.01, 0.2, 1.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.3])
 def test_mu_of_a_gaussian_profile_by_the_search(mu, delta):
-    claim = profile(Gaussian(noise_multiplier=1 / mu, adjacency=Adjacency.ADD_REMOVE))
+    claim = profile(gaussian(1 / mu))
     assert 1 <= readings.gaussian_dp(claim, delta) / mu < 1 + 2e-4
 
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
 from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
 from accounting.compose import accountant, lower_bound, pld
@@ -74,8 +75,7 @@ def test_a_release_that_is_below_no_gaussian_leaves_the_renyi_account():
 
 def test_a_release_without_a_distribution_is_refused_where_others_had_one():
     running = Running(delta=1e-5, typical=gaussian(2.0), rounds=3, accountant="pld")
-    with pytest.raises(UnsupportedMechanism, match="no privacy loss distribution"):
-        running.add(FAR)
+    refused(UnsupportedMechanism, "no privacy loss distribution", running.add, FAR)
 
 
 @pytest.mark.parametrize("law", [Gaussian, DiscreteGaussian])

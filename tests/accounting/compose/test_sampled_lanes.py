@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, times
 from refusals import refused
 from scipy.linalg import toeplitz
 from scipy.optimize import minimize
 from scipy.stats import chi2
 
-from accounting import Composed, Gaussian, Plan, budget, guarantee
+from accounting import Composed, Plan, budget, guarantee
 from accounting.budget import certificates
 from accounting.budget.certified_noise import cached_or_new_certified_noise, certified_noise
 from accounting.compose import accountant, lower_bound
@@ -22,7 +23,7 @@ from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMec
 from accounting.factorisation import square_root
 from accounting.ledger.terms import Terms, unit_of
 from accounting.ledger.unit_filter import UnitFilter
-from accounting.mechanisms import BallsAndBins, Subsampled, from_dict
+from accounting.mechanisms import BallsAndBins, Subsampled
 
 TINY = [
     # bins, lanes, bands, rounds: whole epochs, one cut off, columns cut off, one epoch, as many lanes as bins
@@ -117,17 +118,11 @@ def test_weights_keep_to_their_bounds(setting, epsilon, tilts):
 def test_means_are_the_hockey_sticks_of_all_patterns(setting, epsilon):
     """Against 200,000 draws of the mixture itself, five joint standard errors: a false alarm below 1e-5 a case."""
     one, tilts = run(*setting), (0.5, 0.5)
-    means, draws, count = means_of(one), generator(11), 200_000
-    x = draws.standard_normal((count, one.rounds))
-    y = x + means[draws.integers(len(means), size=count)]
-    direct = (
-        np.maximum(-np.expm1(epsilon - log_ratio(means, y)), 0),
-        np.maximum(1 - np.exp(epsilon + log_ratio(means, x)), 0),
-    )
+    direct = shown(None, one, epsilon, seed=11, count=200_000)
     found = [weights_at(chunk, epsilon) for chunk in one.samples(generator(), 100_000, tilts)]
-    for true, weights in zip(direct, map(np.concatenate, zip(*found, strict=True)), strict=True):
-        error = math.hypot(true.std() / math.sqrt(count), weights.std() / math.sqrt(len(weights)))
-        assert abs(true.mean() - weights.mean()) < 5 * error + 1e-12
+    for (true, own), weights in zip(direct, map(np.concatenate, zip(*found, strict=True)), strict=True):
+        error = math.hypot(own, weights.std() / math.sqrt(len(weights)))
+        assert abs(true - weights.mean()) < 5 * error + 1e-12
 
 
 def exact(epsilon, z, c=(1.0, 0.7)):
@@ -152,8 +147,8 @@ def test_against_quadrature(epsilon):
     sums = sampled_sums(one, generator(), 200_000, epsilon, (0.8, 0.8))
     for total, square, true in zip(sums.totals, sums.squares, truth, strict=True):
         assert abs(total / sums.count - true) < 5 * math.sqrt(square) / sums.count + 1e-7
-    noise = Subsampled(mechanism=Gaussian(noise_multiplier=0.9, adjacency="zero-out"), sampling=one.schedule)
-    assert max(truth) <= profile(Composed(parts=((noise, 2),)))(np.array([epsilon]))[0] * (1 + 1e-9)
+    noise = Subsampled(mechanism=gaussian(0.9, "zero-out"), sampling=one.schedule)
+    assert max(truth) <= profile(times(noise, 2))(np.array([epsilon]))[0] * (1 + 1e-9)
 
 
 def test_bounds_cover_the_truth():
@@ -195,7 +190,7 @@ FAULTS = {
 
 
 def shown(sets, one, epsilon, seed=5, count=400_000):
-    """Both hockey sticks of a mixture over these patterns, with standard errors."""
+    """Both hockey sticks of a mixture over these patterns, or all, with standard errors."""
     means, draws = means_of(one, sets), generator(seed)
     x = draws.standard_normal((count, one.rounds))
     y = x + means[draws.integers(len(means), size=count)]
@@ -236,8 +231,8 @@ def test_a_lane_kept_for_the_next_run_shows_more_than_two_runs():
 
 
 def of(schedule, rounds, z=1.0, adjacency="add-remove"):
-    noise = Gaussian(noise_multiplier=z, adjacency=adjacency)
-    return Composed(parts=((Subsampled(mechanism=noise, sampling=schedule), rounds),))
+    noise = gaussian(z, adjacency)
+    return times(Subsampled(mechanism=noise, sampling=schedule), rounds)
 
 
 @pytest.mark.parametrize(("lanes", "rounds"), [(4, 24), (12, 24), (4, 17), (12, 17)])
@@ -254,9 +249,7 @@ def test_the_deterministic_account_is_that_of_public_lanes_and_has_no_lower_boun
     assert 0 < lower_bound.epsilon(with_others, delta=1e-4) == pytest.approx(alone, rel=1e-3)
 
 
-def test_ledger_lines_and_what_is_refused():
-    line = of(secret(12, 4, 4, stream="s"), 3)
-    assert from_dict(line.to_dict()) == line
+def test_secret_lanes_of_nothing_are_refused():
     assert "secret_lanes" not in BallsAndBins(bins=12, lanes=4).to_dict()
     for fields, words in (
         ({"lanes": 1, "secret_lanes": True}, "no lane is drawn"),
@@ -376,16 +369,7 @@ def test_lanes_are_searched_and_are_at_least_two():
 
 @pytest.mark.parametrize("bounds", [(math.nan, 1e-7), (1e-7, math.nan), (1e-7, 2e-5), (2e-5, 1e-7), (1e-7, math.inf)])
 def test_a_certificate_holds_only_by_both_bounds(bounds):
-    one = certificates.Certificate(
-        epsilon=1.0,
-        delta=1e-5,
-        failure=1e-12,
-        tries=1,
-        samples=1,
-        bounds=(1e-7, 1e-7),
-        seed="",
-        deterministic=2.0,
-        description={},
-    )
+    fields = {"epsilon": 1.0, "delta": 1e-5, "failure": 1e-12, "tries": 1, "samples": 1, "deterministic": 2.0}
+    one = certificates.Certificate(**fields, bounds=(1e-7, 1e-7), seed="", description={})
     assert one.holds
     assert not replace(one, bounds=bounds).holds

@@ -5,27 +5,17 @@ import math
 import numpy as np
 import pytest
 import scipy
+from reference.shorthand import gaussian, poisson, times
 from refusals import refused
 
-from accounting import Composed, PoissonSampling, Subsampled
 from accounting.compose import accountant, rdp, selection
 from accounting.compose.profiles import Profile
 from accounting.compose.selection import RandomRuns
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import BernoulliAggregate, Gaussian
+from accounting.mechanisms import BernoulliAggregate
 
 ORDERS = np.array([1.5, 2.0, 3.0, 5.0, 9.0, 20.0])
-GOLDEN = Composed(
-    parts=(
-        (
-            Subsampled(
-                mechanism=Gaussian(noise_multiplier=1.4, adjacency="add-remove"),
-                sampling=PoissonSampling(probability=100 / 6000),
-            ),
-            180,
-        ),
-    )
-)
+GOLDEN = times(poisson(100 / 6000, 1.4), 180)
 LAWS = [
     RandomRuns(mean=7.0, law="poisson"),
     RandomRuns(mean=7.0, eta=1.0),
@@ -74,7 +64,7 @@ def test_few_runs_that_may_be_none(mean):
     for one, other in ((p, q), (q, p)):
         exact = divergence(best_of(one, runs), best_of(other, runs), ORDERS)
         assert np.all(exact <= selection.renyi(ORDERS, curve, runs))
-    noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    noise = gaussian(1.0, "zero-out")
     stated = selection.epsilon(noise, runs=runs, delta=1e-5)
     x = np.linspace(-12, 14, 200_001)
     best = [
@@ -199,7 +189,7 @@ def test_numbers_of_runs_have_their_mean(runs):
 
 
 def test_several_candidates_cost_what_the_dearest_does():
-    strong, weak = (Composed(parts=((Gaussian(noise_multiplier=z, adjacency="add-remove"), 3),)) for z in (4.0, 8.0))
+    strong, weak = (times(gaussian(z), 3) for z in (4.0, 8.0))
     runs = RandomRuns(mean=5.0)
     together = selection.epsilon(strong, weak, runs=runs, delta=1e-5)
     assert together == pytest.approx(selection.epsilon(strong, runs=runs, delta=1e-5), rel=1e-9)

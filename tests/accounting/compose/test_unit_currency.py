@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from reference.shorthand import poisson, times
 
 from accounting import Composed, Gaussian, PoissonSampling
 from accounting.compose import pld
@@ -24,29 +25,25 @@ DELTA = 6000**-1.1
 RESERVE = 0.01 * DELTA
 
 
-def poisson(z, q, adjacency="add-remove"):
-    return subsample(Gaussian(noise_multiplier=z, adjacency=adjacency), PoissonSampling(probability=q))
-
-
 def bins(z):
     return subsample(Gaussian(noise_multiplier=z, adjacency="add-remove"), BallsAndBins(bins=60, stream="s"))
 
 
 @pytest.fixture(scope="module")
 def golden():
-    unit = Composed(parts=((poisson(1.4, 1 / 60), 1),))
+    unit = times(poisson(1 / 60, 1.4), 1)
     return currency(unit, None, epsilon=1.01, delta=DELTA, reserve=RESERVE)
 
 
 # Of other code: own pairs on an own grid, own comparison (s a tenth of a hundredth of delta).
 PRICES = [
-    ((poisson(2.5, 1 / 60), 20), {200: 7, 400: 6}),
-    ((poisson(40.0, 1.0), 1), {200: 5, 400: 4}),
-    ((poisson(2.0, 1 / 60), 60), {200: 30, 400: 29}),
-    ((poisson(2.0, 1 / 30), 100), {200: 180, 400: 178}),
-    ((poisson(1.2, 1 / 60), 90), {200: 192, 400: 159}),
+    ((poisson(1 / 60, 2.5), 20), {200: 7, 400: 6}),
+    ((poisson(1.0, 40.0), 1), {200: 5, 400: 4}),
+    ((poisson(1 / 60, 2.0), 60), {200: 30, 400: 29}),
+    ((poisson(1 / 30, 2.0), 100), {200: 180, 400: 178}),
+    ((poisson(1 / 60, 1.2), 90), {200: 192, 400: 159}),
     ((bins(1.4), 180), {200: None, 400: 212}),
-    ((poisson(1.0, 1 / 60), 60), {200: None, 400: None}),
+    ((poisson(1 / 60, 1.0), 60), {200: None, 400: None}),
 ]
 
 
@@ -65,12 +62,12 @@ def test_prices_are_those_of_independent_code(golden, part, prices):
 
 def test_a_price_holds_at_random_gamma_in_both_orders(golden):
     """h of the plan and what is left, less h of all units, by the account of deltas, which sums otherwise."""
-    rng, plan = np.random.default_rng(1), poisson(1.2, 1 / 60)
-    price = golden.price(Composed(parts=((plan, 30),)), remaining_units=200, reserve=RESERVE)
-    unit, spacing = poisson(1.4, 1 / 60), golden.interval
+    rng, plan = np.random.default_rng(1), poisson(1 / 60, 1.2)
+    price = golden.price(times(plan, 30), remaining_units=200, reserve=RESERVE)
+    unit, spacing = poisson(1 / 60, 1.4), golden.interval
     at = rng.uniform(-3, 3, 400)
     after = pld.distribution(Composed(parts=((plan, 30), (unit, 200 - price.units))), spacing)
-    before = pld.distribution(Composed(parts=((unit, 200),)), spacing)
+    before = pld.distribution(times(unit, 200), spacing)
     less = pld.distribution(Composed(parts=((plan, 30), (unit, 200 - price.units + 1))), spacing)
     for one, two in zip(after.orders, before.orders, strict=True):
         assert (one.delta(at) - two.delta(at)).max() <= price.reserve
@@ -106,14 +103,14 @@ def test_the_closeness_of_integer_noise_multiplies_what_was_spent(noise):
     """h_(u^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units, and not for one more."""
     unit = subsample(noise, PoissonSampling(probability=0.1))
     delta, reserve, rounds = 1e-4, 1e-6, 1000
-    found = currency(Composed(parts=((unit, 1),)), None, epsilon=2.0, delta=delta, reserve=reserve)
-    near = continuous(Composed(parts=((unit, rounds),)), lost=1e-10)
+    found = currency(times(unit, 1), None, epsilon=2.0, delta=delta, reserve=reserve)
+    near = continuous(times(unit, rounds), lost=1e-10)
     ((gaussian, _),) = near.mechanism.parts
 
     def within(count):
         closeness, lost = count * near.closeness / rounds, count * (near.lost / rounds + 1e-9)
         target = math.exp(-closeness) * (delta - lost) - reserve
-        many = Composed(parts=((gaussian, count),))
+        many = times(gaussian, count)
         return pld.epsilon(many, delta=target) + 2 * closeness <= 2.0
 
     assert found.units > 5
@@ -123,7 +120,7 @@ def test_the_closeness_of_integer_noise_multiplies_what_was_spent(noise):
 
 def test_rounds_of_another_sampler_are_compared_at_all_gamma():
     unit = Gaussian(noise_multiplier=5.0, adjacency="zero-out")
-    found = currency(Composed(parts=((unit, 1),)), None, epsilon=2.0, delta=1e-4, reserve=1e-6)
+    found = currency(times(unit, 1), None, epsilon=2.0, delta=1e-4, reserve=1e-6)
     half = subsample(unit, PoissonSampling(probability=0.5))
     assert 0 < found.covers(half) < 1e-12
     assert found.covers(subsample(Gaussian(noise_multiplier=2.0, adjacency="zero-out"), half.sampling)) is None
@@ -132,7 +129,7 @@ def test_rounds_of_another_sampler_are_compared_at_all_gamma():
 
 def test_coins_below_a_loose_gaussian_are_counted_by_the_best_account():
     coins = BernoulliAggregate(dimension=50, floor=0.2, adjacency="zero-out", l2_clip=0.3, cohort=20)
-    unit = Composed(parts=((subsample(coins, PoissonSampling(probability=0.1)), 1),))
+    unit = times(subsample(coins, PoissonSampling(probability=0.1)), 1)
     found = currency(unit, None, epsilon=1.0, delta=1e-4, reserve=1e-6)
     assert not found.has_prices
     assert found.price(unit, remaining_units=found.units, reserve=1e-6) is None
@@ -141,20 +138,20 @@ def test_coins_below_a_loose_gaussian_are_counted_by_the_best_account():
 def test_fixed_size_rounds_are_counted_by_their_adaptive_account():
     sampling = FixedSizeSampling(cohort=100, clients=6000)
     unit = subsample(Gaussian(noise_multiplier=1.4, adjacency="zero-out"), sampling)
-    found = currency(Composed(parts=((unit, 1),)), None, epsilon=4.0, delta=DELTA, reserve=RESERVE)
+    found = currency(times(unit, 1), None, epsilon=4.0, delta=DELTA, reserve=RESERVE)
     assert found.units == 691  # one pair: 646
-    price = found.price(Composed(parts=((poisson(20.0, 1.0, "zero-out"), 1),)), remaining_units=591, reserve=RESERVE)
+    price = found.price(times(poisson(1.0, 20.0, "zero-out"), 1), remaining_units=591, reserve=RESERVE)
     assert price.units == 8
-    ran = currency(Composed(parts=((unit, 1),)), None, epsilon=4.0, delta=DELTA, reserve=0.0)
+    ran = currency(times(unit, 1), None, epsilon=4.0, delta=DELTA, reserve=0.0)
     assert ran.units == 692
 
 
 def test_quieter_is_said_of_three_samplings_alone():
-    unit = poisson(1.4, 1 / 60)
+    unit = poisson(1 / 60, 1.4)
     assert is_quieter(unit, unit)
     assert is_quieter(bins(1.4), bins(1.4))
-    assert is_quieter(poisson(1.4, 1 / 61), unit)
-    assert not is_quieter(poisson(2.0, 1 / 59), unit)
-    assert not is_quieter(poisson(2.0, 1 / 61, "zero-out"), unit)
+    assert is_quieter(poisson(1 / 61, 1.4), unit)
+    assert not is_quieter(poisson(1 / 59, 2.0), unit)
+    assert not is_quieter(poisson(1 / 61, 2.0, "zero-out"), unit)
     assert not is_quieter(bins(1.5), bins(1.4))
     assert not is_quieter(subsample(INTEGERS["Skellam"], PoissonSampling(probability=0.1)), unit)

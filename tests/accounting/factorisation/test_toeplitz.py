@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, times
 from refusals import refused
 from scipy.linalg import solve_triangular, toeplitz
 
-from accounting import Composed, Gaussian, subsample
+from accounting import subsample
 from accounting.compose import pld
 from accounting.errors import InvalidParameter
 from accounting.factorisation import buffered, optimise, sensitivity, square_root
@@ -137,5 +138,5 @@ def test_a_search_over_all_short_columns_finds_no_better_one():
 @pytest.mark.parametrize("matrix", [{"coefficients": (1.0, 0.5)}, {"weights": (0.3,), "decays": (0.9,)}])
 def test_streams_longer_than_memory_are_refused(matrix):
     stream = CorrelatedRounds(separation=10, **matrix)
-    release = subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), stream)
-    refused(InvalidParameter, "at most 10000000", lambda: pld.epsilon(Composed(parts=((release, 10**10),)), delta=1e-5))
+    release = subsample(gaussian(1.0, "zero-out"), stream)
+    refused(InvalidParameter, "at most 10000000", lambda: pld.epsilon(times(release, 10**10), delta=1e-5))

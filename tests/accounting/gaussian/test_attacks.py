@@ -49,8 +49,8 @@ def test_mixtures_have_the_moments_of_their_definition(mechanism):
 @pytest.mark.parametrize("sigma", [0.25, 1.0, 4.0])
 def test_a_client_moves_the_sum_by_its_clip_and_no_further(sigma):
     """In units of the noise a vector of the clip norm is 1/sigma long: shown whole, in every kind of round."""
-    for mechanism in (
-        poisson(0.1, sigma), poisson(0.1, sigma, "replace-one"), fixed(1, 9, sigma), fixed(1, 9, sigma, "zero-out")
-    ):  # fmt: skip
+    adjacencies = [(poisson(0.1, sigma, one)) for one in ("add-remove", "zero-out", "replace-one")]
+    for mechanism in (*adjacencies, fixed(1, 9, sigma), fixed(1, 9, sigma, "zero-out")):
         for pair in attack_pairs(mechanism):
+            assert [sum(weight for weight, _ in law) for law in (pair.p, pair.q)] == pytest.approx([1, 1])
             assert max(abs(mean) for _, mean in (*pair.p, *pair.q)) == pytest.approx(1 / sigma, rel=1e-12)

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 from reference import normal
+from reference.shorthand import times
 from refusals import refused
 from scipy.special import erfinv
 
-from accounting import Adjacency, Composed, Gaussian, gaussian, guarantee
+from accounting import Adjacency, Gaussian, gaussian, guarantee
 from accounting.errors import InvalidParameter
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -44,7 +45,7 @@ def test_smallest_epsilon_is_just_above_the_exact_one(mu, delta):
 def test_epsilon_near_delta_1_does_not_cancel():
     """3,600 rounds at noise multiplier 1: delta 1 - 1.6e-12 is 1380.8185; from delta itself, 1380.8181."""
     exact = float(normal.epsilon(1 - 1.6e-12, 60.0))
-    rounds = Composed(parts=((Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE), 3600),))
+    rounds = times(Gaussian(noise_multiplier=1.0, adjacency=Adjacency.ADD_REMOVE), 3600)
     stated = guarantee(rounds, delta=1 - 1.6e-12)
     assert exact == pytest.approx(1380.8185, abs=1e-4)
     assert exact <= stated.epsilon <= exact * (1 + 1e-11)

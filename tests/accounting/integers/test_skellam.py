@@ -6,19 +6,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 from reference import integer_distributions as laws
+from reference.shorthand import times
 from scipy.stats import skellam
 
-from accounting import (
-    Composed,
-    FixedSizeSampling,
-    Gaussian,
-    Plan,
-    PoissonSampling,
-    Skellam,
-    Subsampled,
-    budget,
-    guarantee,
-)
+from accounting import FixedSizeSampling, Gaussian, Plan, PoissonSampling, Skellam, Subsampled, budget, guarantee
 from accounting.compose import rdp
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import privacy_profile
@@ -133,7 +124,7 @@ def test_what_has_no_account_is_refused():
 @pytest.mark.parametrize(("variance", "dimension"), [(1.0, 1), (1e12, 10**6)])
 def test_edges(q, variance, dimension):
     sampled = Subsampled(mechanism=noise(variance, 5.0, dimension), sampling=PoissonSampling(probability=q))
-    stated = guarantee(Composed(parts=((sampled, 10_000),)), delta=1e-6)
+    stated = guarantee(times(sampled, 10_000), delta=1e-6)
     assert 0 <= stated.epsilon < math.inf
     assert (stated.epsilon < 2e-3) == (q == 0 or variance > 1)  # as near 0 as the largest order lets it be
 

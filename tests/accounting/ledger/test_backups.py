@@ -5,20 +5,15 @@ import threading
 
 import pytest
 from filelock import FileLock
+from reference.shorthand import release
 from refusals import refused
 
-from accounting import Gaussian, Header, Ledger, Release
+from accounting import Header, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger import backups
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
-
-ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
-
-
-def release(number):
-    return Release(round=number, mechanism=ROUND, clip_norm=1.0, noise_std=20.0, noise_placement="server")
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from reference.bounded import bounded
+from reference.shorthand import release
 from refusals import refused
 
-from accounting import Gaussian, Header, Ledger, Release
+from accounting import Header, Ledger
 from accounting.errors import LedgerError
 from accounting.ledger import backups, regular_file
 from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 
-ROUND = Gaussian(noise_multiplier=20.0, adjacency="add-remove")
 WHO, OTHERS = "a" * 64, "b" * 64
-
-
-def release(number):
-    return Release(round=number, mechanism=ROUND, clip_norm=1.0, noise_std=20.0, noise_placement="server")
 
 
 @pytest.fixture
@@ -137,13 +134,8 @@ def test_one_population_has_a_project(project, tmp_path):
 
 
 def test_lines_for_different_clients_are_not_believed(project):
-    line = Release(**{**vars_of(release(3)), "detail": {"run": "c", "population": OTHERS}})
-    project.ledger.record(line)
+    project.ledger.record(replace(release(3), detail={"run": "c", "population": OTHERS}))
     refused(LedgerError, "was charged for clients other than", project.charge, release(4), run="a", population=WHO)
-
-
-def vars_of(one):
-    return {name: getattr(one, name) for name in Release.__dataclass_fields__}
 
 
 def test_the_key_is_one_for_all_runs(project, tmp_path):

@@ -5,21 +5,20 @@ import os
 from dataclasses import replace
 
 import pytest
+from reference.shorthand import poisson, release
 from refusals import refused
 
-from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled, guarantee
+from accounting import Aborted, Composed, Header, Ledger, guarantee
 from accounting.errors import EditedLedger, LedgerError, TruncatedLedger
 from accounting.ledger import regular_file
 
 HEADER = Header(unit="client", clients=1000, randomness="simulated")
-QUIET = Subsampled(
-    mechanism=Gaussian(noise_multiplier=20.0, adjacency="add-remove"), sampling=PoissonSampling(probability=0.01)
-)
-LOUD = replace(QUIET, mechanism=Gaussian(noise_multiplier=10.0, adjacency="add-remove"))
+QUIET, LOUD = poisson(0.01, 20.0), poisson(0.01, 10.0)
 
 
-def release(number, mechanism=QUIET):
-    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=20.0, noise_placement="server")
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger.create(tmp_path / "l", HEADER)
 
 
 def test_a_batch_is_the_same_file_as_its_records_one_by_one(tmp_path):
@@ -34,8 +33,7 @@ def test_a_batch_is_the_same_file_as_its_records_one_by_one(tmp_path):
     assert Ledger.read(all_.path).entries == all_.entries == entries
 
 
-def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_a_batch_that_does_not_fit_leaves_nothing(ledger, monkeypatch):
     ledger.record(release(0))
     before, real, calls = ledger.path.read_bytes(), os.write, iter([True, False])
 
@@ -45,8 +43,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", half)
-    with pytest.raises(LedgerError, match="round 1 cannot be recorded"):
-        ledger.record_all(release(round) for round in range(1, 50))
+    refused(LedgerError, "round 1 cannot be recorded", ledger.record_all, (release(round) for round in range(1, 50)))
     monkeypatch.undo()
     assert ledger.path.read_bytes() == before
     assert len(ledger.entries) == 1
@@ -54,8 +51,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
     assert [one.round for one in Ledger.read(ledger.path).releases] == list(range(50))
 
 
-def test_equal_records_share_their_parts_and_unequal_ones_do_not(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_equal_records_share_their_parts_and_unequal_ones_do_not(ledger):
     written = [release(0), release(1), release(2, LOUD), replace(release(3, LOUD), detail={"run": "b"}), release(4)]
     ledger.record_all(written)
     read = Ledger.read(ledger.path).entries
@@ -64,39 +60,34 @@ def test_equal_records_share_their_parts_and_unequal_ones_do_not(tmp_path):
     assert read[0].mechanism is not read[2].mechanism
 
 
-def test_epsilon_of_twenty_thousand_records_is_that_of_their_composition(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_epsilon_of_twenty_thousand_records_is_that_of_their_composition(ledger):
     ledger.record_all(release(round, LOUD if round % 1000 == 0 else QUIET) for round in range(20_000))
     stated = Ledger.read(ledger.path).guarantee(1e-5, with_lower_bound=False)
     mixture = Composed(parts=((LOUD, 20), (QUIET, 19_980)))
     assert stated.epsilon == guarantee(mixture, delta=1e-5, with_lower_bound=False).epsilon
 
 
-def test_a_second_writer_is_refused(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_a_second_writer_is_refused(ledger):
     other = Ledger.resume(ledger.path)
     other.record(release(0))
     refused(LedgerError, "another process writes to it", lambda: ledger.record(release(0, LOUD)))
     assert Ledger.read(ledger.path).entries == [release(0)]
 
 
-def test_a_file_that_became_shorter_is_refused(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_a_file_that_became_shorter_is_refused(ledger):
     ledger.record_all([release(0), release(1)])
     regular_file.truncate_file(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
     refused(EditedLedger, "shorter than at the last read", ledger.catch_up)
 
 
-def test_a_line_without_an_end_is_not_read_into_memory(tmp_path, monkeypatch):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_a_line_without_an_end_is_not_read_into_memory(ledger, monkeypatch):
     with open(ledger.path, "ab") as file:
         file.write(b"[" * 2000)
     monkeypatch.setattr("accounting.ledger.file.LONGEST_LINE", 1000)
     refused(EditedLedger, "more than 1000 bytes", Ledger.resume, ledger.path)
 
 
-def test_so_far_leaves_an_unfinished_line_where_it_is(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_so_far_leaves_an_unfinished_line_where_it_is(ledger):
     ledger.record(release(0))
     whole = ledger.path.read_bytes()
     ledger.path.write_bytes(whole + b'{"chain":"12')
@@ -115,8 +106,7 @@ def write_slowly(path, rounds):
         ledger.record(release(round))
 
 
-def test_readers_see_a_whole_prefix_while_a_writer_appends(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_readers_see_a_whole_prefix_while_a_writer_appends(ledger):
     context = multiprocessing.get_context("fork")
     writer = context.Process(target=write_slowly, args=(ledger.path, 300))
     writer.start()
@@ -132,8 +122,7 @@ def test_readers_see_a_whole_prefix_while_a_writer_appends(tmp_path):
     assert Ledger.read(ledger.path).entries == [release(round) for round in range(300)]
 
 
-def test_to_look_takes_over_what_others_wrote_but_for_an_unfinished_line(tmp_path):
-    ledger = Ledger.create(tmp_path / "l", HEADER)
+def test_to_look_takes_over_what_others_wrote_but_for_an_unfinished_line(ledger):
     other = Ledger.so_far(ledger.path)
     ledger.record_all([release(0), release(1)])
     with open(ledger.path, "ab") as file:

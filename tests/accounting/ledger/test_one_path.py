@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from reference.shorthand import poisson, release
 from refusals import refused
 
-from accounting import Gaussian, PoissonSampling, Release, subsample
 from accounting.errors import LedgerError
 from accounting.ledger.backups import backup
 from accounting.ledger.project import ProjectLedger
@@ -19,12 +19,9 @@ from accounting.ledger.regular_file import replace_content
 from dpfed.cli.output import write_file
 from dpfed.errors import RunError
 
-MECHANISM = subsample(Gaussian(noise_multiplier=1.0, adjacency="add-remove"), PoissonSampling(probability=0.01))
-
 
 def charge(path: Path, run: str) -> None:
-    release = Release(round=0, mechanism=MECHANISM, clip_norm=1.0, noise_std=1.0, noise_placement="server")
-    ProjectLedger.open(path).charge(release, run=run, population=None, worst=None)
+    ProjectLedger.open(path).charge(release(0, poisson(0.01, 1.0)), run=run, population=None, worst=None)
 
 
 @pytest.fixture

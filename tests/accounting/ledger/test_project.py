@@ -4,22 +4,22 @@ import multiprocessing
 import time
 
 import pytest
+from reference import shorthand
+from reference.shorthand import gaussian, poisson, times
 from refusals import refused
 
-from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled
+from accounting import Aborted, Header, Ledger, Subsampled
 from accounting.compose import accountant
 from accounting.errors import BudgetSpent, EditedLedger, InvalidParameter, LedgerError, UnsupportedMechanism
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BallsAndBins
 
 DELTA = 1e-5
-ROUND = Subsampled(
-    mechanism=Gaussian(noise_multiplier=1.2, adjacency="add-remove"), sampling=PoissonSampling(probability=0.05)
-)
+ROUND = poisson(0.05, 1.2)
 
 
 def release(number, mechanism=ROUND):
-    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1e6, noise_placement="server")
+    return shorthand.release(number, mechanism)
 
 
 @pytest.fixture
@@ -35,18 +35,17 @@ def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
         charged += 1
     with pytest.raises(BudgetSpent, match=r"all \d+ units of the project .* are used\. It was not released"):
         other.charge(release(charged), run="b")
-    one_percent = accountant.epsilon(Composed(parts=((ROUND, charged),)), delta=0.99 * DELTA)
-    assert one_percent <= 1.0 < accountant.epsilon(Composed(parts=((ROUND, charged + 1),)), delta=0.99 * DELTA)
+    one_percent = accountant.epsilon(times(ROUND, charged), delta=0.99 * DELTA)
+    assert one_percent <= 1.0 < accountant.epsilon(times(ROUND, charged + 1), delta=0.99 * DELTA)
     assert project.units == ProjectLedger.open(project.ledger.path).units == (charged, 0)
     spent = project.spent()
-    assert spent.epsilon == accountant.epsilon(Composed(parts=((ROUND, charged),)), delta=DELTA) <= 1.0
+    assert spent.epsilon == accountant.epsilon(times(ROUND, charged), delta=DELTA) <= 1.0
     assert project.to_dict()["runs"] == {"a": -(-charged // 2), "b": charged // 2}
 
 
 def test_a_small_delta_allows_units_alone(tmp_path):
-    drawn, loud = (Gaussian(noise_multiplier=z, adjacency="add-remove") for z in (1.0, 0.5))
-    sampled = Subsampled(mechanism=drawn, sampling=PoissonSampling(probability=0.01))
-    scheduled = Subsampled(mechanism=loud, sampling=BallsAndBins(bins=10, stream="b"))
+    sampled = poisson(0.01, 1.0)
+    scheduled = Subsampled(mechanism=gaussian(0.5), sampling=BallsAndBins(bins=10, stream="b"))
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=10_000, epsilon=2.0, delta=1e-9)
     for number in range(3):
         project.charge(release(number, sampled), run="a")
@@ -54,7 +53,7 @@ def test_a_small_delta_allows_units_alone(tmp_path):
     refused(BudgetSpent, "Only rounds with at least the unit's noise", project.begin, [scheduled] * 10, run="b")
     units, left = project.units
     assert left == units - 3
-    many = Composed(parts=((sampled, units),))
+    many = times(sampled, units)
     assert accountant.epsilon(many, delta=1e-9) <= 2.0 < accountant.epsilon(many.then(sampled, 1), delta=1e-9)
 
 
@@ -63,12 +62,12 @@ def test_what_is_left_is_the_budget_less_what_is_spent(project):
     project.charge(release(0), run="a")
     assert 0 < project.spent().lower_bound <= project.spent().epsilon
     stated = project.to_dict()
-    assert stated["spent_epsilon"] == accountant.epsilon(Composed(parts=((ROUND, 1),)), delta=DELTA) > 0.1
+    assert stated["spent_epsilon"] == accountant.epsilon(times(ROUND, 1), delta=DELTA) > 0.1
     assert stated["left_epsilon"] == pytest.approx(1.0 - stated["spent_epsilon"], rel=1e-12)
 
 
 def test_a_round_that_takes_exactly_what_is_left_is_allowed_and_none_after_it(tmp_path):
-    needed = accountant.epsilon(Composed(parts=((ROUND, 1),)), delta=DELTA)
+    needed = accountant.epsilon(times(ROUND, 1), delta=DELTA)
     exactly = {"clients": 1000, "delta": DELTA, "reserve": 0.0}
     project = ProjectLedger.create(tmp_path / "b.jsonl", epsilon=needed * (1 + 1e-4), **exactly)
     project.charge(release(0), run="a")
@@ -91,9 +90,7 @@ def test_a_repeated_simulated_round_is_charged_once_and_a_secure_one_again(proje
 
 def test_another_adjacency_is_refused(project):
     project.charge(release(0), run="a")
-    zero_out = Subsampled(
-        mechanism=Gaussian(noise_multiplier=2.0, adjacency="zero-out"), sampling=PoissonSampling(probability=0.05)
-    )
+    zero_out = poisson(0.05, 2.0, "zero-out")
     refused(UnsupportedMechanism, "a project has one adjacency", lambda: project.charge(release(1, zero_out), run="b"))
     assert len(Ledger.read(project.ledger.path).releases) == 1
 
@@ -170,7 +167,7 @@ def charge_for_ever(path, charged):
         charged.value = round + 1
 
 
-FREE = Gaussian(noise_multiplier=100.0, adjacency="add-remove")
+FREE = gaussian(100.0)
 
 
 def test_a_process_that_charges_in_a_tight_loop_lets_others_have_their_turn(project):

@@ -1,9 +1,10 @@
 """Rounds of schedules in a project: bought by their numbers, epochs by their stream, one schedule for each run."""
 
 import pytest
+from reference.shorthand import gaussian, times
 from refusals import refused
 
-from accounting import Composed, Gaussian, Ledger, PoissonSampling, Release, subsample
+from accounting import Ledger, PoissonSampling, Release, subsample
 from accounting.compose import lower_bound
 from accounting.errors import BudgetSpent, LedgerError, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
@@ -16,7 +17,7 @@ DELTA = 1e-5
 
 
 def one_round(schedule, z=1.0):
-    return subsample(Gaussian(noise_multiplier=z, adjacency="zero-out"), schedule)
+    return subsample(gaussian(z, "zero-out"), schedule)
 
 
 def line(number, mechanism, run="b"):
@@ -109,7 +110,7 @@ def test_an_epoch_is_of_a_stream_and_a_run_has_one(tmp_path):
     assert project.units[0] - project.units[1] == min(project.units[0], 6)  # one unit for each stream
     rounds = sum(isinstance(one, Release) for one in project.ledger.entries)
     poisson = one_round(PoissonSampling(probability=1 / 6))
-    assert lower_bound.epsilon(Composed(parts=((poisson, rounds),)), delta=DELTA) <= 6.0
+    assert lower_bound.epsilon(times(poisson, rounds), delta=DELTA) <= 6.0
 
 
 def test_epochs_of_03_from_several_streams_are_read(tmp_path):
@@ -117,7 +118,7 @@ def test_epochs_of_03_from_several_streams_are_read(tmp_path):
     lines = [line(number, one_round(BallsAndBins(bins=6, stream=f"seed {number % 6}"))) for number in range(30)]
     project = as_of_03(project, *lines)
     poisson = one_round(PoissonSampling(probability=1 / 6))
-    least = lower_bound.epsilon(Composed(parts=((poisson, 30),)), delta=DELTA)
+    least = lower_bound.epsilon(times(poisson, 30), delta=DELTA)
     assert project.spent(with_lower_bound=False).epsilon >= least > 6.0
     assert "does not cover" in project.condition
 

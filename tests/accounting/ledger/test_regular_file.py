@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from reference.bounded import bounded
+from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import LedgerError
@@ -66,8 +67,7 @@ def test_nothing_is_read_beyond_what_is_allowed(tmp_path):
     path = tmp_path / "file"
     path.write_text("äöü")
     assert read_text(path, at_most=6) == "äöü"
-    with pytest.raises(OSError, match="has 6 bytes; the limit is 5"):
-        read_input(path, at_most=5)
+    refused(OSError, "has 6 bytes; the limit is 5", read_input, path, at_most=5)
     with path.open("wb") as file:
         file.truncate(2**42)
     with bounded(), pytest.raises(OSError, match="the limit is 1,000"):

@@ -2,14 +2,16 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, poisson, release, times
 from refusals import refused
 from scipy.optimize import brentq
 from scipy.signal import fftconvolve
 
-from accounting import Composed, Gaussian, Ledger, PoissonSampling, Release
+from accounting import Composed, Ledger, PoissonSampling, Release
 from accounting.compose import accountant, pld
 from accounting.errors import BudgetSpent, LedgerError
 from accounting.ledger.project import CONDITION, ProjectLedger
@@ -19,19 +21,11 @@ from accounting.mechanisms import Allocation, BallsAndBins, BernoulliAggregate, 
 GOLDEN_DELTA = 6000**-1.1
 
 
-def poisson(z, q):
-    return subsample(Gaussian(noise_multiplier=z, adjacency="add-remove"), PoissonSampling(probability=q))
-
-
 def scheduled(z, schedule):
-    return subsample(Gaussian(noise_multiplier=z, adjacency="add-remove"), schedule)
+    return subsample(gaussian(z), schedule)
 
 
-def release(number, mechanism):
-    return Release(round=number, mechanism=mechanism, clip_norm=1.0, noise_std=1e6, noise_placement="server")
-
-
-GOLDEN = poisson(1.4, 1 / 60)
+GOLDEN = poisson(1 / 60, 1.4)
 
 
 @pytest.fixture
@@ -47,7 +41,7 @@ def kept(project):
     return project.ledger.path
 
 
-ATTACK = {"everybody": [poisson(3.80, 1.0)], "ten small cohorts": [poisson(0.4885, 1 / 600)] * 10}
+ATTACK = {"everybody": [poisson(1.0, 3.80)], "ten small cohorts": [poisson(1 / 600, 0.4885)] * 10}
 
 
 @pytest.mark.parametrize("plan", ATTACK.values(), ids=ATTACK)
@@ -106,14 +100,14 @@ def random_menu(rng, epsilon, delta, size):
         times = int(rng.integers(2, 5)) if menu else int(rng.integers(4, 7))
 
         def excess(z, q=q, count=rounds * times):
-            laws = pld.distribution(Composed(parts=((poisson(z, q), count),)), SPACING)
+            laws = pld.distribution(Composed(parts=((poisson(q, z), count),)), SPACING)
             return math.log(max(float(laws.delta(epsilon)), 1e-300) / delta)
 
         try:
             z = brentq(excess, 0.35, 60, xtol=1e-4) * 1.01
         except ValueError:
             continue
-        menu.append((poisson(z, q), rounds))
+        menu.append((poisson(q, z), rounds))
     return menu
 
 
@@ -123,7 +117,7 @@ class Game:
     def __init__(self, folder, menu, epsilon, delta, natural=False):
         self.folder, self.menu, self.natural, self.number = folder, menu, natural, 0
         self.board, self.epsilon = Board(SPACING, 12.0), epsilon
-        self.laws = {kind: pld.distribution(Composed(parts=((kind, 1),)), SPACING) for kind, _ in menu}
+        self.laws = {kind: pld.distribution(times(kind, 1), SPACING) for kind, _ in menu}
         self.known, self.played = {}, 0
         folder.mkdir()
         unit = ((menu[0][0], 1),)
@@ -211,7 +205,7 @@ def test_no_adversary_exceeds_the_budget_and_with_natural_composition_one_does(t
     assert planted > (1.05 if seed != 2 else 0.9) * delta
 
 
-BOUGHT = [(poisson(1.5, 0.1), 1), (poisson(9.0, 1.0), 1)]
+BOUGHT = [(poisson(0.1, 1.5), 1), (poisson(1.0, 9.0), 1)]
 
 
 @pytest.mark.parametrize(
@@ -255,15 +249,15 @@ def test_a_larger_golden_project_has_its_units(tmp_path):
 
 
 def test_a_quieter_round_costs_one_unit_and_another_none_is_made_of(golden):
-    for number, mechanism in enumerate((GOLDEN, poisson(1.5, 1 / 60), poisson(1.4, 1 / 70), poisson(2.0, 1 / 61))):
+    for number, mechanism in enumerate((GOLDEN, poisson(1 / 60, 1.5), poisson(1 / 70, 1.4), poisson(1 / 61, 2.0))):
         golden.charge(release(number, mechanism), run="b")
     assert golden.units == (450, 326)
-    for louder in (poisson(1.399, 1 / 60), poisson(1.4, 1 / 59), poisson(1.0, 1 / 200), poisson(9.0, 1.0)):
+    for louder in (poisson(1 / 60, 1.399), poisson(1 / 59, 1.4), poisson(1 / 200, 1.0), poisson(1.0, 9.0)):
         refused(BudgetSpent, "not bought before", golden.charge, release(9, louder), run="b")
     assert golden.units == (450, 326)
 
 
-PILOT = poisson(1.2, 1 / 60)
+PILOT = poisson(1 / 60, 1.2)
 
 
 def test_a_run_is_bought_whole_and_its_rounds_are_used_before_others_are_bought(golden):
@@ -284,7 +278,7 @@ def test_a_run_is_bought_whole_and_its_rounds_are_used_before_others_are_bought(
 
 
 def test_quieter_rounds_are_cheaper_together(golden):
-    quiet = poisson(2.5, 1 / 60)
+    quiet = poisson(1 / 60, 2.5)
     assert golden.begin([quiet] * 20, run="b") == ""  # a unit each
     golden.pay = 20
     assert "6 units paid" in golden.begin([quiet] * 20, run="b")
@@ -355,10 +349,10 @@ def test_coins_without_a_loss_distribution_are_units_alone(tmp_path):
     project = ProjectLedger.create(tmp_path / "p.jsonl", clients=100, epsilon=3.0, delta=1e-4)
     project.charge(release(0, coins), run="a")
     units, left = project.units
-    many = Composed(parts=((coins, units),))
+    many = times(coins, units)
     assert left == units - 1 > 1
     assert accountant.epsilon(many, delta=1e-4) <= 3.0 < accountant.epsilon(many.then(coins, 1), delta=1e-4)
-    other = subsample(Gaussian(noise_multiplier=9.0, adjacency="zero-out"), PoissonSampling(probability=0.1))
+    other = subsample(gaussian(9.0, "zero-out"), PoissonSampling(probability=0.1))
     refused(BudgetSpent, "Only rounds with at least the unit's noise", project.begin, [other] * 3, run="b")
 
 
@@ -368,13 +362,9 @@ def of_version_02(path, lines, epsilon=1.01):
     header = project.ledger.header
     about = {**header.about, "project": {"epsilon": epsilon, "delta": GOLDEN_DELTA}}
     path.unlink()
-    project.ledger = Ledger.create(path, type(header)(**{**fields_of(header), "about": about}))
+    project.ledger = Ledger.create(path, replace(header, about=about))
     project.ledger.record_all(lines)
     return ProjectLedger.open(kept(project))
-
-
-def fields_of(header):
-    return {name: getattr(header, name) for name in ("unit", "clients", "randomness", "about", "population", "binding")}
 
 
 def test_a_project_of_02_of_one_kind_goes_on_in_units(tmp_path):
@@ -391,11 +381,11 @@ def test_a_project_of_02_of_one_kind_goes_on_in_units(tmp_path):
 
 
 def test_a_project_of_02_of_several_kinds_goes_on_and_says_when_its_number_holds(tmp_path):
-    lines = [release(0, GOLDEN), release(0, poisson(3.0, 1 / 30)), release(1, GOLDEN)]
+    lines = [release(0, GOLDEN), release(0, poisson(1 / 30, 3.0)), release(1, GOLDEN)]
     project = of_version_02(tmp_path / "p.jsonl", lines)
     assert project.condition == CONDITION
     assert CONDITION in project.to_dict()["notes"]
     assert project.units is None
     project.charge(release(2, GOLDEN), run="a")
-    project.charge(release(0, poisson(2.5, 1 / 60)), run="b")
+    project.charge(release(0, poisson(1 / 60, 2.5)), run="b")
     refused(BudgetSpent, "would bring the project to epsilon", project.charge, release(0, poisson(1.0, 1.0)), run="b")

@@ -107,11 +107,6 @@ class TestSimultaneous:
         joint = simultaneous([3.0, 4.0], Adjacency.ADD_REMOVE)
         assert joint.noise_multiplier == pytest.approx(2.4)
 
-    def test_adaptive_clipping_of_andrew_et_al(self):
-        """Andrew et al. 2021: with bits of noise s_b (norm 1/2 once centred), z = (z_v^-2 + (2 s_b)^-2)^-1/2."""
-        joint = simultaneous([1.1, 2 * 10.0], Adjacency.ADD_REMOVE)
-        assert joint.noise_multiplier == pytest.approx((1.1**-2 + 20.0**-2) ** -0.5)
-
     @pytest.mark.parametrize("bad", [[], [0.0], [1.0, math.nan], [1e-200], [1e200], ["1"], 5, "12", None])
     def test_refuses_what_are_no_noise_multipliers(self, bad):
         refused(InvalidParameter, "noise_multiplier", simultaneous, bad, Adjacency.ADD_REMOVE)
@@ -138,7 +133,7 @@ class TestDictionaries:
         assert mechanisms.from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
 
     def test_of_numpy_numbers_are_plain_json(self):
-        mechanism = Composed(parts=((fixed(np.int64(3), np.int32(10), np.float32(1.5)), np.int64(4)),))
+        mechanism = times(fixed(np.int64(3), np.int32(10), np.float32(1.5)), np.int64(4))
         assert mechanisms.from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
 
     @given(record=json_values)
@@ -196,7 +191,7 @@ def paths(record):
 def test_what_comes_after_is_counted_with_what_was_before():
     loud, quiet = gaussian(1.0), gaussian(2.0)
     before = Composed(parts=((loud, 3), (quiet, 1), (loud, 2)))
-    assert repeated(quiet, 4) == Composed(parts=((quiet, 4),))
+    assert repeated(quiet, 4) == times(quiet, 4)
     assert dict(repeated(quiet, 4, before=before).parts) == {loud: 5, quiet: 5}
     assert dict(before.then(loud, 1).parts) == {loud: 6, quiet: 1}
     assert dict(Composed.of([loud, loud, quiet, loud]).parts) == {loud: 3, quiet: 1}
@@ -215,15 +210,37 @@ def test_how_often_a_client_is_drawn():
 def test_a_cohort_of_everybody_is_no_sample():
     everybody = [FullParticipation(), PoissonSampling(probability=1.0), FixedSizeSampling(cohort=7, clients=7)]
     for sampling in everybody:
-        assert mechanisms.subsample(gaussian(1.0, "zero-out"), sampling) == gaussian(1.0, "zero-out")
+        for adjacency in ("zero-out", "replace-one"):
+            assert mechanisms.subsample(gaussian(1.0, adjacency), sampling) == gaussian(1.0, adjacency)
 
 
-def test_coins_come_back_from_their_description():
-    for coins in (
+COIN = mechanisms.BernoulliChannel(dimension=4, floor=0.25, adjacency="zero-out", linf_clip=0.2, noise_std=0.1)
+SHARES = mechanisms.GaussianShares(noise_multiplier=1.2, adjacency="zero-out", shares=130, overflow=1e-7)
+SCHEDULES = [
+    mechanisms.BallsAndBins(bins=60, stream="s"),
+    mechanisms.BallsAndBins(bins=60, lanes=4, coefficients=(1.0, 0.5), stream="s"),
+    mechanisms.BallsAndBins(bins=12, lanes=4, coefficients=(1.0, 0.5), secret_lanes=True, stream="s"),
+    mechanisms.Allocation(participations=3, rounds=180),
+    mechanisms.MinSeparation(separation=9, probability=0.1),
+    mechanisms.Cyclic(period=7),
+    mechanisms.CorrelatedRounds(separation=3, participations=2, stream="seed 1", coefficients=(1.0, 0.5, 0.25)),
+    mechanisms.CorrelatedRounds(separation=3, stream="seed 1", weights=(0.3, 0.2), decays=(0.9, 0.5)),
+    CappedPoissonSampling(probability=1 / 60, cap=130, clients=6000),
+]
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
         mechanisms.BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2),
-        mechanisms.BernoulliChannel(dimension=4, floor=0.25, adjacency="replace-one", linf_clip=0.2, noise_std=0.1),
-    ):
-        assert mechanisms.from_dict(json.loads(json.dumps(coins.to_dict()))) == coins
+        *(COIN, Subsampled(mechanism=COIN, sampling=mechanisms.Cyclic(period=7, stream="seed 3"))),
+        Subsampled(mechanism=SHARES, sampling=PoissonSampling(probability=0.1)),
+        *(Subsampled(mechanism=gaussian(1.4, "zero-out"), sampling=sampling) for sampling in SCHEDULES),
+    ],
+)
+def test_every_kind_comes_back_from_its_description(release):
+    for one in (release, times(release, 3)):
+        assert mechanisms.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
 def test_a_composition_has_the_adjacency_of_its_parts():

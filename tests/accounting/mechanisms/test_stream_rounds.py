@@ -6,10 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian
 from refusals import refused
 from scipy.stats import norm
 
-from accounting import Composed, Gaussian, Header, Ledger, PoissonSampling, Release
+from accounting import Composed, Header, Ledger, PoissonSampling, Release
 from accounting.compose import accountant
 from accounting.compose.running import Running
 from accounting.errors import AccountingError, LedgerError, UnsupportedMechanism
@@ -29,7 +30,7 @@ from tests.accounting.ledger.old_lines import lines_as_of_03
 
 
 def one_round(schedule, z=1.0):
-    return subsample(Gaussian(noise_multiplier=z, adjacency="zero-out"), schedule)
+    return subsample(gaussian(z, "zero-out"), schedule)
 
 
 def line(number, mechanism, nonce=None):
@@ -266,7 +267,7 @@ def test_repeats_of_integer_noise_and_sparse_rounds_have_no_amplification():
     noise = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
     assert rounds_of([0, 0, 1], subsample(noise, BallsAndBins(bins=3))).composition().parts == ((noise, 2),)
     sparse = rounds_of([0, 10**12], one_round(BallsAndBins(bins=6)))
-    assert sparse.composition().parts == ((Gaussian(noise_multiplier=1.0, adjacency="zero-out"), 2),)
+    assert sparse.composition().parts == ((gaussian(1.0, "zero-out"), 2),)
     assert not sparse.is_exact
 
 
@@ -275,7 +276,7 @@ def test_repeats_of_integer_noise_and_sparse_rounds_have_no_amplification():
 
 def test_interleaved_streams_are_each_accounted_by_their_rounds():
     first, second = (one_round(Cyclic(period=10, stream=name)) for name in "ab")
-    plain = Gaussian(noise_multiplier=2.0, adjacency="zero-out")
+    plain = gaussian(2.0, "zero-out")
     released = ReleasedRounds()
     for number in (0, 10, 20):
         released.add(first, number)
@@ -362,7 +363,7 @@ def test_an_allocation_ends(ledger):
 
 
 def test_repeated_rounds_without_a_schedule_are_counted(ledger):
-    poisson = subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), PoissonSampling(probability=0.1))
+    poisson = subsample(gaussian(1.0, "zero-out"), PoissonSampling(probability=0.1))
     ledger.record_all(line(number % 2, poisson) for number in range(6))
     assert Ledger.read(ledger.path).mechanism() == Composed(parts=((poisson, 6),))
 

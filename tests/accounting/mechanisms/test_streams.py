@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from reference.shorthand import gaussian
 from refusals import refused
 
-from accounting import Adjacency, Composed, Gaussian, Ledger, Plan
+from accounting import Composed, Ledger, Plan
 from accounting.compose import accountant
 from accounting.compose.running import Running
 from accounting.errors import LedgerError, UnsupportedMechanism
@@ -23,7 +24,7 @@ SCHEDULES = {
 
 
 def one_round(z, schedule):
-    return subsample(Gaussian(noise_multiplier=z, adjacency=Adjacency.ADD_REMOVE), schedule)
+    return subsample(gaussian(z), schedule)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

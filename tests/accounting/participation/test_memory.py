@@ -6,10 +6,11 @@ took part in it; noise of the first is taken back in the second. Nothing here us
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, times
 
-from accounting import Gaussian, PoissonSampling
+from accounting import PoissonSampling
 from accounting.compose.profiles import profile
-from accounting.mechanisms import Composed, subsample
+from accounting.mechanisms import subsample
 
 GRID = np.linspace(-9, 9, 361)
 STEP = GRID[1] - GRID[0]
@@ -77,8 +78,8 @@ def test_without_its_conditions_the_bound_is_exceeded():
 
 def test_the_account_of_two_rounds_is_this_pair():
     most = divergences(LAWS["poisson"], 0.0, 0.9, 1.0, lambda y, came: np.ones_like(y))
-    noise = Gaussian(noise_multiplier=0.9, adjacency="zero-out")
-    run = Composed(parts=((subsample(noise, PoissonSampling(probability=0.3)), 2),))
+    noise = gaussian(0.9, "zero-out")
+    run = times(subsample(noise, PoissonSampling(probability=0.3)), 2)
     claimed = profile(run, accountant="pld")(np.log(GAMMAS))
     assert np.all(most.max(axis=0) <= claimed + 1e-5)
     assert np.all(most.max(axis=0) >= claimed - 1e-4)

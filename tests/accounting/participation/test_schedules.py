@@ -6,8 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from reference.shorthand import gaussian, times
+from refusals import refused
 
-from accounting import Composed, Gaussian, PoissonSampling, guarantee, subsample
+from accounting import Composed, PoissonSampling, guarantee, subsample
 from accounting.compose import accountant, lower_bound, pld, rdp
 from accounting.compose.profiles import profile
 from accounting.compose.running import Running, epsilons
@@ -26,13 +28,13 @@ from accounting.mechanisms import (
 from tests.accounting.participation.test_ratio_law import chain_law, ratio_of_patterns
 
 DELTA = 6000**-1.1
-GOLDEN = Gaussian(noise_multiplier=1.4, adjacency="add-remove")
+GOLDEN = gaussian(1.4)
 BINS = BallsAndBins(bins=60)
 ALLOCATION = Allocation(participations=3, rounds=180)
 
 
 def of(schedule, rounds=180, noise=GOLDEN) -> Composed:
-    return Composed(parts=((subsample(noise, schedule), rounds),))
+    return times(subsample(noise, schedule), rounds)
 
 
 def test_golden_balls_and_bins_within_half_a_percent_and_a_second():
@@ -48,7 +50,7 @@ def test_golden_balls_and_bins_within_half_a_percent_and_a_second():
 @pytest.mark.parametrize(("sigma", "delta"), [(0.8, 1e-6), (2.0, 1e-4)])
 def test_bounds_of_balls_and_bins_meet(epochs, sigma, delta):
     """Each epoch's likelihood ratio is a sum over its rounds, so both bounds are of nearly the same pair of laws."""
-    run = of(BallsAndBins(bins=30), rounds=30 * epochs, noise=Gaussian(noise_multiplier=sigma, adjacency="add-remove"))
+    run = of(BallsAndBins(bins=30), rounds=30 * epochs, noise=gaussian(sigma))
     stated = pld.epsilon(run, delta=delta)
     assert stated * 0.998 < lower_bound.epsilon(run, delta=delta) <= stated
 
@@ -65,7 +67,7 @@ def test_cyclic_order_is_the_gaussian_of_the_client_that_takes_part_most():
     stated = guarantee(of(Cyclic(period=60)), delta=DELTA)
     assert stated.epsilon == pytest.approx(truth, rel=1e-4)
     assert stated.lower_bound <= truth <= stated.epsilon
-    replaced = Gaussian(noise_multiplier=2.8, adjacency="replace-one")
+    replaced = gaussian(2.8, "replace-one")
     assert guarantee(of(Cyclic(period=60), noise=replaced), delta=DELTA).epsilon == pytest.approx(truth, rel=1e-4)
 
 
@@ -75,7 +77,7 @@ def test_cyclic_order_is_the_gaussian_of_the_client_that_takes_part_most():
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_at_tiny_noise_a_secret_schedule_costs_no_more_than_a_public_one(schedule, z):
     """And hides at most which round it was: log 60 in each of the three epochs, log of 180 over 3 in one of 180."""
-    run = of(schedule, noise=Gaussian(noise_multiplier=z, adjacency="add-remove"))
+    run = of(schedule, noise=gaussian(z))
     public = smallest_epsilon(DELTA, mu=math.sqrt(3) / z)
     stated = pld.epsilon(run, delta=DELTA)
     hidden = 3 * math.log(60) if schedule is BINS else math.log(math.comb(180, 3))
@@ -83,7 +85,7 @@ def test_at_tiny_noise_a_secret_schedule_costs_no_more_than_a_public_one(schedul
 
 
 def test_no_rest_is_poisson_sampling():
-    poisson = Composed(parts=((subsample(GOLDEN, PoissonSampling(probability=1 / 60)), 180),))
+    poisson = times(subsample(GOLDEN, PoissonSampling(probability=1 / 60)), 180)
     resting = of(MinSeparation(separation=1, probability=1 / 60))
     truth = pld.epsilon(poisson, delta=DELTA)
     assert pld.epsilon(resting, delta=DELTA) == pytest.approx(truth, rel=3e-4)
@@ -123,7 +125,7 @@ def test_every_schedule_lies_between_its_bounds_by_monte_carlo(schedule, pattern
     for pattern, chance in patterns.items():
         begun[pattern[:rounds]] = begun.get(pattern[:rounds], 0.0) + chance
     ratio = ratio_of_patterns(begun, x, shift)
-    run = of(schedule, rounds, Gaussian(noise_multiplier=1 / shift, adjacency="zero-out"))
+    run = of(schedule, rounds, gaussian(1 / shift, "zero-out"))
     claim = profile(run, accountant="pld")
     for epsilon in (0.2, 1.0, 2.0):
         draws = np.maximum(ratio - math.exp(epsilon), 0), np.maximum(1 - math.exp(epsilon) * ratio, 0)
@@ -137,7 +139,7 @@ def test_every_schedule_lies_between_its_bounds_by_monte_carlo(schedule, pattern
 
 def test_a_bin_that_is_reused_shows_more_than_the_account():
     """The planted fault: the same bins in every epoch are one epoch with sqrt(3) of the shift."""
-    reused = of(BINS, 60, Gaussian(noise_multiplier=1.4 / math.sqrt(3), adjacency="add-remove"))
+    reused = of(BINS, 60, gaussian(1.4 / math.sqrt(3)))
     assert lower_bound.epsilon(reused, delta=DELTA) > 1.15 > 2 * pld.epsilon(of(BINS), delta=DELTA)
     assert pld.epsilon(reused, delta=DELTA) == pytest.approx(1.2740, rel=2e-3)
 
@@ -149,12 +151,6 @@ def test_a_beginning_costs_less_and_never_less_than_is_shown(schedule):
     lowers = [lower_bound.epsilon(of(schedule, n), delta=DELTA) for n in (1, 20, 60, 61, 100, 180)]
     assert uppers == sorted(uppers)
     assert all(low <= high for low, high in zip(lowers, uppers, strict=True))
-
-
-def test_a_beginning_of_balls_and_bins_is_exact():
-    """The first round is a Poisson-sampled one."""
-    poisson = subsample(GOLDEN, PoissonSampling(probability=1 / 60))
-    assert pld.epsilon(of(BINS, 1), delta=DELTA) == pytest.approx(pld.epsilon(poisson, delta=DELTA), rel=1e-3)
 
 
 @pytest.mark.slow
@@ -193,16 +189,10 @@ def test_renyi_curves_are_those_without_secrecy():
     assert curve == pytest.approx([2 * 2 / 1.4**2 / 2, 2 * 8 / 1.4**2 / 2])
 
 
-@pytest.mark.parametrize("schedule", [BINS, ALLOCATION, MinSeparation(separation=9, probability=0.1), Cyclic(period=7)])
-def test_descriptions_are_read_back(schedule):
-    release = subsample(GOLDEN, schedule)
-    assert from_dict(release.to_dict()) == release
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: of(BINS, noise=Gaussian(noise_multiplier=1.0, adjacency="replace-one")), "cyclic"),
+        (lambda: of(BINS, noise=gaussian(1.0, "replace-one")), "cyclic"),
         (lambda: of(ALLOCATION, 181), "ends after them"),
         (lambda: Allocation(participations=4, rounds=3), "at most once"),
         (lambda: MinSeparation(separation=61, probability=1 / 60), "cannot rest for"),
@@ -230,8 +220,7 @@ def test_descriptions_are_read_back(schedule):
     ],
 )
 def test_what_has_no_account_is_refused(make, words):
-    with pytest.raises((InvalidParameter, UnsupportedMechanism), match=words):
-        make()
+    refused((InvalidParameter, UnsupportedMechanism), words, make)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +235,8 @@ def test_what_has_no_account_is_refused(make, words):
 def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, participations, delta, low, high):
     """PLD_accounting 2.0, gaussian_allocation_epsilon_range: its lower and upper bound, settings held back."""
     law = Allocation(participations=participations, rounds=rounds)
-    release = Subsampled(mechanism=Gaussian(noise_multiplier=sigma, adjacency="add-remove"), sampling=law)
-    run = Composed(parts=((release, rounds),))
+    release = Subsampled(mechanism=gaussian(sigma), sampling=law)
+    run = times(release, rounds)
     stated = accountant.epsilon(run, delta=delta)
     assert low < stated < high
     if participations < 3:  # beyond, the lower bound is loose where each participation shows much
@@ -259,7 +248,7 @@ def test_allocations_lie_in_the_bracket_of_pld_accounting(sigma, rounds, partici
 @pytest.mark.parametrize("schedule", [BINS, ALLOCATION])
 def test_hardly_any_noise_has_both_bounds(schedule, z):
     """Cells of the lower bound grew with 1 / z^2 and did not fit in memory. In public rounds it is a Gaussian."""
-    stated = guarantee(of(schedule, noise=Gaussian(noise_multiplier=z, adjacency="add-remove")), delta=DELTA)
+    stated = guarantee(of(schedule, noise=gaussian(z)), delta=DELTA)
     public = smallest_epsilon(DELTA, mu=math.sqrt(3) / z)
     assert 0 <= stated.lower_bound <= stated.epsilon <= public * 1.0001
     assert stated.epsilon > 1 / (2 * z * z)
@@ -267,14 +256,14 @@ def test_hardly_any_noise_has_both_bounds(schedule, z):
 
 def test_a_loud_signal_that_is_cut_off_shows_what_it_did():
     """An epsilon of 22 for each of the three epochs, of losses up to 170."""
-    loud = of(BINS, noise=Gaussian(noise_multiplier=0.1, adjacency="add-remove"))
+    loud = of(BINS, noise=gaussian(0.1))
     assert 65.9 < lower_bound.epsilon(loud, delta=DELTA) <= smallest_epsilon(DELTA, mu=math.sqrt(3) / 0.1)
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-13])
 def test_rounds_in_a_public_order_are_the_closed_form_at_any_delta(delta):
     """A client takes part in the first round and the eleventh. Below 1e-12 there was no first value."""
-    release = subsample(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), Cyclic(period=10))
+    release = subsample(gaussian(2.0), Cyclic(period=10))
     for chosen in ("best", "pld"):
         found = itertools.islice(epsilons(release, delta=delta, rounds=20, accountant=chosen), 20)
         for count, epsilon in enumerate(found, start=1):

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
+from refusals import refused
 
 from dpfed import compress
 from dpfed.compress import mask_schemes
@@ -213,5 +214,4 @@ def test_extreme_updates(name, size):
     ],
 )
 def test_other_options_are_refused(name, options, message):
-    with pytest.raises(ConfigError, match=message):
-        compress.get(name, **options)
+    refused(ConfigError, message, compress.get, name, **options)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from refusals import refused
 
 from dpfed import compress
 from dpfed.compress import rotation
@@ -119,5 +120,4 @@ def test_a_zero_vector_one_coordinate_and_large_ones():
     ],
 )
 def test_other_options_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        compress.get("fedscalar", **options)
+    refused(ConfigError, message, compress.get, "fedscalar", **options)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.stats import norm
 
 from accounting.bernoulli import debias
@@ -113,5 +114,4 @@ def test_thresholds_are_not_random():
 
 @pytest.mark.parametrize("edge", [0.5, -0.1])
 def test_edges_that_cannot_work_are_refused(edge):
-    with pytest.raises(ConfigError):
-        Coins(randomness=RANDOMNESS, edge=edge)
+    refused(ConfigError, "", Coins, randomness=RANDOMNESS, edge=edge)

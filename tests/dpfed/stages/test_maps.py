@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
@@ -121,5 +122,4 @@ def test_kept_coordinates(options, expected):
     ],
 )
 def test_impossible_k_is_refused(options):
-    with pytest.raises(ConfigError, match="method"):
-        kept_coordinates(1000, **options)
+    refused(ConfigError, "method", kept_coordinates, 1000, **options)
