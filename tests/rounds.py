@@ -7,6 +7,7 @@ import torch
 from refusals import refused
 
 from dpfed.config.tables import override, parse
+from dpfed.methods import catalogue
 from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -42,6 +43,11 @@ def tables(start=SMALL, **changed):
 def configured(*settings, start=SMALL, **changed):
     """`configured("table.key=value", ..., table={"key": value}, other=None)` -> Config."""
     return parse(override(tables(start, **changed), settings), source="test")
+
+
+def preset(name, *settings):
+    """`preset("qsgd-digits", "table.key=value", ...)` -> Config."""
+    return parse(override(catalogue.preset_tables(name), settings), source="test")
 
 
 class Book:

@@ -74,3 +74,13 @@ def exact_error(scheme, x):
                 error += (norm / scheme.levels) ** 2 * (up * (1 - up)).sum()
             return error
     raise ValueError(scheme.name)
+
+
+def relative_error(estimate, x):
+    """||estimate - x||² / ||x||², of all rows together."""
+    return float((estimate - x).square().sum() / x.square().sum())
+
+
+def mean_error(scheme, x, seed=1):
+    """The relative error of the mean that a server decodes."""
+    return relative_error(scheme.mean(scheme.encode(x, seed=seed)), x.mean(dim=0))

@@ -72,3 +72,17 @@ class SecureRound:
         self.speak("unmask")
         self.deliver("unmask")
         return self.server.close()
+
+
+def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
+    """The result of a sum of this kind: rows come in groups, `lost` clients drop out at their steps."""
+    terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
+    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
+    for start in range(0, len(ids), group):
+        one.add(ids[start : start + group], rows[start : start + group])
+    return one.close()
+
+
+def draw_rows(count, size, bits, seed=0):
+    """Rows [count, size] of random words of the ring."""
+    return np.random.default_rng(seed).integers(0, 1 << bits, (count, size), dtype=np.uint64).astype(np.uint32)

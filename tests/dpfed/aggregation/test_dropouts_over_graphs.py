@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.secure_rounds import draw_rows, summed
 from refusals import refused
 
 from dpfed.aggregation.cryptography import random_circle
 from dpfed.aggregation.messages import ProtocolStep, agree_on_terms
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.errors import SecureSumAborted
+from tests.dpfed.aggregation.test_graph import reached
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
 REACHES = {
@@ -24,16 +26,12 @@ REACHES = {
 }
 
 
-def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
-    terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
-    one.add(ids[: len(ids) // 2], rows[: len(ids) // 2])
-    one.add(ids[len(ids) // 2 :], rows[len(ids) // 2 :])
-    return one.close()
+def play(kind, ids, rows, lost, **terms):
+    return summed(kind, ids, rows, lost, **{"seed": 7, "group": len(ids) // 2, **terms})
 
 
-def draw_rows(count, bits, size=5):
-    return np.random.default_rng(count).integers(0, 1 << bits, (count, size), dtype=np.uint64).astype(np.uint32)
+def rows_of(count, bits):
+    return draw_rows(count, 5, bits, seed=count)
 
 
 def sum_exists(graph, ids, lost, threshold):
@@ -54,12 +52,7 @@ def sum_exists(graph, ids, lost, threshold):
         return False
     if not all(around(one, alive[2]) and around(one, alive[3]) for one in needed):
         return False
-    seen, todo = set(), [min(alive[2])]
-    while todo:
-        if (one := todo.pop()) not in seen:
-            seen.add(one)
-            todo += alive[2] & set(graph.neighbours(one))
-    return seen == alive[2]
+    return reached(graph, alive[2])
 
 
 @pytest.mark.slow_but_one_in(2)
@@ -72,7 +65,7 @@ def test_exact_or_over_by_the_rule(kind, data):
     steps = data.draw(st.lists(st.sampled_from([*[None] * 5, *ProtocolStep]), min_size=count, max_size=count))
     lost = {int(one): step for one, step in zip(ids, steps, strict=True) if step}
     bits, threshold = data.draw(st.integers(1, 32)), data.draw(st.sampled_from([0.51, 0.6, 0.7]))
-    rows = draw_rows(count, bits)
+    rows = rows_of(count, bits)
     terms = {"bits": bits, "threshold": threshold, "neighbours": data.draw(st.sampled_from([4, 6]))}
     if sum_exists(random_circle(ids, terms["neighbours"], 7), ids, lost, threshold):
         result = play(kind, ids, rows, lost, **terms)
@@ -89,7 +82,7 @@ def test_exact_or_over_by_the_rule(kind, data):
 )
 @pytest.mark.parametrize(("count", "threshold"), [(5, 0.6), (7, 0.51), (10, 0.8)])
 def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
-    ids, rows = np.arange(count), draw_rows(count, 17)
+    ids, rows = np.arange(count), rows_of(count, 17)
     needed = max(math.ceil(threshold * count - 1e-9), count // 2 + 1)
     play(kind, ids, rows, dict.fromkeys(range(count - needed), step), threshold=threshold)
     with pytest.raises(
@@ -101,7 +94,7 @@ def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
 @KINDS
 def test_one_neighbour_too_few(kind):
     """12 clients, 4 neighbours each: three of five must stay around everybody, though eight of all would be enough."""
-    ids, rows = np.arange(12), draw_rows(12, 17)
+    ids, rows = np.arange(12), rows_of(12, 17)
     near = random_circle(ids, 4, 7).neighbours(5)
     play(kind, ids, rows, dict.fromkeys(near[:2], ProtocolStep.UNMASK), neighbours=4)
     with pytest.raises(
@@ -113,7 +106,7 @@ def test_one_neighbour_too_few(kind):
 @KINDS
 def test_a_sum_in_two_parts_is_not_given(kind):
     """A ring of 14 with 3 lost at two places each: enough are left, but their two arcs would be summed apart."""
-    ids, rows = np.arange(14), draw_rows(14, 17)
+    ids, rows = np.arange(14), rows_of(14, 17)
     graph = random_circle(ids, 4, 7)
     lost = {graph.circle[place]: ProtocolStep.UPLOAD for place in (0, 1, 7, 8)}
     refused(SecureSumAborted, "no masks connect", play, kind, ids, rows, lost, neighbours=4, threshold=0.51)
@@ -130,4 +123,4 @@ def test_a_client_that_shared_its_keys_and_left_must_be_recovered(kind):
     with pytest.raises(
         SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 answered, 3 are needed"
     ):
-        play(kind, ids, draw_rows(7, 1), lost, bits=1, threshold=0.51, neighbours=4)
+        play(kind, ids, rows_of(7, 1), lost, bits=1, threshold=0.51, neighbours=4)

@@ -153,13 +153,6 @@ def test_both_shares_of_one_client_cannot_be_asked_for():
     assert {one: content[0] for one, content in rows.items()} == {0: 0, 3: 0, 6: 0, 9: 1}
 
 
-def test_a_second_request_for_the_other_share_is_refused():
-    round_ = SecureRound().run_to("unmask")
-    round_.client[3].unmask(round_.told["upload"][3])
-    other = request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\0"})
-    refused(WireError, "asked to unmask, but the next step is nothing", round_.client[3].unmask, other)
-
-
 @pytest.mark.parametrize(
     ("rows", "why"),
     [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.secure_rounds import draw_rows, summed
 from refusals import refused
 
 from dpfed.aggregation.messages import ProtocolStep, agree_on_terms
@@ -14,18 +15,6 @@ from dpfed.errors import ConfigError, SecureSumAborted
 
 KINDS = pytest.mark.parametrize("kind", [ProtocolSum, MaskedSum], ids=["protocol", "masked"])
 IN_SUM = (None, ProtocolStep.UNMASK)
-
-
-def summed(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, group=3, seed=0):
-    terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
-    for start in range(0, len(ids), group):
-        one.add(ids[start : start + group], rows[start : start + group])
-    return one.close()
-
-
-def draw_rows(count, size, bits, seed=0):
-    return np.random.default_rng(seed).integers(0, 1 << bits, (count, size), dtype=np.uint64).astype(np.uint32)
 
 
 def expected(ids, rows, lost, bits):

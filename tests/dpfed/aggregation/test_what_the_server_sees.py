@@ -83,18 +83,6 @@ def test_rows_are_uniform_alone_and_in_pairs(neighbours):
     assert looks_uniform(*rounds, seen=without_own_mask)
 
 
-def test_fault_masks_without_the_largest_value(monkeypatch):
-    generator = np.random.default_rng(0)
-    monkeypatch.setattr(
-        MaskStream,
-        "fill_buffer",
-        lambda self, buffer: np.copyto(buffer, generator.integers(0, (1 << BITS) - 1, buffer.size, np.uint8)),
-    )
-    values = np.empty(SIZE, np.uint8)
-    MaskStream(bytes(32), values.dtype).fill_buffer(values)
-    assert not uniform(values)
-
-
 def test_fault_the_same_keys_in_two_rounds(monkeypatch):
     count = itertools.count()
     fixed = [bytes([place]) * 32 for place in range(24)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from dpfed.compress.fields import Floats, Indices, Reader, SymbolField
-from dpfed.compress.symbols import entropy_bits
+from dpfed.compress.symbols import entropy_bits, pack_bits
 from dpfed.errors import WireError
 
 ALPHABETS = [2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 200, 256, 257, 1000]
@@ -90,11 +90,6 @@ def test_floats_must_be_finite_and_stay_so(wrong):
     refused(WireError, "NaN or a value beyond", lambda: Floats(count=2).read(Reader(content=content)))
 
 
-def test_a_scale_must_not_be_negative():
-    with pytest.raises(WireError, match="negative"):
-        Floats(count=1, signed=False).read(Reader(content=np.array([-1], dtype="<f4").tobytes()))
-
-
 def coded_trits(counts, words):
     table = b"".join(count.to_bytes(1, "little") for count in counts)
     return bytes([1]) + table + len(words).to_bytes(4, "little") + np.array(words, dtype="<u4").tobytes()
@@ -114,26 +109,23 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("content", FORGED.values(), ids=FORGED)
-def test_forged_symbols(content):
-    refused(WireError, "", lambda: SymbolField(alphabet=3, count=6).read(Reader(content=content)))
+NEGATIVE = np.array([-1], dtype="<f4").tobytes()
+TWENTY_OF_40 = bytes([1]) + SymbolField(alphabet=2, count=40).write(np.arange(40) % 2).content
+OTHER = {
+    "a negative scale": (Floats(count=1, signed=False), NEGATIVE, "negative"),
+    "symbols above the alphabet": (SymbolField(alphabet=33, count=4), bytes([0, 0xFF, 0xFF, 0xFF]), "above 32"),
+    "a bitmap of another number": (Indices(size=40, count=19), TWENTY_OF_40, "has 20"),
+    **{
+        f"indices {values}": (Indices(size=7, count=2), bytes([0]) + pack_bits(np.array(values), 3), "distinct, sorted")
+        for values in ([3, 3], [4, 2], [1, 7])
+    },
+    **{f"symbols: {name}": (SymbolField(alphabet=3, count=6), content, "") for name, content in FORGED.items()},
+}
 
 
-def test_packed_symbols_above_the_alphabet():
-    refused(WireError, "above 32", SymbolField(alphabet=33, count=4).read, Reader(content=bytes([0, 0xFF, 0xFF, 0xFF])))
-
-
-@pytest.mark.parametrize("values", [[3, 3], [4, 2], [1, 7]], ids=["twice", "unsorted", "beyond"])
-def test_forged_indices(values):
-    from dpfed.compress.symbols import pack_bits
-
-    with pytest.raises(WireError, match="distinct, sorted"):
-        Indices(size=7, count=2).read(Reader(content=bytes([0]) + pack_bits(np.array(values), 3)))
-
-
-def test_a_bitmap_with_another_number_of_coordinates():
-    content = bytes([1]) + SymbolField(alphabet=2, count=40).write(np.arange(40) % 2).content
-    refused(WireError, "has 20", lambda: Indices(size=40, count=19).read(Reader(content=content)))
+@pytest.mark.parametrize(("field", "content", "words"), OTHER.values(), ids=OTHER)
+def test_forged_content_is_refused(field, content, words):
+    refused(WireError, words, field.read, Reader(content=content))
 
 
 @given(st.binary(max_size=60), st.sampled_from(ALPHABETS), st.integers(0, 40))

@@ -8,26 +8,17 @@ from typing import get_args
 
 import pytest
 import torch
-from refusals import refused
+from reference.compressors import mean_error, relative_error
 
 from dpfed import compress
 from dpfed.compress import mask_schemes
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.mask_schemes import mask_probabilities, random_noise
-from dpfed.errors import ConfigError
 
 X = torch.randn(10, 1 << 15, generator=torch.Generator().manual_seed(0))
 SAME = X[:1].expand(10, -1)
 both = pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
 noises = pytest.mark.parametrize("noise", get_args(mask_schemes.Noise))
-
-
-def error(estimate, x):
-    return float((estimate - x).square().sum() / x.square().sum())
-
-
-def mean_error(scheme, x, seed=1):
-    return error(scheme.mean(scheme.encode(x, seed=seed)), x.mean(dim=0))
 
 
 # scheme, options; error of one, of a mean of ten independent clients, of ten identical ones, slope
@@ -46,7 +37,7 @@ TABLE = [
 def test_errors(name, options, one, ten, same, slope):
     scheme = compress.get(name, **options)
     decoded = scheme.decode(scheme.encode(X, seed=1))
-    assert error(decoded, X) == pytest.approx(one, rel=0.02)
+    assert relative_error(decoded, X) == pytest.approx(one, rel=0.02)
     assert mean_error(scheme, X) == pytest.approx(ten, rel=0.06)
     assert mean_error(scheme, SAME) == pytest.approx(same, rel=0.06)
     assert float((decoded * X).sum() / X.square().sum()) == pytest.approx(slope, abs=0.01)
@@ -70,7 +61,7 @@ def test_errors_against_quadrature(name):
     off = -n if signed else 0 * n
     expected = (chance * (n - u).square() + (1 - chance) * (off - u).square()).mean() / u.square().mean()
     scheme = compress.get(name, alpha=1.0)
-    assert error(scheme.decode(scheme.encode(X, seed=1)), X) == pytest.approx(float(expected), rel=0.02)
+    assert relative_error(scheme.decode(scheme.encode(X, seed=1)), X) == pytest.approx(float(expected), rel=0.02)
 
 
 @noises
@@ -190,28 +181,3 @@ def test_binary_masks_of_small_updates_cost_less_than_a_bit():
         scheme = compress.get("fedmrn", alpha=1 / ratio)
         size = scheme.encode(X[:1], seed=1)[0].size()
         assert size.coded_bits / X.shape[1] == pytest.approx(entropy, abs=0.02)
-
-
-@both
-@pytest.mark.parametrize("size", [1e30, 1e-30, 1e-42])
-def test_extreme_updates(name, size):
-    scheme = compress.get(name)
-    for dimension in (1, 77):
-        decoded = scheme.decode(scheme.encode(X[:2, :dimension] * size, seed=1))
-        assert bool(torch.isfinite(decoded).all())
-
-
-@both
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"noise": "cauchy"}, "uniform"),
-        ({"alpha": 0.0}, "alpha"),
-        ({"alpha": -1.0}, "alpha"),
-        ({"alpha": float("nan")}, "alpha"),
-        ({"alpha": float("inf")}, "alpha"),
-        ({"shared_seed": -(2**64)}, "64 bits"),
-    ],
-)
-def test_other_options_are_refused(name, options, message):
-    refused(ConfigError, message, compress.get, name, **options)

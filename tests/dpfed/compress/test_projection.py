@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from refusals import refused
 
 from dpfed import compress
 from dpfed.compress import rotation
@@ -108,16 +107,3 @@ def test_a_zero_vector_one_coordinate_and_large_ones():
     assert scheme.decode(scheme.encode(x, seed=1)).equal(x)
     with pytest.raises(ConfigError, match=r"client 1 .*scalars"):
         scheme.encode(torch.full((2, 1000), 3e38) * torch.tensor([[0.0], [1.0]]), seed=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"vectors": "cauchy"}, "rademacher"),
-        ({"projections": 0}, "projections=0"),
-        ({"shared_seed": 2**64}, "64 bits"),
-        ({"shared_seed": 1.5}, "shared_seed"),
-    ],
-)
-def test_other_options_are_refused(options, message):
-    refused(ConfigError, message, compress.get, "fedscalar", **options)

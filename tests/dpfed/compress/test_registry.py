@@ -13,18 +13,6 @@ def message(x=((1.0, -2.0),), **options):
     return dpfed.compress.get("dense", **options).encode(torch.tensor(x))[0].to_bytes()
 
 
-def test_dense_is_exact():
-    x = torch.randn(4, 33)
-    scheme = dpfed.compress.get("dense")
-    payloads = scheme.encode(x, seed=1)
-    parsed = [dpfed.compress.from_bytes(payload.to_bytes()) for payload in payloads]
-    assert parsed == list(payloads)
-    assert torch.equal(scheme.decode(parsed), x)
-    torch.testing.assert_close(scheme.mean(parsed), x.mean(dim=0))
-    assert len(parsed[0].to_bytes()) == 23 + len("dense") + 4 * 33
-    assert (parsed[0].size().header_bytes, parsed[0].size().raw_bits) == (28, 32 * 33)
-
-
 def test_a_payload_does_not_change_with_x():
     x = torch.ones(1, 3)
     payloads = dpfed.compress.get("dense").encode(x)
@@ -44,19 +32,6 @@ def test_half_precision():
     decoded = scheme.decode([dpfed.compress.from_bytes(message([[1.0, 1 / 3]], bits=16))])
     torch.testing.assert_close(decoded, torch.tensor([[1.0, 1 / 3]]), rtol=2**-11, atol=0)
     refused(ConfigError, "client 1 ", scheme.encode, torch.tensor([[1.0], [7e4]]))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("dens", {}, "Did you mean 'dense'"),
-        ("dense", {"bit": 16}, r"options \(bits\)"),
-        ("dense", {"bits": "16"}, "must be an integer"),
-        ("dense", {"bits": 8}, "16 or 32"),
-    ],
-)
-def test_refusals_of_get(name, options, words):
-    refused(ConfigError, words, dpfed.compress.get, name, **options)
 
 
 @pytest.mark.parametrize(

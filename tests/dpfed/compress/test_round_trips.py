@@ -36,6 +36,9 @@ def check(scheme, x, seed):
     assert decoded.dtype == torch.float32
     assert torch.equal(scheme.decode(parsed), decoded)
     assert torch.isfinite(decoded).all()
+    torch.testing.assert_close(
+        scheme.decode(parsed[-1:])[0], decoded[-1], rtol=1e-5, atol=1e-5
+    )  # alone as among others
     mean = scheme.mean(parsed)
     assert torch.equal(mean, scheme.mean(payloads))
     if not getattr(scheme, "majority", False):

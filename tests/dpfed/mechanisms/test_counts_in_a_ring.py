@@ -8,15 +8,14 @@ from safetensors.numpy import load_file
 
 from accounting import BernoulliAggregate
 from accounting.mechanisms import FullParticipation
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 
+from ...rounds import preset
 from ..announced import a_round
 
 COHORT = 100
@@ -24,10 +23,8 @@ COHORT = 100
 
 def stage(bits, *, trials=1):
     coins = BernoulliAggregate(dimension=trials, floor=0.01, adjacency="zero-out", linf_clip=0.4, cohort=COHORT)
-    made = PrivateCoins(
-        coins=coins, sampling=FullParticipation(), randomness=Simulated(seeds=Seeds(root=2)), trials=trials, bits=bits
-    )
-    return made
+    draws = Simulated(seeds=Seeds(root=2))
+    return PrivateCoins(coins=coins, sampling=FullParticipation(), randomness=draws, trials=trials, bits=bits)
 
 
 @pytest.mark.parametrize("trials", [1, 3])
@@ -46,14 +43,10 @@ def test_every_count_near_the_expected_one_is_read_right_and_no_other(theta, bit
 
 
 def chosen(*settings):
-    tables = override(
-        catalogue.preset_tables("stochastic-sign-digits"),
-        [
-            "federation.rounds=3", "federation.clients=200", "federation.cohort=60", "method.options.bound=0.2",
-            "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,
-        ],
+    return preset(
+        "stochastic-sign-digits", "federation.rounds=3", "federation.clients=200", "federation.cohort=60",
+        "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,
     )  # fmt: skip
-    return parse(tables, source="test")
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("masked", marks=pytest.mark.slow)])

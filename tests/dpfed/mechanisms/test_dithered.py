@@ -17,12 +17,12 @@ from accounting.mechanisms.samplings.independent import rarely_exceeded
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_nonzero
-from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
+from ...rounds import preset
 from ..announced import a_round
 
 SIZE, COHORT, Z = 200_000, 25, 1.3
@@ -175,8 +175,7 @@ def test_a_sum_of_more_uploads_than_shares_is_an_error():
 
 
 def small(*settings):
-    tables = override(catalogue.preset_tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
-    return parse(tables, source="test")
+    return preset("dp-dithered-digits", "federation.rounds=3", *settings)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mpmath import mp, mpf
+from reference.integer_distributions import discrete_gaussian
 from refusals import refused
 from scipy.stats import chi2
 
@@ -71,11 +72,6 @@ def test_rounding_is_by_the_record_and_unbiased():
     assert not code.encode_rows(row, np.array([1234]), (1, 2, 4))[0].equal(alone[0])
 
 
-def pmf(variance, reach):
-    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
-    return weights / weights.sum()
-
-
 def noise_of_steps(code, count):
     """Noise of `count` steps on an empty batch, from the slopes that a client follows, in integer steps."""
     rows = [
@@ -96,7 +92,7 @@ def test_the_noise_of_a_step_is_the_discrete_gaussian_that_is_charged(randomness
     found = np.bincount((drawn.numpy() + 12).clip(0, 24).astype(int), minlength=25)
 
     def surprise(variance):
-        law = pmf(variance, 100)
+        law = discrete_gaussian(variance, 100)
         expected = law[88:113].copy()
         expected[0], expected[-1] = law[:89].sum(), law[112:].sum()
         expected *= found.sum()
@@ -165,7 +161,7 @@ def test_two_coordinates_by_enumeration():
     noise, q = integer_noise(1.0, size=2, steps=3.0), 0.4
     stated = accountant.epsilon(Composed(parts=((subsample(noise, PoissonSampling(probability=q)), 1),)), delta=1e-3)
     reach = 40
-    line = pmf(noise.share_variance, reach)
+    line = discrete_gaussian(noise.share_variance, reach)
     law, gamma = np.outer(line, line), math.exp(stated)
     longest = math.floor(noise.l2_bound)
     for x, y in product(range(-longest, longest + 1), repeat=2):

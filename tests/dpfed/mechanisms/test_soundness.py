@@ -7,12 +7,10 @@ import pytest
 from refusals import refused
 
 from dpfed import compress
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.soundness import require_sound
-from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
@@ -21,7 +19,7 @@ from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves, Weigh
 from dpfed.stages.encode import Encode
 from dpfed.stages.wires import Words
 
-from ...rounds import with_after, with_before
+from ...rounds import preset, with_after, with_before
 
 CHAINS = {
     "server": ("fed-smp-randk-digits",),
@@ -36,8 +34,7 @@ CHAINS = {
 
 
 def chain(name):
-    preset, *settings = CHAINS[name]
-    return build(parse(override(catalogue.preset_tables(preset), settings), source="test")).method.stages
+    return build(preset(*CHAINS[name])).method.stages
 
 
 class Built(dict):

@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
+from reference import poisson_binomial
 from refusals import refused
 from scipy import stats
 
 from accounting import BernoulliAggregate, guarantee
 from accounting.mechanisms import FullParticipation, unsampled
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
+from ...rounds import preset
 from ..announced import a_round
 
 SIZE, TRIALS, COHORT = 20_000, 4, 6
@@ -73,13 +73,6 @@ def hockey_stick(one, other, gamma):
     return np.maximum(np.asarray(one) - gamma * np.asarray(other), 0).sum()
 
 
-def law_of_sum(probabilities):
-    law = np.ones(1)
-    for p in probabilities:
-        law = np.convolve(law, [1 - p, p])
-    return law
-
-
 @pytest.mark.slow_but_one_in(3)
 @pytest.mark.parametrize("trials", [1, 2, 5])
 def test_the_sum_shows_no_more_than_is_charged(trials):
@@ -93,17 +86,14 @@ def test_the_sum_shows_no_more_than_is_charged(trials):
     for ends in itertools.product((edge, 0.5, 1 - edge), repeat=others):
         rest = [p for p in ends for _ in range(trials)]
         for sign in (1, -1):
-            one, other = (law_of_sum([*rest, *[p] * trials]) for p in (0.5 + sign * move, 0.5))
+            one, other = (poisson_binomial.law([*rest, *[p] * trials]) for p in (0.5 + sign * move, 0.5))
             assert hockey_stick(one, other, math.exp(epsilon)) <= delta
             assert hockey_stick(other, one, math.exp(epsilon)) <= delta
 
 
 def chosen(*settings):
-    tables = override(
-        catalogue.preset_tables("stochastic-sign-digits"),
-        ["federation.rounds=3", "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3", *settings],
-    )
-    return parse(tables, source="test")
+    how = ("federation.rounds=3", "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3")
+    return preset("stochastic-sign-digits", *how, *settings)
 
 
 @pytest.mark.slow

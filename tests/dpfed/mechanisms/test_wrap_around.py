@@ -28,9 +28,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.statistics.rejection import upper_limit
-from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import IntegerNoise, Integers
-from dpfed.methods import catalogue
 from dpfed.randomness import Simulated
 from dpfed.round import draw_round_cohort
 from dpfed.runs import loop as federation
@@ -40,7 +38,7 @@ from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
-from ...rounds import Book, watched_round
+from ...rounds import Book, preset, watched_round
 from ..announced import a_round, announced, private_coins
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -53,9 +51,8 @@ AT_THE_END = {
 ALPHA = 1e-6
 
 
-def secure(*settings, preset="fed-smp-randk-digits"):
-    tables = override(catalogue.preset_tables(preset), ["aggregation.kind=masked", "privacy.epsilon=3", *settings])
-    return build(parse(tables, source="test"))
+def secure(*settings):
+    return build(preset("fed-smp-randk-digits", "aggregation.kind=masked", "privacy.epsilon=3", *settings))
 
 
 @dataclass
@@ -246,8 +243,7 @@ _SETTINGS = {}
 def malicious_setting(noise_law, kind):
     if (noise_law, kind) not in _SETTINGS:
         chosen = (f"privacy.noise={noise_law}", f"aggregation.kind={kind}", "privacy.accountant=rdp")
-        tables = override(catalogue.preset_tables("fed-smp-randk-digits"), [*chosen, "privacy.noise_multiplier=2"])
-        _SETTINGS[noise_law, kind] = build(parse(tables, source="test"))
+        _SETTINGS[noise_law, kind] = build(preset("fed-smp-randk-digits", *chosen, "privacy.noise_multiplier=2"))
     return _SETTINGS[noise_law, kind]
 
 

@@ -28,15 +28,6 @@ def test_no_row_is_ever_longer_than_the_bound(rows, norm):
         assert exact_norm(row) <= norm
 
 
-@pytest.mark.slow_but_one_in(5)
-@pytest.mark.parametrize("scale", [1e30, 3e38, 1.0, 1e-38, 1e-45])
-@pytest.mark.parametrize("size", [1, 7, 100_003])
-def test_one_client_at_any_scale_adds_at_most_the_bound(scale, size):
-    generator = torch.Generator().manual_seed(0)
-    row = torch.randn(1, size, generator=generator).clamp_(-1, 1) * scale
-    assert exact_norm(clip_rows(row.clone(), 0.7).rows[0]) <= 0.7
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_row_that_is_not_finite_becomes_zero_and_is_counted(bad):
     rows = torch.ones(3, 4)

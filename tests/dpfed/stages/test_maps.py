@@ -43,13 +43,6 @@ def test_adjoint_up_to_the_scale(chosen):
     )
 
 
-@pytest.mark.parametrize("chosen", maps(), ids=["identity", "shared"])
-def test_shapes(chosen):
-    sent = chosen.forward(updates(), CLIENTS)
-    assert sent.shape == (4, chosen.sent)
-    assert chosen.adjoint(sent.sum(dim=0)).shape == (SIZE,)
-
-
 def test_a_random_shared_mask_is_unbiased_over_all_masks():
     """The exact mean over every subset of k coordinates, by enumeration."""
     x = updates(clients=1, size=6)
