@@ -32,9 +32,7 @@ def test_tradeoff_of_a_gaussian():
     np.testing.assert_allclose(found, exact, atol=2e-4)
 
 
-def test_attackers_of_a_gaussian():
-    claim = guarantee(PLAIN, delta=1e-5).profile()
-    assert readings.advantage(claim) == pytest.approx(2 * norm.cdf(MU / 2) - 1, rel=1e-9)
+def test_posterior_of_an_attacker():
     assert readings.posterior(epsilon=math.log(3), prior=0.5) == pytest.approx(0.75)
 
 

@@ -103,24 +103,16 @@ def test_profile_at_the_ends(epsilon):
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
-def test_shift_must_be_positive(bad):
-    refused(InvalidParameter, r"mu=.*must be a finite number above 0", gaussian.privacy_profile, 1.0, mu=bad)
+def test_shift_epsilon_and_sensitivity_must_be_positive(bad):
+    positive = "must be a finite number above 0"
+    refused(InvalidParameter, f"mu=.*{positive}", gaussian.privacy_profile, 1.0, mu=bad)
+    refused(InvalidParameter, f"epsilon=.*{positive}", gaussian.noise_std, bad, 1e-5, l2_sensitivity=1.0)
+    refused(InvalidParameter, f"l2_sensitivity=.*{positive}", gaussian.noise_std, 1.0, 1e-5, l2_sensitivity=bad)
 
 
-@pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, "1", None])
-def test_noise_arguments_must_be_positive(bad):
-    with pytest.raises(InvalidParameter, match=r"epsilon=.*must be a finite number above 0"):
-        gaussian.noise_std(bad, 1e-5, l2_sensitivity=1.0)
-    with pytest.raises(InvalidParameter, match=r"l2_sensitivity=.*must be a finite number above 0"):
-        gaussian.noise_std(1.0, 1e-5, l2_sensitivity=bad)
-
-
-def test_calibration_must_be_known():
-    with pytest.raises(InvalidParameter, match="calibration='exact': must be 'analytic' or 'classical'"):
-        gaussian.noise_std(1.0, 1e-5, l2_sensitivity=1.0, calibration="exact")
-
-
-def test_epsilon_of_a_profile_must_be_a_number():
+def test_an_unknown_calibration_and_an_epsilon_that_is_no_number_are_refused():
+    asked = {"l2_sensitivity": 1.0, "calibration": "exact"}
+    refused(InvalidParameter, "calibration='exact': must be 'analytic' or", gaussian.noise_std, 1.0, 1e-5, **asked)
     refused(InvalidParameter, "epsilon=nan", gaussian.privacy_profile, [1.0, math.nan], mu=1.0)
 
 

@@ -27,43 +27,43 @@ from accounting.mechanisms import (
 from accounting.mechanisms.samplings.planned import Cohorts
 
 NOT_POSITIVE = [0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, [1.0], 10**400, 1j]
+NOT_ADJACENCIES = ["replace", "", None, 3, [], {}]
+NOT_CHANCES = [-0.1, 1.1, math.nan, math.inf, True, "0.1", None, [0.1]]
 NOT_COUNTS = [0, -1, 2.5, 2.0, math.nan, True, "2", None, 10**16]
 
 
-@pytest.mark.parametrize("bad", [*NOT_POSITIVE, 1e-10, 1e10])
-def test_noise_multiplier_must_be_positive_and_sane(bad):
-    with pytest.raises(
-        InvalidParameter, match=r"noise_multiplier=.*must be a finite number above 0, from 1e-09 to 1e\+09"
-    ):
-        gaussian(bad)
+WHOLE = "must be a whole number from 1"
+NO_MECHANISMS = [None, 3, times(gaussian(1.0), 2)]
+NO_PARTS = [5, None, "ab", ((1, 2),), (gaussian(1.0),), ((gaussian(1.0), 1, 2),), ((times(gaussian(1.0), 2), 2),)]
 
 
-@pytest.mark.parametrize("bad", ["replace", "", None, 3, [], {}])
-def test_adjacency_must_be_known(bad):
-    for call in (
-        lambda: Gaussian(noise_multiplier=1.0, adjacency=bad),
-        lambda: simultaneous([1.0], bad),
-        lambda: Adjacency.of(bad),
-    ):
-        refused(InvalidParameter, r"adjacency=.*must be one of add-remove, zero-out, replace-one", call)
+def _poisson(probability):
+    return PoissonSampling(probability=probability)
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, math.inf, True, "0.1", None, [0.1]])
-def test_sampling_probability_must_be_one(bad):
-    with pytest.raises(InvalidParameter, match=r"sampling_probability=.*must be a probability in \[0, 1\]"):
-        PoissonSampling(probability=bad)
+ADJACENCY = "adjacency=.*must be one of add-remove, zero-out, replace-one"
+WRONG = [
+    (r"noise_multiplier=.*a finite number above 0, from 1e-09 to 1e\+09", gaussian, [*NOT_POSITIVE, 1e-10, 1e10]),
+    (ADJACENCY, lambda bad: Gaussian(noise_multiplier=1.0, adjacency=bad), NOT_ADJACENCIES),
+    (ADJACENCY, lambda bad: simultaneous([1.0], bad), NOT_ADJACENCIES),
+    (ADJACENCY, Adjacency.of, NOT_ADJACENCIES),
+    (r"sampling_probability=.*must be a probability in \[0, 1\]", _poisson, NOT_CHANCES),
+    (f"cohort=.*{WHOLE}", lambda bad: FixedSizeSampling(cohort=bad, clients=10), NOT_COUNTS),
+    (f"clients=.*{WHOLE}", lambda bad: FixedSizeSampling(cohort=1, clients=bad), NOT_COUNTS),
+    (f"count=.*{WHOLE}", lambda bad: times(gaussian(1.0), bad), NOT_COUNTS),
+    ("cohort=11 of clients=10: .*at most all clients", lambda bad: FixedSizeSampling(cohort=bad, clients=10), [11]),
+    ("parts", lambda bad: Composed(parts=bad), NO_PARTS),
+    (r"parts=\(\): .*at least one mechanism", lambda bad: Composed(parts=bad), [()]),
+    ("at least one mechanism", Composed.of, [[]]),
+    ("must be a Gaussian", lambda bad: Subsampled(mechanism=bad, sampling=_poisson(0.1)), NO_MECHANISMS),
+    ("one of PoissonSampling", lambda bad: Subsampled(mechanism=gaussian(1.0), sampling=bad), NO_MECHANISMS),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", NOT_COUNTS)
-def test_cohorts_clients_and_counts_must_be_whole(bad):
-    refused(InvalidParameter, r"cohort=.*must be a whole number from 1", FixedSizeSampling, cohort=bad, clients=10)
-    refused(InvalidParameter, r"clients=.*must be a whole number from 1", FixedSizeSampling, cohort=1, clients=bad)
-    refused(InvalidParameter, r"count=.*must be a whole number from 1", lambda: times(gaussian(1.0), bad))
-
-
-def test_a_cohort_cannot_exceed_the_clients():
-    with pytest.raises(InvalidParameter, match=r"cohort=11 of clients=10: .*at most all clients"):
-        FixedSizeSampling(cohort=11, clients=10)
+@pytest.mark.parametrize(("words", "make", "values"), WRONG)
+def test_what_describes_no_mechanism_is_refused(words, make, values):
+    for bad in values:
+        refused(InvalidParameter, words, make, bad)
 
 
 def test_fixed_size_sampling_has_no_add_remove():
@@ -72,28 +72,9 @@ def test_fixed_size_sampling_has_no_add_remove():
             mechanisms.subsample(gaussian(1.0), FixedSizeSampling(cohort=cohort, clients=10))
 
 
-@pytest.mark.parametrize(
-    "parts", [5, None, "ab", ((1, 2),), (gaussian(1.0),), ((gaussian(1.0), 1, 2),), ((times(gaussian(1.0), 2), 2),)]
-)
-def test_parts_must_be_mechanisms_and_counts(parts):
-    refused(InvalidParameter, "parts", Composed, parts=parts)
-
-
-def test_a_composition_needs_a_part():
-    refused(InvalidParameter, r"parts=\(\): .*at least one mechanism", Composed, parts=())
-    refused(InvalidParameter, "at least one mechanism", Composed.of, [])
-
-
 def test_a_composition_has_one_adjacency():
     with pytest.raises(UnsupportedMechanism, match=r"adjacencies .*one composition.*same one"):
         Composed(parts=((gaussian(1.0), 1), (gaussian(1.0, "zero-out"), 1)))
-
-
-@pytest.mark.parametrize("bad", [None, 3, times(gaussian(1.0), 2)])
-def test_only_a_gaussian_is_sampled(bad):
-    with pytest.raises(InvalidParameter, match="must be a Gaussian"):
-        Subsampled(mechanism=bad, sampling=PoissonSampling(probability=0.1))
-    refused(InvalidParameter, "one of PoissonSampling", lambda: Subsampled(mechanism=gaussian(1.0), sampling=bad))
 
 
 @pytest.mark.parametrize(("adjacency", "clips"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace-one", 2.0)])

@@ -188,20 +188,15 @@ def exceeds(schedule, numbers, z, delta, composed):
     return max(exact_deltas(schedule, numbers, z, epsilon)) > delta * 1.02 + 1e-7
 
 
-def test_small_multisets_of_secret_rounds_by_quadrature():
+@pytest.mark.parametrize(("count", "seed"), [(8, 1), pytest.param(150, 2, marks=pytest.mark.slow)])
+def test_small_multisets_of_secret_rounds_by_quadrature(count, seed):
     found = 0
-    for schedule, numbers, z, delta in small_settings(8, seed=1):
+    for schedule, numbers, z, delta in small_settings(count, seed):
         mechanism = one_round(schedule, z)
         assert not exceeds(schedule, numbers, z, delta, rounds_of(numbers, mechanism).composition())
         if len(numbers) <= (schedule.ends_after or 9):
             found += exceeds(schedule, numbers, z, delta, by_count(numbers, mechanism))
     assert found >= 1  # the count is found out
-
-
-@pytest.mark.slow
-def test_many_small_multisets_of_secret_rounds_by_quadrature():
-    for schedule, numbers, z, delta in small_settings(150, seed=2):
-        assert not exceeds(schedule, numbers, z, delta, rounds_of(numbers, one_round(schedule, z)).composition())
 
 
 LONGER = (
@@ -235,14 +230,12 @@ def longer_multisets(count, seed, samples):
     return found
 
 
-def test_longer_multisets_are_above_a_sampled_lower_bound():
-    """False alarms: at most 1e-6 for each of 2 settings."""
-    assert longer_multisets(2, seed=8, samples=20_000) >= 1
-
-
-@pytest.mark.slow
-def test_many_longer_multisets_are_above_a_sampled_lower_bound():
-    assert longer_multisets(40, seed=4, samples=50_000) >= 3
+@pytest.mark.parametrize(
+    ("count", "seed", "samples", "least"), [(2, 8, 20_000, 1), pytest.param(40, 4, 50_000, 3, marks=pytest.mark.slow)]
+)
+def test_longer_multisets_are_above_a_sampled_lower_bound(count, seed, samples, least):
+    """False alarms: at most 1e-6 for each setting."""
+    assert longer_multisets(count, seed, samples) >= least
 
 
 def test_repeats_are_of_the_same_participants():
