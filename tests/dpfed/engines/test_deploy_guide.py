@@ -5,11 +5,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from .served import free_port, lines
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 pytest.importorskip("ray", reason="ray is not installed: make test-flower")
@@ -41,12 +42,6 @@ def script():
     for number in (0, 1):
         text = text.replace(f"--port 1909{number}", f"--port {free_port()}")
     return text.replace("--port 1909$node", f"--port $(({free_port()} + node))")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def kill_all_in(folder):
@@ -84,5 +79,4 @@ def test_the_guide_runs_as_it_is_written(tmp_path, flower):
         assert summary["rounds"] == (3 if name.startswith("runs") else 2)
         assert summary["epsilon"] > 0
     for name in ("app-run", "tls-run"):
-        rounds = [json.loads(line) for line in (tmp_path / name / "diagnostics.jsonl").read_text().splitlines()]
-        assert [one["arrived"] for one in rounds] == [2, 2]
+        assert [one["arrived"] for one in lines(tmp_path / name, "diagnostics.jsonl")] == [2, 2]

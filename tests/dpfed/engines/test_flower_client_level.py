@@ -140,16 +140,14 @@ def test_the_wrapped_strategy_gets_the_mean_as_its_one_reply(inner):
     np.testing.assert_allclose(vector(arrays), expected, atol=2e-3)
 
 
-def failed(good, message):
-    return [Message(Error(code=0, reason="lost"), reply_to=message)]
+def with_array(name, array):
+    """A reply with another array of this name."""
 
+    def fault(good, message):
+        good.content["arrays"] = ArrayRecord({**good.content["arrays"], name: array})
+        return [good]
 
-def twice(good, message):
-    return [good, good]
-
-
-def nothing(good, message):
-    return []
+    return fault
 
 
 def other_arrays(good, message):
@@ -157,35 +155,22 @@ def other_arrays(good, message):
     return [good]
 
 
-def forged(good, message):
-    """Bytes that are no array, under the right shape and type."""
-    arrays = dict(good.content["arrays"])
-    arrays["w"] = Array(dtype="float32", shape=(3, 4), stype="numpy.ndarray", data=b"\x93NUMPY junk")
-    good.content["arrays"] = ArrayRecord(arrays)
-    return [good]
+RIGHT = {"dtype": "float32", "shape": (3, 4), "stype": "numpy.ndarray"}
+FAULTS = {
+    "failed": lambda good, message: [Message(Error(code=0, reason="lost"), reply_to=message)],
+    "twice": lambda good, message: [good, good],
+    "nothing": lambda good, message: [],
+    "other arrays": other_arrays,
+    "forged": with_array("w", Array(**RIGHT, data=b"\x93NUMPY junk")),
+    "another shape than it says": with_array("w", Array(**RIGHT, data=Array(np.zeros((30, 40), np.float32)).data)),
+    "not a number": with_array("b", Array(np.full(4, np.nan, dtype=np.float32))),
+}
 
 
-def another_shape_than_it_says(good, message):
-    arrays = dict(good.content["arrays"])
-    wide = Array(np.zeros((30, 40), dtype=np.float32))
-    arrays["w"] = Array(dtype="float32", shape=(3, 4), stype="numpy.ndarray", data=wide.data)
-    good.content["arrays"] = ArrayRecord(arrays)
-    return [good]
-
-
-def not_a_number(good, message):
-    arrays = dict(good.content["arrays"])
-    arrays["b"] = Array(np.full(4, np.nan, dtype=np.float32))
-    good.content["arrays"] = ArrayRecord(arrays)
-    return [good]
-
-
-@pytest.mark.parametrize(
-    "fault", [failed, twice, nothing, other_arrays, forged, another_shape_than_it_says, not_a_number]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_what_cannot_be_read_counts_as_zeros_and_the_divisor_stays(fault, tmp_path):
     ids = Nodes(10, by(1.0)).ids
-    grid = Nodes(10, by(1.0), faults={ids[0]: fault, ids[1]: fault})
+    grid = Nodes(10, by(1.0), faults=dict.fromkeys(ids[:2], FAULTS[fault]))
     strategy = wrapped(sampling="all", cohort=10, ledger=tmp_path / "l.jsonl")
     arrays, _ = one_round(strategy, grid)
     np.testing.assert_allclose(vector(arrays) - vector(model()), 0.25 * 8 / 10, atol=1e-3)

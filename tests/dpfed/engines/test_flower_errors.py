@@ -4,25 +4,17 @@ import pytest
 import torch
 
 from dpfed.clients import loop
-from dpfed.config.tables import parse
 from dpfed.errors import TrainingFailed
-from dpfed.runs.experiment import build
+
+from .served import SHARES, serve_run
 
 KINDS = {
     "noise at the server": ("dp-fedavg", ("federation.sampling=all",), {"clip_norm": 1.0, "noise_multiplier": 2.0}),
     "coins": ("fedpm", ("federation.sampling=all", "federation.cohort=20"), None),
     "shares under the protocol": (
-        "dp-fedavg", ("federation.sampling=all", "federation.cohort=20", "aggregation.kind=protocol"),
-        {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "discrete-gaussian", "placement": "clients",
-         "adjacency": "zero-out"},
+        "dp-fedavg", ("federation.sampling=all", "federation.cohort=20", "aggregation.kind=protocol"), SHARES,
     ),
 }  # fmt: skip
-
-
-def serve(grid, tables, out):
-    from dpfed.engines.flower.server_app import serve_run as begin
-
-    return begin(grid, build(parse(tables, source="test")), out, patience=0.5)
 
 
 @pytest.fixture
@@ -61,7 +53,7 @@ def test_a_node_that_raises_sends_what_a_node_that_diverges_sends(kind, grid, ta
     for instead in (diverge, fail):
         nodes = grid(given)
         broken(3, instead)
-        serve(nodes, given, tmp_path / instead.__name__)
+        serve_run(nodes, given, tmp_path / instead.__name__)
         sent = {reply.metadata.src_node_id: reply for _, some in nodes.rounds for reply in some}
         assert not any(reply.has_error() for reply in sent.values())
         if 997 in sent:
@@ -88,7 +80,7 @@ def test_samples_that_fail_to_load_in_a_round_are_an_update_that_is_not_finite(g
         return held.numpy(), (held[:, 0, 0, 0] > 0.5).long().numpy()
 
     nodes = grid(given, load_data=load_data)
-    serve(nodes, given, tmp_path / "run")
+    serve_run(nodes, given, tmp_path / "run")
     (replies,) = [some for _, some in nodes.rounds]
     told = {one.metadata.src_node_id: dict(one.content.config_records["upload"]) for one in replies}
     assert {node for node, upload in told.items() if not upload["finite"]} == {997}
@@ -99,4 +91,4 @@ def test_with_on_error_raise_a_node_fails_as_before(grid, tables, tmp_path, brok
                    "federation.sampling=all", privacy={"clip_norm": 1.0, "noise_multiplier": 2.0})  # fmt: skip
     broken(3, fail)
     with pytest.raises((LookupError, TrainingFailed)):
-        serve(grid(given), given, tmp_path / "run")
+        serve_run(grid(given), given, tmp_path / "run")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from accounting import Aborted, Ledger
@@ -16,10 +17,7 @@ from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from .served import lines, serve_run
-
-PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
-SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
+from .served import PRIVATE, SHARES, instruction, lines, serve_run
 
 
 def changed(**values):
@@ -76,7 +74,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", sorted(FAULTS))
-def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
+def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, same_run, case):
     """As in process with this client lost in every round: weights, ledger, who arrived."""
     chosen = tables("dp-fedavg", "federation.sampling=fixed", privacy=PRIVATE)
     experiment = build(checked(chosen))
@@ -89,15 +87,9 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
     lost = replace(experiment, method=replace(experiment.method, dropouts=Lost()))
     federation.run(lost, tmp_path / "here")
     outcome = serve_run(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
-    rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
-    assert [one["arrived"] for one in rounds[1]] == [one["arrived"] for one in rounds[0]]
-    assert rounds[1][0]["arrived"] == 7
-    releases = [Ledger.read(tmp_path / one / "ledger.jsonl").releases for one in ("here", "there")]
-    assert [one.to_dict() for one in releases[0]] == [one.to_dict() for one in releases[1]]
+    same_run(tmp_path / "here", tmp_path / "there")
+    assert lines(tmp_path / "there", "diagnostics.jsonl")[0]["arrived"] == 7
     assert outcome.summary["aborted_rounds"] == 0
-    weights, others = (load_file(tmp_path / one / "model.safetensors") for one in ("here", "there"))
-    for name, values in weights.items():
-        torch.testing.assert_close(others[name], values, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("row", [[2**27] * 1024, [2**31 - 1] * 3, [3, 4, 1], [-5, 1]])
@@ -137,20 +129,27 @@ def test_missing_shares_are_charged_with_what_arrived(tmp_path, grid, tables):
         assert release.mechanism.noise_multiplier == pytest.approx(2.0 * (18 / 20) ** 0.5)
 
 
+def dying(grid, *, answered):
+    """Nodes whose server ends at its first request to train, before or after it is answered."""
+
+    class Dies(grid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            ends = messages[0].metadata.message_type == "train"
+            replies = super().send_and_receive(messages, timeout=timeout) if answered or not ends else []
+            if ends:
+                raise KeyboardInterrupt
+            return replies
+
+    return Dies
+
+
 @pytest.mark.parametrize(
     ("privacy", "charged"), [({**PRIVATE, "release": "uploads"}, 1), (PRIVATE, 0)], ids=["every upload", "the sum"]
 )
 def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp_path, grid, tables, privacy, charged):
-    class Dies(grid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            if messages[0].metadata.message_type == "train":
-                raise KeyboardInterrupt
-            return super().send_and_receive(messages, timeout=timeout)
-
     chosen = tables("dp-fedavg", privacy=privacy)
-    with pytest.raises(KeyboardInterrupt):
-        serve_run(Dies(chosen), chosen, tmp_path / "run")
+    refused(KeyboardInterrupt, "", serve_run, dying(grid, answered=False)(chosen), chosen, tmp_path / "run")
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == charged
 
 
@@ -159,19 +158,9 @@ def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     tmp_path, grid, tables, randomness, charged
 ):
     """Uploads may have been seen before the server died; nodes asked again toss again, unless from the seed."""
-
-    class Dies(grid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            replies = super().send_and_receive(messages, timeout=timeout)
-            if messages[0].metadata.message_type == "train":
-                raise KeyboardInterrupt
-            return replies
-
     coins = {"clip_norm": 0.5, "accountant": "rdp", "release": "uploads"}
     chosen = tables("fedpm", f"run.randomness={randomness}", privacy=coins)
-    with pytest.raises(KeyboardInterrupt):
-        serve_run(Dies(chosen), chosen, tmp_path / "run")
+    refused(KeyboardInterrupt, "", serve_run, dying(grid, answered=True)(chosen), chosen, tmp_path / "run")
     first = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
     assert [one.round for one in first] == [0]
     serve_run(grid(chosen), chosen, tmp_path / "run", resume=True)
@@ -219,19 +208,14 @@ def test_nodes_with_another_configuration_are_refused(tmp_path, grid, tables):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_client_without_the_servers_configuration_sends_nothing(grid, tables):
+def test_a_client_without_the_servers_configuration_sends_nothing(grid, tables, checked):
     """Also if the server is careless: the client looks for itself."""
     from flwr.app import Message
 
-    from dpfed.engines.flower.conversation import Instruction
-
-    nodes = grid(tables("dp-fedavg", privacy=PRIVATE))
-    asked = Instruction(
-        round=0, clip_norm=50.0, broadcast=torch.zeros(610), train=True, fingerprint="other", solved="{}"
-    )
-    message = Message(asked.to_content(), dst_node_id=1000, message_type="train")
-    with pytest.raises(ConfigError, match="not the server's"):
-        nodes.app(message, nodes.contexts[1000])
+    chosen = tables("dp-fedavg", privacy=PRIVATE)
+    nodes, asked = grid(chosen), instruction(build(checked(chosen)), clip_norm=50.0, fingerprint="other")
+    message = Message(asked, dst_node_id=1000, message_type="train")
+    refused(ConfigError, "not the server's", nodes.app, message, nodes.contexts[1000])
 
 
 def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables):

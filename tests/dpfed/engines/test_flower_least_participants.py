@@ -10,14 +10,8 @@ from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError
 from dpfed.runs.experiment import build
 
-SHARES = {
-    "clip_norm": 0.5,
-    "noise_multiplier": 2.0,
-    "accountant": "rdp",
-    "noise": "discrete-gaussian",
-    "placement": "clients",
-    "adjacency": "zero-out",
-}
+from .served import SHARES, instruction, question
+
 SETTINGS = ("aggregation.kind=protocol", "federation.sampling=all", "aggregation.tolerance=0.1")
 
 
@@ -25,13 +19,7 @@ class Hostile:
     """Plays the server by the protocol, with a minimum of its own: two."""
 
     def __init__(self, grid, chosen):
-        from dpfed.engines.flower.conversation import solved_text
-        from dpfed.engines.flower.settings import agreement_text
-
-        config = parse(chosen, source="test")
-        self.nodes, self.experiment, self.print = grid(chosen), build(config), agreement_text(config)
-        self.solved = solved_text(self.experiment.privacy_target)
-        self.answers = []
+        self.nodes, self.experiment, self.answers = grid(chosen), build(parse(chosen, source="test")), []
 
     def sum(self, named, *, keys=None, shares=None, uploads=None):
         """The sum that it gets: of `named`, of whom it lets go on at each step only those given."""
@@ -59,34 +47,19 @@ class Hostile:
             server.receive(self.ask("unmask", client, request))
         return server.close()
 
-    def ask(self, question, client, message):
-        from flwr.app import ConfigRecord, Message, RecordDict
-
-        values = {"round": 0, "fingerprint": self.print, "solved": self.solved, "charge": "", "message": message}
-        content = RecordDict({"config": ConfigRecord(values)})
-        reply = self.say(Message(content, dst_node_id=1000 - client, message_type=f"query.{question}"))
-        return self.noted(question, reply["answer"]["message"])
+    def ask(self, step, client, message):
+        reply = self.say(question(self.experiment, message=message), client, f"query.{step}")
+        return self.noted(step, reply["answer"]["message"])
 
     def upload(self, client, forwarded):
-        from flwr.app import Message
-
-        from dpfed.engines.flower.conversation import Instruction
-
-        start = self.experiment.start
-        content = Instruction(
-            round=0,
-            clip_norm=start.clip_norm,
-            broadcast=start.broadcast,
-            train=True,
-            fingerprint=self.print,
-            solved=self.solved,
-            forwarded=forwarded,
-        ).to_content()
-        reply = self.say(Message(content, dst_node_id=1000 - client, message_type="train"))
+        reply = self.say(instruction(self.experiment, forwarded=forwarded), client, "train")
         return self.noted("upload", reply["upload"]["payload"])
 
-    def say(self, message):
-        return self.nodes.app(message, self.nodes.contexts[message.metadata.dst_node_id]).content
+    def say(self, content, client, kind):
+        from flwr.app import Message
+
+        message = Message(content, dst_node_id=1000 - client, message_type=kind)
+        return self.nodes.app(message, self.nodes.contexts[1000 - client]).content
 
     def noted(self, step, answer):
         self.answers.append(step)
@@ -149,16 +122,8 @@ def test_clients_that_do_not_exist_make_up_no_number(hostile, named):
 
 
 def test_a_round_beyond_the_run_s_is_not_uploaded_to(hostile):
-    from flwr.app import Message
-
-    from dpfed.engines.flower.conversation import Instruction
-
     server = hostile()
-    start = server.experiment.start
-    content = Instruction(
-        round=2, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=server.print, solved=server.solved
-    ).to_content()
-    refused(WireError, "asked for round 2 of 2", server.say, Message(content, dst_node_id=997, message_type="train"))
+    refused(WireError, "asked for round 2 of 2", server.say, instruction(server.experiment, 2), 3, "train")
 
 
 def test_a_server_without_noise_of_the_clients_gets_no_sum_of_two_either(grid, tables):

@@ -26,13 +26,13 @@ from dpfed.engines.node_ledger import NodeLedger
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+from .served import PRIVATE, SHARES, free_port, lines
+
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 
 BIN = Path(sys.executable).parent
 PATIENCE = 600
 COINS = {"clip_norm": 0.5, "accountant": "rdp"}
-PRIVATE = {**COINS, "noise_multiplier": 2.0}
-SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
 TWO = ("federation.clients=2", "federation.cohort=2", "federation.sampling=all")
 RUNS = {
     "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), SHARES),
@@ -45,7 +45,7 @@ class Loopback:
 
     def __init__(self, folder, environment):
         self._folder, self._environment, self._processes = folder, environment, {}
-        self._port = _free_port()
+        self._port = free_port()
         connection = f'address = "127.0.0.1:{self._port}"\ninsecure = true\n'
         config = f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n{connection}'
         (Path(environment["FLWR_HOME"]) / "config.toml").write_text(config)
@@ -54,7 +54,7 @@ class Loopback:
         self._start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self._port))
         _wait_for(self._port)
         for number, config in enumerate(node_configs):
-            place = ["--superlink", f"127.0.0.1:{self._port}", "--port", str(_free_port()), "--node-config", config]
+            place = ["--superlink", f"127.0.0.1:{self._port}", "--port", str(free_port()), "--node-config", config]
             self._start(f"node{number}", "flower-supernode", "--insecure", *place)
 
     def _start(self, name, program, *arguments):
@@ -125,12 +125,6 @@ def _until(found, complaint, *, pause=0.5):
     raise TimeoutError(complaint)
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _wait_for(port):
     def listens():
         with socket.socket() as probe:
@@ -179,17 +173,6 @@ app = apps(Path(__file__).with_name("configs.json"))[{number}]
     loopback.begin(app)
     assert loopback.end_of_run() == "finished:failed"
     assert strangers(tmp_path) == set()
-
-
-@pytest.mark.slow
-def test_the_example_app_runs_on_two_nodes(tmp_path, loopback):
-    """examples/flower_app: an app of one's own whose strategy is wrapped, with `client_mod` on its nodes."""
-    shutil.copytree(Path(__file__).parents[3] / "examples" / "flower_app", tmp_path / "app")
-    loopback.start([f"partition-id={client} num-partitions=2" for client in range(2)])
-    loopback.begin(tmp_path / "app", f'clients=2 cohort=1 out="{tmp_path}/run"')
-    assert loopback.end_of_run() == "finished:completed"
-    releases = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
-    assert [one.round for one in releases] == [0, 1, 2]
 
 
 def test_two_nodes_with_a_ledger_each_and_one_refuses(tmp_path, loopback):
@@ -290,9 +273,8 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     _until((plans / "0-hangs").exists, "client 0 has not come to round 3")
     loopback.kill("superlink")
     loopback.kill("node0")
-    rounds = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     releases = Ledger.read(out / "ledger.jsonl").releases
-    assert [one["round"] for one in rounds] == [1, 2]
+    assert [one["round"] for one in lines(out, "metrics.jsonl")] == [1, 2]
     assert [one.round for one in releases] == [0, 1]
     for file in plans.glob("hang-*"):
         file.unlink()
@@ -312,8 +294,7 @@ def test_a_client_killed_then_the_superlink_killed_then_resumed(tmp_path, loopba
     lost = replace(experiment, method=replace(experiment.method, dropouts=LostOnce()))
     federation.run(lost, tmp_path / "here")
     same_run(tmp_path / "here", out)
-    arrived = [json.loads(line)["arrived"] for line in (out / "diagnostics.jsonl").read_text().splitlines()]
-    assert arrived == [2, 1, 2]
+    assert [one["arrived"] for one in lines(out, "diagnostics.jsonl")] == [2, 1, 2]
 
 
 HANGS_AT_ITS_LEDGER = '''"""App as deployed, whose node may hang before or after an upload is stored."""
@@ -365,7 +346,7 @@ def test_nodes_of_a_deployed_app_keep_their_ledgers_through_kills(tmp_path, loop
     budget = smallest_epsilon(0.99e-5, mu=3**0.5 / 4) * 1.02
     own = [f'partition-id={one} ledger="{tmp_path}/{one}/node.jsonl" epsilon={budget} delta=1e-5' for one in range(2)]
 
-    def lines(number):
+    def charged(number):
         return [one.round for one in Ledger.read(tmp_path / f"{number}/node.jsonl").releases]
 
     loopback.start(own)
@@ -374,7 +355,7 @@ def test_nodes_of_a_deployed_app_keep_their_ledgers_through_kills(tmp_path, loop
     _until(lambda: len((plans / "kept-0").read_text().splitlines()) == 2, "node 0 has not answered round 2")
     loopback.end()
     assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0]
-    assert [lines(0), lines(1)] == [[0, 1], [0, 1]]
+    assert [charged(0), charged(1)] == [[0, 1], [0, 1]]
     (plans / "hang-1-after-1").unlink()
     loopback.start(own)
     loopback.begin(app, "resume=true", "timeout=60.0")
@@ -382,19 +363,17 @@ def test_nodes_of_a_deployed_app_keep_their_ledgers_through_kills(tmp_path, loop
     loopback.kill("node0")
     assert loopback.end_of_run() == "finished:completed"
     assert [one.round for one in Ledger.read(tmp_path / "app-run" / "ledger.jsonl").releases] == [0, 1, 2]
-    assert [lines(0), lines(1)] == [[0, 1, 2], [0, 1, 2]], "one line a round, that of the upload that was lost too"
+    assert [charged(0), charged(1)] == [[0, 1, 2], [0, 1, 2]], "one line a round, that of the upload that was lost too"
     for number, rounds_kept in ((0, [0, 1, 1]), (1, [0, 1, 1, 2])):
         kept = [line.split() for line in (plans / f"kept-{number}").read_text().splitlines()]
         assert [int(one) for one, _ in kept] == rounds_kept
         assert kept[1] == kept[2], "the second request for round 2 gets the stored upload"
-    diagnostics = (tmp_path / "app-run" / "diagnostics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["arrived"] for line in diagnostics] == [2, 2, 1]
+    assert [one["arrived"] for one in lines(tmp_path / "app-run", "diagnostics.jsonl")] == [2, 2, 1]
     (plans / "hang-0-before-2").unlink()
     loopback.end()
     loopback.start(own)
     loopback.begin(app, f'out="{tmp_path}/second"')
     assert loopback.end_of_run() == "finished:completed"
-    diagnostics = (tmp_path / "second" / "diagnostics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["arrived"] for line in diagnostics] == [0, 0, 0]
-    assert [lines(0), lines(1)] == [[0, 1, 2], [0, 1, 2]]
+    assert [one["arrived"] for one in lines(tmp_path / "second", "diagnostics.jsonl")] == [0, 0, 0]
+    assert [charged(0), charged(1)] == [[0, 1, 2], [0, 1, 2]]
     assert "BudgetSpent" in (tmp_path / "node1.log").read_text(errors="replace")

@@ -3,16 +3,17 @@
 import math
 import os
 import random
-from itertools import count
 
 import pytest
 import torch
+from refusals import refused
 
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.runs.experiment import build
 
-PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
+from .served import PRIVATE, SHARES, instruction, question
+
 INPUTS = int(os.environ.get("DPFED_FUZZ_INPUTS", "3000"))
 """Of each kind of message."""
 STRANGE = [
@@ -76,7 +77,7 @@ def readers(experiment):
 
     start = experiment.start
 
-    def instruction(one):
+    def fixed(one):
         return conversation.read_instruction(one, start=start, clip_moves=False, fingerprint="print")
 
     def adapted(one):
@@ -90,25 +91,15 @@ def readers(experiment):
             and bool(read.broadcast.isfinite().all())
         )
 
-    asked = conversation.Instruction(
-        round=3,
-        clip_norm=0.5,
-        broadcast=start.broadcast,
-        train=True,
-        fingerprint="print",
-        solved="{}",
-        forwarded=b"abc",
-    ).to_content()
+    known = {"fingerprint": "print", "solved": "{}"}
+    asked = instruction(experiment, 3, **known, forwarded=b"abc")
     upload = conversation.UploadMessage(
         client=2, round=3, payload=b"payload", inside=True, outside=False, finite=True
     ).to_content()
-    question = RecordDict(
-        {"config": ConfigRecord({"round": 3, "fingerprint": "print", "solved": "{}", "charge": "", "message": b"abc"})}
-    )
     answer = RecordDict({"answer": ConfigRecord({"message": b"abc"})})
     introduction = RecordDict({"introduction": ConfigRecord({"client": 2, "fingerprint": "print"})})
     return {
-        "instruction": (asked, instruction, lambda read: sane(read) and read.clip_norm == 0.5),
+        "instruction": (asked, fixed, lambda read: sane(read) and read.clip_norm == 0.5),
         "instruction, adaptive": (asked, adapted, sane),
         "upload": (
             upload,
@@ -116,7 +107,7 @@ def readers(experiment):
             lambda read: (read.client, read.round, type(read.inside)) == (2, 3, bool),
         ),
         "question": (
-            question,
+            question(experiment, **known, round=3, message=b"abc"),
             lambda one: conversation.read_question(one, "print"),
             lambda read: type(read[1]) is bytes,
         ),
@@ -150,55 +141,28 @@ def test_what_strangers_say_is_read_or_refused(grid, tables, name):
     assert read_well > 0
 
 
-def test_a_clip_norm_that_the_noise_is_not_for_is_refused(grid, tables):
+def test_a_clip_norm_that_the_noise_is_not_for_and_weights_that_are_not_finite_are_refused(grid, tables):
     """A server that names a larger clip norm would have a longer row under the configuration's noise."""
     experiment = build(parse(tables("dp-fedavg", privacy=PRIVATE), source="test"))
     good, read, _ = readers(experiment)["instruction"]
-    for given in (0.6, 0.4, math.inf, math.nan):
-        good["config"]["clip-norm"] = given
-        with pytest.raises(WireError, match=r"must be 0\.5"):
-            read(message(good))
+    weights = torch.zeros_like(experiment.start.broadcast)
+    weights[-1] = math.nan
+    bad = [("clip-norm", given, r"must be 0\.5") for given in (0.6, 0.4, math.inf, math.nan)]
+    for key, given, words in [*bad, ("broadcast", weights.numpy().tobytes(), "not finite")]:
+        entries = dict(good["config"])
+        good["config"][key] = given
+        refused(WireError, words, lambda: read(message(good)))
+        good["config"][key] = entries[key]
 
 
 @pytest.mark.parametrize("kind", ["train", "query.advertise", "query.share", "query.unmask"])
 def test_a_node_that_is_asked_nonsense_sends_nothing(grid, tables, kind):
     """The whole app: whatever is not an instruction raises one of the package's errors, and no upload leaves."""
-    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.app import Message
 
-    from dpfed.engines.flower.conversation import Instruction, solved_text
-    from dpfed.engines.flower.settings import agreement_text
-
-    secure = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
-    chosen = tables("dp-fedavg", "aggregation.kind=protocol", "federation.sampling=fixed", privacy=secure)
-    nodes, print_, seen = grid(chosen), agreement_text(parse(chosen, source="test")), count()
-    experiment = build(parse(chosen, source="test"))
-    start, solved = experiment.start, solved_text(experiment.privacy_target)
-    if kind == "train":
-        content = Instruction(
-            round=0, clip_norm=0.5, broadcast=start.broadcast, train=True, fingerprint=print_, solved=solved
-        ).to_content()
-    else:
-        content = RecordDict(
-            {
-                "config": ConfigRecord(
-                    {"round": 0, "fingerprint": print_, "solved": solved, "charge": "", "message": bytes(32)}
-                )
-            }
-        )
-    chance = random.Random(7)
+    chosen = tables("dp-fedavg", "aggregation.kind=protocol", "federation.sampling=fixed", privacy=SHARES)
+    nodes, chance = grid(chosen), random.Random(7)
+    content = (instruction if kind == "train" else question)(build(parse(chosen, source="test")))
     for _ in range(60):
         asked = Message(over_the_wire(mutated(content, chance)), dst_node_id=1000, message_type=kind)
-        with pytest.raises(DpfedError):
-            nodes.app(asked, nodes.contexts[1000])
-        next(seen)
-    assert next(seen) == 60
-
-
-def test_a_model_with_a_number_that_is_not_finite_is_refused(grid, tables):
-    experiment = build(parse(tables("dp-fedavg", privacy=PRIVATE), source="test"))
-    good, read, _ = readers(experiment)["instruction"]
-    weights = torch.zeros_like(experiment.start.broadcast)
-    weights[-1] = math.nan
-    good["config"]["broadcast"] = weights.numpy().tobytes()
-    with pytest.raises(WireError, match="not finite"):
-        read(message(good))
+        refused(DpfedError, "", nodes.app, asked, nodes.contexts[1000])

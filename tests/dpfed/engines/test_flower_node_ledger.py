@@ -1,6 +1,5 @@
 """Ledgers of nodes that run an app of `dpfed deploy`: in this process, and as two SuperNodes that are killed."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -14,6 +13,8 @@ from dpfed.engines.node_ledger import NodeLedger
 from dpfed.errors import DpfedError
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import Run
+
+from .served import lines, serve_run
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 
@@ -60,12 +61,6 @@ def nodes(grid, tmp_path):
     return Nodes
 
 
-def serve(grid, chosen, out, **more):
-    from dpfed.engines.flower.server_app import serve_run
-
-    return serve_run(grid, build(parse(chosen, source="test")), out, patience=0.5, **more)
-
-
 def charged(tmp_path, client, name="node.jsonl"):
     return [one.round for one in Ledger.read(tmp_path / f"{client}" / name).releases]
 
@@ -78,7 +73,7 @@ def enough_for(rounds):
 def test_answered_rounds_are_charged_without_amplification(tmp_path, tables, nodes):
     chosen = tables("dp-fedavg", *SECURE, privacy=NOISE)
     here = nodes(chosen, dict.fromkeys(range(4), enough_for(3)) | {1: enough_for(1)})
-    serve(here, chosen, tmp_path / "run")
+    serve_run(here, chosen, tmp_path / "run")
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 2]
     sent = Counter(client for client, _, _ in here.sent)
     assert [len(charged(tmp_path, client)) for client in range(4) if sent[client]] == [sent[c] for c in sorted(sent)]
@@ -93,7 +88,7 @@ def test_noise_in_shares_is_charged_whole_or_refused_before_masks(tmp_path, tabl
     more = (f"aggregation.kind={kind}", "federation.sampling=all", "federation.cohort=4", "aggregation.tolerance=0.5")
     chosen = tables("dp-fedavg", *SECURE, *more, privacy=SHARES | {"missing_shares": "charged"})
     here = nodes(chosen, {0: enough_for(2), 1: 2 * enough_for(3)})
-    serve(here, chosen, tmp_path / "run")
+    serve_run(here, chosen, tmp_path / "run")
     assert {client for client, _, _ in here.sent} == {1, 2, 3}
     assert {(client, step) for client, step, _ in here.refused} == {
         (0, "train" if kind == "plain" else "query.advertise")
@@ -107,7 +102,7 @@ def test_records_are_charged_for_every_upload(tmp_path, tables, nodes):
     chosen = tables("fedavg", *SECURE, *RECORDS, "federation.sampling=all", "federation.cohort=4")
     experiment = build(parse(chosen, source="test"))
     here = nodes(chosen, {0: 50.0})
-    serve(here, chosen, tmp_path / "run")
+    serve_run(here, chosen, tmp_path / "run")
     assert charged(tmp_path, 0, "node.jsonl.records") == [0, 1, 2]
     assert not (tmp_path / "0" / "node.jsonl").exists(), "no promise about the client"
     own = Ledger.read(tmp_path / "0" / "node.jsonl.records").releases
@@ -125,7 +120,7 @@ def test_records_are_charged_for_every_upload(tmp_path, tables, nodes):
 def test_an_app_without_charges_of_rounds_is_refused_at_the_introduction(tmp_path, tables, nodes, more, privacy, word):
     chosen = tables("dp-fedavg" if privacy else "fedavg", *SECURE, *more, privacy=privacy)
     here = nodes(chosen, {0: 9.0})
-    serve(here, chosen, tmp_path / "run")
+    serve_run(here, chosen, tmp_path / "run")
     assert {(client, step) for client, step, _ in here.refused} == {(0, "query")}
     assert word in here.refused[0][2]
     assert 0 not in {client for client, _, _ in here.sent}
@@ -136,9 +131,9 @@ def test_a_resumed_round_sends_the_stored_upload_and_is_charged_once(tmp_path, t
     more = ("federation.sampling=all", "federation.cohort=4")
     chosen, budgets = tables("dp-fedavg", *SECURE, *more, privacy=NOISE), dict.fromkeys(range(4), enough_for(3))
     first = nodes(chosen, budgets, ends_in=7)
-    refused(Ended, "", serve, first, chosen, tmp_path / "run")
+    refused(Ended, "", serve_run, first, chosen, tmp_path / "run")
     again = nodes(chosen, budgets)
-    serve(again, chosen, tmp_path / "run", resume=True)
+    serve_run(again, chosen, tmp_path / "run", resume=True)
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 2]
     uploads = {(client, number): payload for client, number, payload in first.sent}
     repeated = [(client, number) for client, number, _ in again.sent if (client, number) in uploads]
@@ -149,8 +144,7 @@ def test_a_resumed_round_sends_the_stored_upload_and_is_charged_once(tmp_path, t
         if number == 1 and (client, 1) in uploads
     )
     assert [charged(tmp_path, client) for client in range(4)] == [[0, 1, 2]] * 4
-    lines = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
-    assert [one["arrived"] for one in lines] == [4, 4, 4]
+    assert [one["arrived"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [4, 4, 4]
 
 
 def test_a_round_that_the_server_charges_again_is_charged_again(tmp_path, tables, nodes, monkeypatch):
@@ -164,9 +158,9 @@ def test_a_round_that_the_server_charges_again_is_charged_again(tmp_path, tables
         save(self, done, seconds)
 
     monkeypatch.setattr(Run, "_save_round", ended)
-    refused(Ended, "", serve, nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
+    refused(Ended, "", serve_run, nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
     monkeypatch.undo()
-    serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run", resume=True)
+    serve_run(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run", resume=True)
     assert [one.round for one in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases] == [0, 1, 1, 2]
     assert charged(tmp_path, 0) == [0, 1, 2, 3]
 
@@ -187,7 +181,7 @@ def test_a_node_restored_from_an_older_copy_sends_nothing(tmp_path, tables, node
             return reply
 
     here = Restored(chosen, {0: enough_for(3)})
-    serve(here, chosen, tmp_path / "run")
+    serve_run(here, chosen, tmp_path / "run")
     assert [number for client, number, _ in here.sent if client == 0] == [0, 1]
     assert "copied, or restored" in here.refused[0][2]
 
@@ -196,7 +190,7 @@ def test_the_operator_sees_what_is_left(tmp_path, tables, nodes, capsys):
     from dpfed.cli import status
 
     chosen = tables("dp-fedavg", *SECURE, "federation.sampling=all", "federation.cohort=4", privacy=NOISE)
-    serve(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
+    serve_run(nodes(chosen, {0: enough_for(4)}), chosen, tmp_path / "run")
     assert status(["ledger", "show", str(tmp_path / "0" / "node.jsonl")]) == 0
     left = NodeLedger(tmp_path / "0" / "node.jsonl", epsilon=enough_for(4), delta=DELTA).report()["client"][
         "units_left"

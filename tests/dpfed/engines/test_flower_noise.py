@@ -1,13 +1,13 @@
 """Nodes train with the server's calibrated noise, and send nothing if it is less than they calibrate themselves."""
 
-import json
-
 import pytest
 
 from accounting import Ledger
 from dpfed.config.tables import parse
 from dpfed.errors import WireError
 from dpfed.runs.experiment import build
+
+from .served import instruction, lines, question
 
 TARGET = {"epsilon": 20.0, "clip_norm": 0.5, "delta": 1e-2, "accountant": "rdp"}
 SHARES = {**TARGET, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
@@ -35,8 +35,7 @@ def served(nodes, experiment, out):
     from dpfed.engines.flower.server_app import serve_run
 
     serve_run(nodes, experiment, out, patience=0.5)
-    shown = [json.loads(line) for line in (out / "diagnostics.jsonl").read_text().splitlines()]
-    return [(one["arrived"], one["cohort"]) for one in shown]
+    return [(one["arrived"], one["cohort"]) for one in lines(out, "diagnostics.jsonl")]
 
 
 @pytest.mark.parametrize("case", [one if one == "gaussian shares" else pytest.param(one, marks=SLOW) for one in CASES])
@@ -52,25 +51,21 @@ def test_nodes_read_the_noise_of_a_server_with_another_processor(tmp_path, grid,
 
 @pytest.mark.parametrize("case", [one if one == "records" else pytest.param(one, marks=SLOW) for one in CASES])
 def test_less_noise_than_the_target_needs_gets_nothing_from_a_node(grid, tables, case):
-    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.app import Message
 
-    from dpfed.engines.flower.conversation import Instruction, solved_text
-    from dpfed.engines.flower.settings import agreement_text
+    from dpfed.engines.flower.conversation import solved_text
 
     method, settings, privacy = CASES[case]
     chosen = tables(method, *settings, privacy=privacy)
     config, nodes = parse(chosen, source="test"), grid(chosen)
     experiment = build(config)
-    start, print_, own = experiment.start, agreement_text(experiment.config), solved_text(experiment.privacy_target)
+    own = solved_text(experiment.privacy_target)
     texts = [solved_text(moved(config, factor).privacy_target) for factor in (1 - 1e-6, 0.5)]
     for text in [*texts, "{}", "", "[1]", own.replace(": ", ": -"), own.replace("}", ', "matrix": {}}'), "{" * 999]:
-        instruction = Instruction(
-            round=0, clip_norm=start.clip_norm, broadcast=start.broadcast, train=True, fingerprint=print_, solved=text
-        )
-        step = ConfigRecord({"round": 0, "fingerprint": print_, "solved": text, "charge": "", "message": bytes(32)})
-        for content, kind in ((instruction.to_content(), "train"), (RecordDict({"config": step}), "query.advertise")):
+        for asked, kind in ((instruction, "train"), (question, "query.advertise")):
+            message = Message(asked(experiment, solved=text), dst_node_id=1000, message_type=kind)
             with pytest.raises(WireError, match="must be at least what this node calibrates"):
-                nodes.app(Message(content, dst_node_id=1000, message_type=kind), nodes.contexts[1000])
+                nodes.app(message, nodes.contexts[1000])
     assert not nodes.contexts[1000].state
 
 

@@ -12,16 +12,8 @@ from dpfed.errors import WireError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from .served import lines, serve_run
+from .served import SHARES, lines, serve_run
 
-SHARES = {
-    "clip_norm": 0.5,
-    "noise_multiplier": 2.0,
-    "accountant": "rdp",
-    "noise": "discrete-gaussian",
-    "placement": "clients",
-    "adjacency": "zero-out",
-}
 SECURE = ("aggregation.kind=protocol",)
 CASES = {
     "shares": ("dp-fedavg", (), SHARES),
@@ -130,50 +122,32 @@ def test_a_bad_upload_is_a_client_lost_and_its_masks_come_off(tmp_path, grid, ta
 
 
 def test_too_few_uploads_end_the_round_before_anything_is_unmasked(tmp_path, grid, tables):
-    asked = []
-
-    class Watched(grid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            asked.extend(message.metadata.message_type for message in messages)
-            return super().send_and_receive(messages, timeout=timeout)
-
     settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "aggregation.tolerance=0.1")
     chosen = tables("dp-fedavg", *settings, privacy=SHARES)
-    nodes = Watched(chosen, faults=dict.fromkeys(range(5), lambda good, message: []))
+    nodes = grid(chosen, faults=dict.fromkeys(range(5), lambda good, message: []))
     outcome = serve_run(nodes, chosen, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert ledger.releases == []
     assert all(isinstance(entry, Aborted) for entry in ledger.entries)
     assert outcome.summary["aborted_rounds"] == 2
+    asked = {message.metadata.message_type for message in nodes.messages}
     assert "query.share" in asked
     assert "query.unmask" not in asked
 
 
-def test_a_client_uploads_once_a_round_and_unmasks_once(grid, tables):
+def test_a_client_uploads_once_a_round_and_unmasks_once(tmp_path, grid, tables):
     """Whatever a server asks for again: fresh noise on the same row, or the other secret of a neighbour."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
     chosen = tables("dp-fedavg", *SECURE, privacy=SHARES)
     nodes = grid(chosen)
-    sent = []
-    real = nodes.send_and_receive
-
-    def spy(messages, *, timeout=None):
-        messages = list(messages)
-        sent.extend(messages)
-        return real(messages, timeout=timeout)
-
-    nodes.send_and_receive = spy
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as folder:
-        serve_run(nodes, chosen, Path(folder) / "run")
-    train = next(message for message in sent if message.metadata.message_type == "train")
-    unmask = next(message for message in sent if message.metadata.message_type == "query.unmask")
-    with pytest.raises(WireError, match="asked for round 0 of 2 after round 1"):
-        nodes.app(train, nodes.contexts[train.metadata.dst_node_id])
+    serve_run(nodes, chosen, tmp_path / "run")
+    train, unmask = (
+        next(message for message in nodes.messages if message.metadata.message_type == kind)
+        for kind in ("train", "query.unmask")
+    )
+    context = nodes.contexts[train.metadata.dst_node_id]
+    refused(WireError, "asked for round 0 of 2 after round 1", nodes.app, train, context)
     refused(WireError, "in no secure sum", nodes.app, unmask, nodes.contexts[unmask.metadata.dst_node_id])
     asked = {**unmask.content["config"], "fingerprint": "other"}
     other = Message(RecordDict({"config": ConfigRecord(asked)}), dst_node_id=999, message_type="query.unmask")
