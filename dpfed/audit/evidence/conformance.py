@@ -243,11 +243,11 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
 def earlier_calibration_text(files: RunFiles) -> str:
     """Return text on a noise multiplier or clip norm that this version would calibrate differently; empty if equal.
 
-    An earlier version may have calibrated more noise, or a smaller clip norm.
+    An earlier version may have calibrated more noise, or a smaller clip norm; another processor differs by rounding.
     """
     privacy_target, promised = files.promise.privacy_target, files.promised_today.privacy_target
     if (
-        privacy_target.noise_multiplier != promised.noise_multiplier
+        not are_equal_values(privacy_target.noise_multiplier, promised.noise_multiplier)
         and privacy_target.noise_multiplier
         and promised.noise_multiplier
     ):
@@ -255,7 +255,7 @@ def earlier_calibration_text(files: RunFiles) -> str:
         return (
             f", with the noise multiplier that the run was calibrated to: {found}; this version requires {enough} only"
         )
-    if privacy_target.clip_norm != promised.clip_norm:
+    if not are_equal_values(privacy_target.clip_norm, promised.clip_norm):
         found, allowed = downwards(privacy_target.clip_norm), downwards(promised.clip_norm)
         return f", with the clip norm that the run was calibrated to: {found}; this version allows {allowed}"
     return ""
