@@ -433,12 +433,8 @@ def _is_one_hot(array: Numbers) -> bool:
 
 def _checked_targets(array: Numbers, where: str) -> Numbers:
     """Return floats as float32; integers and truth values unchanged, except unsigned types that torch lacks."""
-    if array.dtype.kind not in "biuf" or array.ndim < 1:
-        raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
-    if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise DataError(f"{where}: has NaN or infinity. Fill or remove these samples.")
+    if array.ndim and (array.dtype.kind in "bi" or array.dtype == np.uint8):
         return array
-    return array.astype(np.int64) if array.dtype.kind == "u" and array.dtype.itemsize > 1 else array
+    if array.ndim and array.dtype == np.uint16:
+        return array.astype(np.int64)
+    return finite_numbers(array, where, dimensions=1)

@@ -124,6 +124,8 @@ def test_columns_of_both_kinds_are_refused_beyond_what_floats_hold(tmp_path: Pat
 def test_integers_that_torch_does_not_hold_are_refused(tmp_path: Path) -> None:
     inputs, labels = numbers(np.uint64, largest=2**63)
     refused(DataError, r"beyond 2\^63 - 1", of_arrays, tmp_path, inputs, labels)
+    targets = np.ones((40, 2)), inputs[:, 0]
+    refused(DataError, r"beyond 2\^63 - 1", data.from_arrays, targets, targets, classes=None)
 
 
 def test_clients_are_the_same_whether_their_numbers_are_integers_or_floats(tmp_path: Path) -> None:
