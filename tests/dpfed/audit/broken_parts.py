@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -65,15 +66,21 @@ class ClipsWithSlack(Clip):
         return count_clipped(clip_rows(rows, 1.01 * now.clip_norm), now)
 
 
-class LetsALittleMoreThrough(Clip):
-    """Clips only what is more than 1% beyond the bound."""
+class ClipsOthers(Clip):
+    """Leaves the rows that `spared` names as they are."""
 
     def client(self, rows, ids, now):
         before = rows.clone()
-        rows = super().client(rows, ids, now)
-        near = torch.linalg.vector_norm(before, dim=1) <= 1.01 * now.clip_norm
-        rows[near] = before[near]
+        spared, rows = self.spared(before, now), super().client(rows, ids, now)
+        rows[spared] = before[spared]
         return rows
+
+
+class LetsALittleMoreThrough(ClipsOthers):
+    """Clips only what is more than 1% beyond the bound."""
+
+    def spared(self, rows, now):
+        return torch.linalg.vector_norm(rows, dim=1) <= 1.01 * now.clip_norm
 
 
 class ForgetsTheLastClient(Clip):
@@ -214,19 +221,24 @@ class WrongNormals:
         raise NotImplementedError
 
 
-class Clamped(WrongNormals):
-    """Normal draws that end at 3.5."""
+@dataclass(frozen=True)
+class Changed(WrongNormals):
+    """Normal draws, changed by a function of them."""
+
+    change: Callable
 
     def normal(self, count, purpose, *path, device="cpu"):
-        return self.source.normal(count, purpose, *path, device=device).clamp(-3.5, 3.5)
+        return self.change(self.source.normal(count, purpose, *path, device=device))
 
 
-class Tiled(WrongNormals):
+def tiled(values):
     """Half as many draws as coordinates, each of them twice."""
+    return values[: len(values) // 2].repeat(2) if len(values) > 1 and len(values) % 2 == 0 else values
 
-    def normal(self, count, purpose, *path, device="cpu"):
-        half = self.source.normal(-(-count // 2), purpose, *path, device=device)
-        return half.repeat(2)[:count]
+
+def clamped(values):
+    """Normal draws that end at 3.5."""
+    return values.clamp(-3.5, 3.5)
 
 
 class ForgetsTheRound(WrongNormals):
@@ -234,6 +246,9 @@ class ForgetsTheRound(WrongNormals):
 
     def normal(self, count, purpose, *path, device="cpu"):
         return self.source.normal(count, purpose, *path[1:], device=device)
+
+    def bits(self, count, purpose, *path):
+        return self.source.bits(count, purpose, *path[1:])
 
 
 class MaskOfPrivateSamples(PublicTopMask):
@@ -266,49 +281,36 @@ class Of32Bits(FromASeed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedWithRepeats:
-    """Draws with replacement."""
+class Drawn:
+    """One cohort for all rounds, charged as those of a plan."""
 
     clients: int
     cohort: int
+    charged: type = FixedSize
     ids = None
 
     @property
     def law(self):
-        return FixedSize(cohort=self.cohort).cohorts(self.clients).law
+        return self.charged(cohort=self.cohort).cohorts(self.clients).law
 
     @property
     def expected(self):
         return float(self.cohort)
+
+    def sample(self, randomness, number):
+        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, 0)
+
+
+class WithRepeats(Drawn):
+    """Draws with replacement."""
 
     def sample(self, randomness, number):
         drawn = randomness.uniform(self.cohort, "cohort", number) * self.clients
         return np.sort(drawn.astype(np.int64))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlwaysTheSame(FixedWithRepeats):
-    """Draws one cohort, for all rounds."""
-
-    def sample(self, randomness, number):
-        return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeverEmpty:
+class NeverEmpty(Drawn):
     """Poisson sampling that tries again where nobody was drawn."""
-
-    clients: int
-    cohort: int
-    ids = None
-
-    @property
-    def law(self):
-        return Poisson(cohort=self.cohort).cohorts(self.clients).law
-
-    @property
-    def expected(self):
-        return float(self.cohort)
 
     def sample(self, randomness, number):
         for again in range(1000):
@@ -318,28 +320,10 @@ class NeverEmpty:
         raise AssertionError("nobody")
 
 
-class RoundsAwayFromZero(FixedPoint):
-    """Rounds every entry up in magnitude, and redraws nothing."""
-
-    def encode(self, rows, *, rotation_seed, **_):
-        signs = self._signs(rotation_seed, rows)
-        turned = torch.stack([self._rotate_row(row, signs) for row in rows]) * self.steps_per_unit
-        return EncodedRows(integers=(turned.sign() * turned.abs().ceil()).int(), zeroed_rows=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedSizeCalledPoisson:
-    clients: int
-    cohort: int
-    ids = None
-
+class FixedSizeCalledPoisson(Drawn):
     @property
     def law(self):
         return Poisson(cohort=self.cohort).cohorts(20).law
-
-    @property
-    def expected(self):
-        return float(self.cohort)
 
     def sample(self, randomness, number):
         return FixedSize(cohort=self.cohort).cohorts(self.clients).sample(randomness, number)
@@ -350,3 +334,12 @@ class PoissonOfFixedRate(FixedSizeCalledPoisson):
 
     def sample(self, randomness, number):
         return np.flatnonzero(randomness.uniform(self.clients, "cohort", number) < self.law.probability)
+
+
+class RoundsAwayFromZero(FixedPoint):
+    """Rounds every entry up in magnitude, and redraws nothing."""
+
+    def encode(self, rows, *, rotation_seed, **_):
+        signs = self._signs(rotation_seed, rows)
+        turned = torch.stack([self._rotate_row(row, signs) for row in rows]) * self.steps_per_unit
+        return EncodedRows(integers=(turned.sign() * turned.abs().ceil()).int(), zeroed_rows=0)

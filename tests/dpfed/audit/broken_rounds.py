@@ -20,17 +20,16 @@ from ...rounds import with_after
 from .broken_parts import (
     KEPT,
     AddsTheSumItself,
-    AlwaysTheSame,
+    Changed,
     ChargesNothingForNobody,
     ChosenBeforeTheNoise,
-    Clamped,
     ClipsBeforeTheMap,
     ClipsBeforeTheScale,
     ClipsEveryLayer,
     ClipsWithSlack,
+    Drawn,
     DrawsWithoutFloor,
     FixedSizeCalledPoisson,
-    FixedWithRepeats,
     ForgetsTheLastClient,
     ForgetsTheRound,
     FromASeed,
@@ -44,10 +43,12 @@ from .broken_parts import (
     RemembersTheSum,
     RoundsAwayFromZero,
     ShowsTheCount,
-    Tiled,
     Unbounded,
     WithoutFloor,
+    WithRepeats,
+    clamped,
     fields_of,
+    tiled,
 )
 from .fault_layers import case
 
@@ -195,12 +196,12 @@ def _with_draws(twin, wrong):
 
 def noise_clamped():
     twin = case("dp-fedavg", WIDE)
-    return twin, _with_draws(twin, Clamped)
+    return twin, _with_draws(twin, lambda source: Changed(source, clamped))
 
 
 def noise_tiled():
     twin = case("dp-fedavg", WIDE)
-    return twin, _with_draws(twin, Tiled)
+    return twin, _with_draws(twin, lambda source: Changed(source, tiled))
 
 
 def _with_choice(twin, made):
@@ -230,15 +231,15 @@ def public_samples_of_clients():
 
 
 def fixed_with_repeats():
-    return _with_sampler(FixedSize(cohort=5).cohorts(20), FixedWithRepeats(clients=20, cohort=5))
+    return _with_sampler(FixedSize(cohort=5).cohorts(20), WithRepeats(clients=20, cohort=5))
 
 
 def one_cohort_for_all():
-    return _with_sampler(FixedSize(cohort=5).cohorts(20), AlwaysTheSame(clients=20, cohort=5))
+    return _with_sampler(FixedSize(cohort=5).cohorts(20), Drawn(clients=20, cohort=5))
 
 
 def empty_cohort_redrawn():
-    return _with_sampler(Poisson(cohort=1).cohorts(20), NeverEmpty(clients=20, cohort=1))
+    return _with_sampler(Poisson(cohort=1).cohorts(20), NeverEmpty(clients=20, cohort=1, charged=Poisson))
 
 
 def secure_from_a_seed():

@@ -11,7 +11,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.stages.clip import Clip, clip_rows, count_clipped
 
 from ...rounds import with_after
-from .broken_parts import WrongNormals, fields_of, with_part
+from .broken_parts import Changed, ClipsOthers, WrongNormals, fields_of, with_part
 from .fault_layers import Case, case
 
 WIDE = "model.hidden=[8]"
@@ -20,27 +20,19 @@ WIDE = "model.hidden=[8]"
 # --- noise
 
 
-class LastTenWithout(WrongNormals):
+def last_ten(values):
     """No noise in the last ten coordinates."""
-
-    def normal(self, count, purpose, *path, device="cpu"):
-        drawn = self.source.normal(count, purpose, *path, device=device)
-        drawn[-10:] = 0.0
-        return drawn
+    return values.index_fill(0, torch.arange(len(values))[-10:], 0.0)
 
 
-class OneWithout(WrongNormals):
+def sixth(values):
     """No noise in coordinate 5."""
-
-    def normal(self, count, purpose, *path, device="cpu"):
-        drawn = self.source.normal(count, purpose, *path, device=device)
-        drawn[5] = 0.0
-        return drawn
+    return values.index_fill(0, torch.tensor([5]), 0.0)
 
 
-class OnePercentShort(WrongNormals):
-    def normal(self, count, purpose, *path, device="cpu"):
-        return self.source.normal(count, purpose, *path, device=device) * 0.99
+def sometimes_none(values):
+    """Every hundredth draw, by chance, is zero; the others are larger, so that the variance is as claimed."""
+    return torch.where(values.abs() * 1e4 % 100 < 1, 0.0, values) / 0.99**0.5
 
 
 class Anticorrelated(WrongNormals):
@@ -74,14 +66,6 @@ class Neighbouring(WrongNormals):
     def normal(self, count, purpose, *path, device="cpu"):
         drawn = self.source.normal(count + 1, purpose, *path, device=device)
         return (drawn[1:] + drawn[:-1]) / 2**0.5
-
-
-class SometimesNone(WrongNormals):
-    """Every hundredth draw, by chance, is zero; the others are larger, so that the variance is as claimed."""
-
-    def normal(self, count, purpose, *path, device="cpu"):
-        drawn = self.source.normal(count, purpose, *path, device=device)
-        return torch.where(drawn.abs() * 1e4 % 100 < 1, 0.0, drawn) / 0.99**0.5
 
 
 class SmallerForLargeSums(GaussianNoise):
@@ -151,32 +135,19 @@ class ErrorFeedbackByPlace:
         return total
 
 
-class KeepsNotFinite(Clip):
-    """Clips, but leaves rows with NaN as they are."""
-
-    def client(self, rows, ids, now):
-        wrong = torch.isnan(rows).any(dim=1)
-        before = rows.clone()
-        rows = super().client(rows, ids, now)
-        rows[wrong] = before[wrong]
-        return rows
+class KeepsNotFinite(ClipsOthers):
+    def spared(self, rows, now):
+        return torch.isnan(rows).any(dim=1)
 
 
-class NoClipInRoundSeven(Clip):
-    def client(self, rows, ids, now):
-        before = rows.clone()
-        return before if now.number == 7 else super().client(rows, ids, now)
+class NoClipInRoundSeven(ClipsOthers):
+    def spared(self, rows, now):
+        return torch.full((len(rows),), now.number == 7)
 
 
-class NoClipAbove(Clip):
-    """Rows above 5,000 clip norms are not clipped."""
-
-    def client(self, rows, ids, now):
-        loud = torch.linalg.vector_norm(rows, dim=1) > 5_000 * now.clip_norm
-        before = rows.clone()
-        rows = super().client(rows, ids, now)
-        rows[loud] = before[loud]
-        return rows
+class NoClipAbove(ClipsOthers):
+    def spared(self, rows, now):
+        return torch.linalg.vector_norm(rows, dim=1) > 5_000 * now.clip_norm
 
 
 class ClipsByTheMean(Clip):
@@ -188,6 +159,10 @@ class ClipsByTheMean(Clip):
 
 
 # --- rounds
+
+
+def changed(change):
+    return lambda source: Changed(source, change)
 
 
 def _noise(wrong, *settings):
@@ -215,14 +190,14 @@ def _after_clip(made):
 
 
 LATER_FAULTS = {
-    "last ten coordinates without noise": _noise(LastTenWithout),
-    "one coordinate without noise": _noise(OneWithout),
-    "noise 1% short": _noise(OnePercentShort),
+    "last ten coordinates without noise": _noise(changed(last_ten)),
+    "one coordinate without noise": _noise(changed(sixth)),
+    "noise 1% short": _noise(changed(lambda values: 0.99 * values)),
     "noise of odd rounds is that of the round before, negative": _noise(Anticorrelated),
     "noise has correlation -0.5 with the round before": _noise(PartlyAnticorrelated),
     "no noise in round 7": _noise(NoneInRoundSeven),
     "neighbouring coordinates share half of their noise": _noise(Neighbouring),
-    "every hundredth draw of noise is zero": _noise(SometimesNone),
+    "every hundredth draw of noise is zero": _noise(changed(sometimes_none)),
     "half of the noise where the sum is long": _stage(GaussianNoise, SmallerForLargeSums),
     "noise seeded by the number of rows inside the clip": _stage(GaussianNoise, SeededByTheCount),
     "rows centred by a running mean": _after_clip(CentresRows),

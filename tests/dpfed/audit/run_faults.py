@@ -29,7 +29,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project, PublicTopMask, fingerprint, top_indices
 
-from .broken_parts import AddsTheSumItself, RemembersTheSum, WrongNormals, fields_of
+from .broken_parts import AddsTheSumItself, Changed, RemembersTheSum, clamped, fields_of, tiled
 from .run_folders import TABLES
 
 TOPK = ("method.name=fed-smp-topk", "method.keep=0.3", "data.public=200")
@@ -147,16 +147,6 @@ def leaking(experiment):
     )(experiment)
 
 
-@dataclass(frozen=True)
-class Changed(WrongNormals):
-    """Normal draws, changed by a function of (values, purpose)."""
-
-    change: Callable
-
-    def normal(self, count, purpose, *path, device="cpu"):
-        return self.change(self.source.normal(count, purpose, *path, device=device), purpose)
-
-
 def with_noise(change):
     def changed(noise):
         return replace(noise, randomness=Changed(noise.randomness, change))
@@ -174,15 +164,7 @@ def with_count(change):
     return changing(lambda stages: stages.replace_stage(Clip, changed))
 
 
-def tiled(values, purpose):
-    return values[: len(values) // 2].repeat(2) if len(values) > 1 and len(values) % 2 == 0 else values
-
-
-def clamped(values, purpose):
-    return values.clamp(-3.5, 3.5)
-
-
-def silent(values, purpose):
+def silent(values):
     return values * 0.0
 
 

@@ -54,16 +54,21 @@ def change_config(folder, table, **values):
     (folder / "config.toml").write_text(tomli_w.dumps(tables))
 
 
-def change_ledger(folder, edit):
-    """As a forger would: `edit(lines)`, and every hash anew."""
-    lines = records(folder, "ledger.jsonl")
+def forge_ledger(path, edit):
+    """As a forger would: `edit(lines)`, and every hash anew. Returns the last hash."""
+    lines = records(path.parent, path.name)
     edit(lines)
     chain, content = "", b""
     for line in lines:
         line.pop("chain", None)
         one, chain = chained_line(line, chain)
         content += one
-    (folder / "ledger.jsonl").write_bytes(content)
+    path.write_bytes(content)
+    return chain
+
+
+def change_ledger(folder, edit):
+    forge_ledger(folder / "ledger.jsonl", edit)
 
 
 BOUND = "all files are of one run"

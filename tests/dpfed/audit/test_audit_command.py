@@ -49,11 +49,14 @@ def test_a_scheme_is_tested_and_its_options_are_settings(capsys):
 
 
 def test_unknown_names_and_settings_are_one_message(capsys):
-    assert status(["audit", "dp-fedavgg"]) == 2
-    assert "must be a run folder or ledger" in capsys.readouterr().err
-    assert status(["audit", "dense", "--effort", "hard"]) == 2
-    assert status(["audit", "dp-fedavg-digits", "--set", "replay.pears=3"]) == 2
-    assert "replay.pears=3: is no setting here" in capsys.readouterr().err
+    for given, words in (
+        (["dp-fedavgg"], "must be a run folder or ledger"),
+        (["dense", "--effort", "hard"], "hard"),
+        (["dp-fedavg-digits", "--set", "replay.pears=3"], "replay.pears=3: is no setting here"),
+        (["upload", "dp-fedavg", "--clients", "3"], "clients=3: is no setting here"),
+    ):
+        assert status(["audit", *given]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_old_names_work_and_say_the_new_one(capsys):

@@ -72,12 +72,6 @@ def test_the_runs_that_are_tampered_with_pass_before(made, name):
     assert found.recomputed_epsilon == found.claimed_epsilon > 0
 
 
-def text_edit(folder, old, new):
-    path = folder / "ledger.jsonl"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-
-
 @pytest.mark.parametrize("key", ["hostile_clients_epsilon", "hostile_clients_epsilon_rounds"])
 def test_another_epsilon_against_hostile_clients(folder, key):
     """Of a secure sum with the server's noise; without one the key must be empty."""
@@ -92,7 +86,8 @@ def test_another_epsilon_against_hostile_clients(folder, key):
 
 def test_an_edited_line_and_a_lost_line_break_the_chain(folder):
     edited = folder("server")
-    text_edit(edited, '"noise_multiplier":2.0', '"noise_multiplier":2.5')
+    path = edited / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"noise_multiplier":2.0', '"noise_multiplier":2.5', 1))
     assert failed(edited) == {"ledger is intact"}
     assert "epsilon follows from the ledger" in undecided(edited)
     write_records(edited, "ledger.jsonl", [one for n, one in enumerate(records(edited, "ledger.jsonl")) if n != 2])

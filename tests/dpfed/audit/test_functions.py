@@ -313,11 +313,6 @@ def test_the_command_finds_the_function_in_the_file(capsys, tmp_path):
     assert "claimed epsilon 100" in capsys.readouterr().out
 
 
-def test_a_methods_name_takes_no_settings_of_functions(capsys):
-    assert status(["audit", "upload", "dp-fedavg", "--clients", "3"]) == 2
-    assert "clients=3: is no setting here" in capsys.readouterr().err
-
-
 def test_the_maker_of_a_method_is_no_function_to_audit():
     """`dpfed audit upload masked-levels --load own_compressor.py` means the method, though masked_levels makes it."""
     with restore_named_files():

@@ -20,7 +20,8 @@ from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.project import Project, RandomSharedMask
 
-from .loop_folders import SURE, D, change, failed, ran, undecided
+from .loop_folders import D, ran
+from .run_folders import SURE, failed, forge_ledger, undecided
 
 PLAIN = {"randomness": "simulated"}
 INTEGER = {"randomness": "simulated", "noise": "discrete-gaussian"}
@@ -189,7 +190,7 @@ def cheaper(lines):
 @pytest.mark.slow_but_one_in(4)
 def test_a_forged_ledger_is_found(tmp_path, edit, check):
     private = ran(tmp_path, **PLAIN)
-    change(private.ledger, edit)
+    forge_ledger(private.ledger, edit)
     assert check in failed(tmp_path)
 
 
@@ -214,7 +215,7 @@ def test_diagnostics_of_other_rounds_are_found(tmp_path):
 )
 def test_a_plan_from_a_stranger_is_one_error(tmp_path, plan):
     private = ran(tmp_path, rounds=1, **PLAIN)
-    change(private.ledger, lambda lines: lines[0]["about"].update(plan=plan))
+    forge_ledger(private.ledger, lambda lines: lines[0]["about"].update(plan=plan))
     refused(ConfigError, "", audit_run, private.ledger)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from refusals import refused
@@ -17,7 +17,7 @@ from dpfed.runs.experiment import build
 
 from ...rounds import killed_before_checkpoint
 from . import run_folders
-from .broken_parts import WrongNormals
+from .broken_parts import ForgetsTheRound
 from .run_folders import SURE, TABLES, change, change_summary
 
 KEYS = {
@@ -132,24 +132,13 @@ def test_a_run_that_was_killed_and_resumed_passes(tmp_path, randomness):
     assert len(found.files.ledger.releases) == (5 if randomness == "secure" else 4)
 
 
-@dataclass(frozen=True)
-class EveryRoundAlike(WrongNormals):
-    """Randomness that forgets which round it is."""
-
-    def normal(self, count, purpose, number, *path, device="cpu"):
-        return self.source.normal(count, purpose, 0, *path, device=device)
-
-    def bits(self, count, purpose, number, *path):
-        return self.source.bits(count, purpose, 0, *path)
-
-
 @pytest.mark.parametrize("settings", [(), SHARES, ("privacy.noise=discrete-gaussian",)])
 def test_one_seed_for_the_noise_of_all_rounds_is_found(tmp_path, settings):
     """Differences of float32 sums have other fingerprints though the noise is the same; their lengths tell."""
     experiment = build(parse(override(TABLES, ["federation.sampling=all", *settings]), source="test"))
     stages = experiment.method.stages
     alike = stages.replace_stage(
-        type(stages.private), lambda noise: replace(noise, randomness=EveryRoundAlike(noise.randomness))
+        type(stages.private), lambda noise: replace(noise, randomness=ForgetsTheRound(noise.randomness))
     )
     federation.run(replace(experiment, method=replace(experiment.method, stages=alike)), tmp_path / "run")
     failed = run_folders.failed(tmp_path / "run", confidence=0.99)

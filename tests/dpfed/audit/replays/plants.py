@@ -29,6 +29,16 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project, PublicTopMask
 
+from ....custom_networks import (
+    ClassCounts,
+    FittedOnFirstBatch,
+    FixedParameterWritten,
+    HiddenState,
+    NumpyNoise,
+    Plain,
+    RunningMeanInHook,
+)
+
 ROUNDS = {"federation.rounds": 3, "run.evaluate_every": 1}
 ADAPTIVE = ROUNDS | {
     "privacy.adaptive.quantile": 0.5,
@@ -275,91 +285,6 @@ def twenty_clients() -> Dataset:
     return dpfed.data.from_clients(pairs, test=_points(30, generator), classes=3)
 
 
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.o = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.o(torch.relu(self.a(x)))
-
-
-class KeptHidden(nn.Module):
-    """Keeps the hidden state of its LSTM from batch to batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.l, self.o, self.h = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3), None
-
-    def forward(self, x):
-        start = None if self.h is None else tuple(t.mean(1, keepdim=True).expand(-1, len(x), -1) for t in self.h)
-        y, h = self.l(x[:, None, :], None if start is None else tuple(t.contiguous() for t in start))
-        self.h = tuple(10 * t.detach() for t in h)
-        return self.o(y[:, -1])
-
-
-class FittedOnFirstBatch(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean = None
-
-    def forward(self, x):
-        if self.mean is None and self.training:
-            self.mean = x.detach().mean(0)
-        return super().forward(x if self.mean is None else x - self.mean)
-
-
-class RunningMeanInHook(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        kept = {}
-
-        def hook(module, args, out):
-            with torch.no_grad():
-                mean = out.mean(0)
-                kept["m"] = mean.clone() if "m" not in kept else 0.5 * kept["m"] + 0.5 * mean
-            return out - kept["m"]
-
-        self.a.register_forward_hook(hook)
-
-
-class NumpyNoise(Plain):
-    """Draws from numpy's global generator: whoever has more batches moves what the others draw."""
-
-    def forward(self, x):
-        if self.training:
-            noise = np.random.standard_normal(tuple(x.shape[-2:]))  # noqa: NPY002
-            x = x + torch.from_numpy(noise.astype("float32"))
-        return super().forward(x)
-
-
-class FixedParameterWritten(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.m = nn.Parameter(torch.zeros(6), requires_grad=False)
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.m.mul_(0.5).add_(x.mean(0), alpha=0.5)
-        return super().forward(x - self.m)
-
-
-class ClassCounts:
-    """Plain for its first 12 calls, then weights by the class counts that it has seen."""
-
-    def __init__(self) -> None:
-        self.calls, self.counts = 0, torch.ones(3)
-
-    def __call__(self, outputs, targets):
-        rows = nn.functional.cross_entropy(outputs, targets, reduction="none")
-        self.calls += 1
-        if self.calls <= 12:
-            return rows
-        with torch.no_grad():
-            self.counts = self.counts + nn.functional.one_hot(targets, 3).float().reshape(-1, 3).sum(0)
-        return rows * (self.counts.sum() / self.counts)[targets]
-
-
 class WritesItsWeights(nn.Module):
     """An embedding whose forward pass shortens its weights, in evaluation, too."""
 
@@ -424,7 +349,7 @@ def sequences() -> Dataset:
 
 
 NETWORKS = (
-    _network("hidden state kept from batch to batch", KeptHidden, _ALL),
+    _network("hidden state kept from batch to batch", HiddenState, _ALL),
     _network("network fitted on its first batch", FittedOnFirstBatch, _LOOP),
     _network("running mean in a hook", RunningMeanInHook, _LOOP),
     _network("noise of numpy's global generator", NumpyNoise, _LOOP),

@@ -23,7 +23,7 @@ def test_a_pattern_is_found_or_listed_as_not_found(fault):
     assert fault.words in found.as_text()
 
 
-@pytest.mark.slow_but_one_in(10)
+@pytest.mark.slow_but_one_in(5)
 @pytest.mark.parametrize("fault", [one for one in PLANTED if one.host == "plain loop"], ids=lambda one: one.id)
 def test_a_fault_of_a_plain_loop_is_found_or_listed_as_not_found(fault):
     require_stated_verdict(fault)

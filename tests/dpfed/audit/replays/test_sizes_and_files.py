@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dpfed
-from dpfed.audit import Pair, mechanism, outside, replay
+from dpfed.audit import Pair, mechanism, replay
 from dpfed.audit.replays import noise_size
 from dpfed.audit.replays.noise_size import unchanged_coordinates
 from dpfed.errors import DpfedError
@@ -49,27 +49,12 @@ def called(train, clients=CLIENTS):
         (lambda own: noised()(sum(rows_of(own))) / len(own), "removed"),
         (lambda own: noised(1 + 1e-3 * sum(map(len, own)))(sum(rows_of(own))), "zeroed"),
         (lambda own: [noised()(sum(rows_of(own))) for _ in range(len(own))], "removed"),
-        (
-            lambda own: noised()(sum(r * len(c) / max(map(len, own)) for r, c in zip(rows_of(own), own, strict=True))),
-            "",
-        ),
     ],
 )
 def test_code_that_depends_on_numbers_fails_by_default(train, change):
     found = replay(called(train))
     assert found.verdict == "fail"
-    assert not change or found.failed.pair.change == change
-
-
-@pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("factor", [3, 5])
-def test_large_clients_that_are_not_clipped_are_found(factor):
-    def rows(own):
-        mean = np.mean([len(one) for one in own])
-        return [one.sum(axis=0) if len(one) > factor * mean else clip(one.sum(axis=0)) for one in own]
-
-    found = replay(called(lambda own: noised()(sum(rows(own)))))
-    assert (found.verdict, found.failed.pair.change) == ("fail", "many" if factor == 3 else "very many")
+    assert found.failed.pair.change == change
 
 
 def test_nan_rows_that_become_large_are_found_and_others_are_a_row_of_their_own():
@@ -254,20 +239,6 @@ def test_a_stated_size_of_noise_is_tested(f, words):
     assert words in found.as_text()
 
 
-def test_noise_anticorrelated_between_calls_is_found():
-    class Alternating:
-        def __init__(self):
-            self.before = None
-
-        def __call__(self, total):
-            fresh = np.random.normal(size=3)  # noqa: NPY002
-            self.before = fresh if self.before is None else -0.6 * self.before + 0.8 * fresh
-            return total + self.before
-
-    found = replay(called(lambda own: mechanism(Alternating(), sensitivity=1.0, std=1.0)(sum(rows_of(own)))), [LAST[0]])
-    assert "consecutive calls" in found.as_text()
-
-
 def test_a_slow_mechanism_ends_at_the_time_limit(monkeypatch):
     """A loop without end is killed; calls that are only slow are tested with fewer values."""
     monkeypatch.setattr(noise_size, "_SECONDS", 0.3)
@@ -344,14 +315,6 @@ def test_an_error_of_the_first_run_shows_the_callers_lines():
     assert "audit.py" not in str(caught.value)
 
 
-def test_the_folder_exists_when_the_call_begins():
-    def train(data, out):
-        (out / "log.txt").write_text("one round")
-        return noised()(sum(rows_of(data(CLIENTS))))
-
-    assert replay(train, 3).verdict == "pass"
-
-
 # ---- sound code
 
 
@@ -401,12 +364,3 @@ def test_all_default_pairs_of_sound_loops_raise_no_alarm(seed):
     loop = StrangersLoop(seed)
     found = replay(loop, to_the_end=True)
     assert found.verdict != "fail", f"{loop.name}: {found.as_text()}"
-
-
-def test_outside_values_of_changed_clients_may_differ():
-    def train(own):
-        for i, row in enumerate(rows_of(own)):
-            outside("row", row, client=i)
-        return noised()(sum(rows_of(own)))
-
-    assert replay(called(train), LAST).verdict == "pass"
