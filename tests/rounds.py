@@ -7,6 +7,7 @@ import torch
 from refusals import refused
 
 from dpfed.config.tables import override, parse
+from dpfed.errors import RunInterrupted
 from dpfed.methods import catalogue
 from dpfed.round import run_round
 from dpfed.runs import loop as federation
@@ -77,6 +78,12 @@ def killed_after(number):
 def killed_run(config, folder, *, after):
     """Run the configuration until it is killed at the end of this round."""
     refused(Killed, "", lambda: federation.run(build(config), folder, on_round=killed_after(after)))
+
+
+def stopped_run(experiment, folder, *, after, **more):
+    """Run the experiment until it is told to stop, after this number of rounds."""
+    calls = iter([False] * after)
+    refused(RunInterrupted, "", federation.run, experiment, folder, stop=lambda: next(calls, True), **more)
 
 
 def killed_before_checkpoint(experiment, folder, number, **more):

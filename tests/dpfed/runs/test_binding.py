@@ -10,7 +10,6 @@ from refusals import refused
 
 from accounting import Ledger
 from accounting.errors import LedgerError
-from accounting.ledger.hash_chain import chained_line
 from accounting.ledger.project import ProjectLedger
 from dpfed import data
 from dpfed.cli import status
@@ -18,6 +17,9 @@ from dpfed.errors import RunError
 from dpfed.records.round import configuration_hash
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+from ...rounds import stopped_run
+from ..audit.run_folders import forge_ledger
 
 DISCRETE = ("privacy.noise=discrete-gaussian", "aggregation.steps=1000", "run.randomness=secure")
 
@@ -27,15 +29,8 @@ def two_rounds(tiny_config, tmp_path):
     """`two_rounds("table.key=value", ...)`: the folder of a run of three rounds that ended after two."""
 
     def run(*settings, name="run", project=None, without=()):
-        folder = tmp_path / name
-        with pytest.raises(RunError, match="interrupted"):
-            federation.run(
-                build(tiny_config(*settings, without=without)),
-                folder,
-                stop=iter([False, False, True]).__next__,
-                project=project,
-            )
-        return folder
+        stopped_run(build(tiny_config(*settings, without=without)), tmp_path / name, after=2, project=project)
+        return tmp_path / name
 
     return run
 
@@ -70,13 +65,12 @@ def test_entries_of_another_run_under_the_own_header_are_refused(tiny_config, tw
     """The same by somebody who also makes the chain fit: the checkpoint remembers its last hash."""
     weak = two_rounds("privacy.noise_multiplier=1", name="weak")
     strong = two_rounds("privacy.noise_multiplier=10", name="strong")
-    records = [json.loads(lines_of(weak / "ledger.jsonl")[0])]
-    records += [json.loads(line) for line in lines_of(strong / "ledger.jsonl")[1:]]
-    content, chain = b"", ""
-    for record in records:
-        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
-        content += line
-    (weak / "ledger.jsonl").write_bytes(content)
+    others = [json.loads(line) for line in lines_of(strong / "ledger.jsonl")]
+
+    def replaced(lines):
+        lines[1:] = others[1:]
+
+    forge_ledger(weak / "ledger.jsonl", replaced)
     assert len(Ledger.read(weak / "ledger.jsonl").entries) == 2
     with pytest.raises(RunError, match=r"has no line of hash .* its last one when the checkpoint was written"):
         resume(tiny_config, weak, "privacy.noise_multiplier=1")
@@ -116,13 +110,7 @@ def test_the_header_names_what_the_run_is_made_of(two_rounds):
 def test_a_run_of_version_0_1_is_not_gone_on_with(tiny_config, two_rounds):
     """Its ledger says nothing of what it belongs to."""
     folder = two_rounds()
-    header, *entries = [json.loads(line) for line in lines_of(folder / "ledger.jsonl")]
-    del header["population"], header["binding"]
-    content, chain = b"", ""
-    for record in (header, *entries):
-        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
-        content += line
-    (folder / "ledger.jsonl").write_bytes(content)
+    forge_ledger(folder / "ledger.jsonl", lambda lines: [lines[0].pop(key) for key in ("population", "binding")])
     assert Ledger.read(folder / "ledger.jsonl").guarantee(1e-3).epsilon > 0
     refused(RunError, r"changed since it began in the version of dpfed that began it", resume, tiny_config, folder)
 
@@ -262,13 +250,7 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
     path, head = project.ledger.path, tmp_path / "project.jsonl.head"
     federation.run(build(tiny_config("run.seed=1", "federation.rounds=1")), tmp_path / "b", project=project)
     folder = two_rounds(project=project)
-    records = [json.loads(line) for line in lines_of(path)]
-    content, chain = b"", ""
-    for record in [records[0], *records[2:]]:
-        line, chain = chained_line({key: value for key, value in record.items() if key != "chain"}, chain)
-        content += line
-    path.write_bytes(content)
-    head.write_text(chain)
+    head.write_text(forge_ledger(path, lambda lines: lines.pop(1)))
     with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which its project had"):
         resume(tiny_config, folder, project=ProjectLedger.open(path))
 

@@ -10,7 +10,6 @@ from private_loops import D, level, releases, rows
 from refusals import refused
 from safetensors.torch import load_file
 
-import dpfed
 from accounting import Aborted, Composed, Ledger, Release, guarantee
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
@@ -51,24 +50,13 @@ def test_the_epsilon_is_that_of_a_run_of_the_same_plan(tiny_config, tmp_path, se
 @pytest.mark.parametrize(("epsilon", "randomness"), [(1.0, "simulated"), (3.0, "secure")])
 def test_calibrated_as_the_preset(epsilon, randomness):
     noise = "gaussian" if randomness == "simulated" else "discrete-gaussian"
-    experiment = build(preset(epsilon, randomness, noise))
-    federation_table = experiment.config.federation
-    private = dpfed.ClientLevel(
-        clients=federation_table.clients,
-        cohort=federation_table.cohort,
-        rounds=federation_table.rounds,
-        clip_norm=2.0,
-        epsilon=epsilon,
-        randomness=randomness,
-        dimension=experiment.model.size,
-    )
+    settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
+    experiment = build(parse(override(catalogue.preset_tables("dp-fedavg-digits"), settings), source="test"))
+    plan = {key: getattr(experiment.config.federation, key) for key in ("clients", "cohort", "rounds")}
+    plan |= {"epsilon": epsilon, "noise_multiplier": None, "randomness": randomness}
+    private = level(**plan, clip_norm=2.0, dimension=experiment.model.size)
     assert private.noise_multiplier == experiment.privacy_target.noise_multiplier
     assert private.delta == experiment.privacy_target.delta
-
-
-def preset(epsilon, randomness, noise):
-    settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
-    return parse(override(catalogue.preset_tables("dp-fedavg-digits"), settings), source="test")
 
 
 def test_the_release_is_the_one_of_a_run(tiny_config, tmp_path):

@@ -26,12 +26,6 @@ def crashed(tmp_path, *arguments, seconds=100):
 
 
 @pytest.mark.slow
-def test_killed_at_random_instants_a_run_keeps_its_promises(tmp_path):
-    report = crashed(tmp_path, "--random", "2", "--cases", "secure-project", "--points", "--faults")
-    assert report["random"] == {"secure-project": {"instants": 2, "broken": []}}
-
-
-@pytest.mark.slow
 def test_killed_at_every_operation_and_at_random_instants_a_run_keeps_its_promises(tmp_path):
     few = ["--random", "10", "--cases", "fedpm", "secure-project", "--points", "fedpm", "--ways", "before"]
     report = crashed(tmp_path, *few, "--faults", *FAULTS, seconds=580)

@@ -15,7 +15,6 @@ import dpfed.compress
 from dpfed.clients.plan import default_budget
 from dpfed.compress import counter
 from dpfed.config.tables import override, parse
-from dpfed.errors import RunInterrupted
 from dpfed.methods import catalogue
 from dpfed.randomness import Secure
 from dpfed.runs.experiment import build
@@ -23,7 +22,7 @@ from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import clip_rows
 
-from ...rounds import Book, watched_round
+from ...rounds import Book, stopped_run, watched_round
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
@@ -140,9 +139,7 @@ def test_a_masked_sum_of_integers_is_exact(device):
 @on_devices
 def test_a_run_goes_on_where_it_stopped(tmp_path, device):
     whole = run(experiment_of("dp-fedavg", device), tmp_path / "whole")
-    calls = iter([False, True])
-    with pytest.raises(RunInterrupted):
-        run(experiment_of("dp-fedavg", device), tmp_path / "parts", stop=lambda: next(calls, True))
+    stopped_run(experiment_of("dp-fedavg", device), tmp_path / "parts", after=1)
     parts = run(experiment_of("dp-fedavg", device), tmp_path / "parts", resume=True)
     assert parts.summary["rounds"] == whole.summary["rounds"] == 2
     assert parts.summary["epsilon"] == whole.summary["epsilon"]

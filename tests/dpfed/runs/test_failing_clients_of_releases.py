@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 import dpfed
@@ -17,17 +16,9 @@ from dpfed.cli import status
 from dpfed.randomness import Secure
 from dpfed.runs.folder import RunFolder
 
-TABLES = {
-    "model.hidden": None, "federation.rounds": 2, "federation.cohort": 6, "federation.sampling": "all",
-    "privacy.epsilon": None, "privacy.noise_multiplier": 1.0, "privacy.clip_norm": 0.1, "local.epochs": 1,
-    "run.device": "cpu", "run.release": True, "run.evaluate_every": 1,
-}  # fmt: skip
+from .test_public_code import TABLES, points
+
 OPERATORS = ("diagnostics.jsonl", "checkpoint.safetensors")
-
-
-def points(count, seed, scale=1.0):
-    inputs = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
-    return scale * inputs, inputs[:, :3].argmax(dim=1)
 
 
 class Fragile(nn.Module):
@@ -63,6 +54,7 @@ def shown(tmp_path, monkeypatch, capfd, caplog):
         if not pages:
             monkeypatch.setattr("dpfed.api.run.write_report", lambda outcome: None)
         folder, lines = tmp_path / "run", tmp_path / "lines.txt"
+        tables = TABLES | {"local.strategy": None}
         clients = [points(10, seed, 30.0 if seed < 3 else 1.0) for seed in range(6)]
         data = dpfed.data.from_clients(clients, test=points(30, 9), classes=3)
 
@@ -72,7 +64,7 @@ def shown(tmp_path, monkeypatch, capfd, caplog):
 
         with warnings.catch_warnings(), caplog.at_level(logging.DEBUG, logger="dpfed"):
             warnings.simplefilter("always")
-            dpfed.run("dp-fedavg-digits", TABLES, data=data, model=Fragile, out=folder, progress=progress)
+            dpfed.run("dp-fedavg-digits", tables, data=data, model=Fragile, out=folder, progress=progress)
         if pages:
             assert status(["report", str(folder), "--out", str(folder / "page")]) == 0
             assert status(["report", str(folder), "--card", str(folder / "card.md")]) == 0

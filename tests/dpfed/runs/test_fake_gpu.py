@@ -30,7 +30,6 @@ from dpfed.models.flat import FlatModel
 from dpfed.round import Method, run_round
 from dpfed.runs.book import LedgerBook
 from dpfed.runs.evaluate import evaluate
-from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.loop import run
 from dpfed.runs.training import clients_trained_together, device_of, gpu_description
@@ -41,13 +40,7 @@ from dpfed.stages.project import RandomSharedMask
 from dpfed.sweep.jobs import worker_pool
 
 from ...rounds import Book, watched_round
-
-SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", "run.evaluate_every=2")
-
-
-def experiment_of(name, device, *settings):
-    tables = catalogue.preset_tables(f"{name}-digits")
-    return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
+from .test_devices import experiment_of
 
 
 def after(name, device, *settings):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
+from private_loops import level
 from refusals import refused
 
-import dpfed
 from accounting import Ledger, Plan, budget
 from accounting.budget import certificates
 from accounting.errors import AccountingError
@@ -29,51 +29,32 @@ BINS = (
 LANES = (*BINS, "federation.lanes=3")
 
 
-def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path):
-    config = tiny_config(*LANES)
+SECRET = (*LANES, "federation.lane_secrecy=secret")
+
+
+@pytest.mark.parametrize(
+    ("settings", "adjacency", "lane"), [(LANES, "zero-out", "lane of 3"), (SECRET, "add-remove", "secret lane of 3")]
+)
+def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path, settings, adjacency, lane):
+    """Secret lanes have the epsilon of public ones under add-remove, since a lane depends on no other client."""
+    config = tiny_config(*settings)
     whole = federation.run(build(config), tmp_path / "whole")
     ((part, count),) = Ledger.read(tmp_path / "whole" / "ledger.jsonl").mechanism().parts
     schedule = schedule_of(part)
     assert (count, schedule.bins, schedule.lanes, len(schedule.coefficients)) == (12, 6, 3, 3)
-    plan = Plan(
-        clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=config.privacy.delta or 1e-4
-    )
-    stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
-    assert whole.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
-    assert whole.summary["adjacency"] == "zero-out"
-    killed_run(config, tmp_path / "broken", after=7)
-    federation.run(build(config), tmp_path / "broken", resume=True)
-    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
-    found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
-    assert "in its lane of 3" in found["members follow the sampler"].detail
-    assert not [check for check in found.values() if check.passed is False]
-
-
-SECRET = (*LANES, "federation.lane_secrecy=secret")
-
-
-def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_path):
-    """Under add-remove, since a lane depends on no other client. Resumed, it keeps its lanes."""
-    config = tiny_config(*SECRET)
-    whole = federation.run(build(config), tmp_path / "whole")
-    ((part, _),) = Ledger.read(tmp_path / "whole" / "ledger.jsonl").mechanism().parts
-    assert schedule_of(part).secret_lanes
-    plan = Plan(
-        clients=60,
-        cohort=10,
-        sampling="balls-and-bins",
-        lanes=3,
-        noise="banded",
-        delta=build(config).privacy_target.delta,
-    )
+    assert bool(schedule.secret_lanes) is (settings is SECRET)
+    delta = build(config).privacy_target.delta
+    plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=delta)
     assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
-    assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
-    assert not any("only on its id" in note for note in whole.summary["notes"])
+    assert whole.summary["adjacency"] == adjacency
+    if settings is SECRET:
+        assert whole.summary.get("lower_bound") is None
+        assert not any("only on its id" in note for note in whole.summary["notes"])
     killed_run(config, tmp_path / "broken", after=7)
     federation.run(build(config), tmp_path / "broken", resume=True)
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
-    assert "in its secret lane of 3" in found["members follow the sampler"].detail
+    assert f"in its {lane}" in found["members follow the sampler"].detail
     assert not [check for check in found.values() if check.passed is False]
 
 
@@ -207,28 +188,17 @@ def test_ids_that_do_not_depend_on_others_may_be_added_or_removed(tiny_config):
     assert str(build(config).privacy_target.mechanism.adjacency) == "add-remove"
 
 
-def test_a_loop_of_ones_own_has_lanes():
-    private = dpfed.ClientLevel(
-        clients=60, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, sampling="balls-and-bins", lanes=3,
-        randomness="simulated", dimension=3,
-    )  # fmt: skip
-    for step in private.rounds():
-        assert all(client % 3 == step.round % 3 for client in step.cohort.tolist())
-        step.release(torch.zeros(len(step.cohort), 3))
-    plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=private.delta)
-    stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
-    assert private.guarantee().epsilon == pytest.approx(stated, rel=1e-6)
-
-
-def test_a_loop_of_ones_own_has_secret_lanes():
-    private = dpfed.ClientLevel(
-        clients=60, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, sampling="balls-and-bins", lanes=3,
-        lane_secrecy="secret", randomness="simulated", dimension=3,
-    )  # fmt: skip
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_loop_of_ones_own_has_lanes(secret):
+    more = {"lane_secrecy": "secret"} if secret else {}
+    private = level(cohort=10, rounds=12, sampling="balls-and-bins", lanes=3, dimension=3, **more)
     lane: dict[int, int] = {}
     for step in private.rounds():
         for client in step.cohort.tolist():
             assert lane.setdefault(client, step.round % 3) == step.round % 3
         step.release(torch.zeros(len(step.cohort), 3))
-    assert any(client % 3 != number for client, number in lane.items())
-    assert private.guarantee().adjacency == "add-remove"
+    assert any(client % 3 != number for client, number in lane.items()) is secret
+    plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=private.delta)
+    stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
+    assert private.guarantee().epsilon == pytest.approx(stated, rel=1e-6)
+    assert private.guarantee().adjacency == ("add-remove" if secret else "zero-out")

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-import torch
 from refusals import refused
-from safetensors.torch import load_file
 
 from accounting import Ledger, guarantee
 from accounting.compose import lower_bound
@@ -15,7 +13,7 @@ from dpfed.errors import RunError
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import killed_before_checkpoint, killed_run
+from ...rounds import killed_before_checkpoint
 
 SUMMARY_KEYS = {
     "method", "dataset", "model", "parameters", "clients", "cohort", "sampling", "rounds", "test_accuracy",
@@ -23,11 +21,6 @@ SUMMARY_KEYS = {
     "uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total",
     "downlink_bytes_per_client_round", "seconds", "device", "seed", "stopped_by",
 }  # fmt: skip
-
-
-def weights_of(folder):
-    tensors = load_file(folder / "model.safetensors")
-    return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
 
 
 def test_a_run_leaves_its_whole_folder(tiny_config, tmp_path):
@@ -88,30 +81,6 @@ def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
     refused(RunError, words, lambda: federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run"))
 
 
-@pytest.mark.slow_but_one_in(3)
-@pytest.mark.parametrize("settings", [(), ("server.momentum=0.9",), ("privacy.adaptive.quantile=0.5",)])
-def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
-    config = tiny_config("federation.rounds=5", *settings)
-    whole = federation.run(build(config), tmp_path / "whole")
-    killed_run(config, tmp_path / "broken", after=3)
-    resumed = federation.run(build(config), tmp_path / "broken", resume=True)
-    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "broken"))
-    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
-    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
-    assert [record["round"] for record in resumed.metrics] == [1, 2, 3, 4, 5]
-    assert [r["epsilon"] for r in resumed.metrics] == pytest.approx([r["epsilon"] for r in whole.metrics], rel=1e-9)
-
-
-def test_a_simulated_round_killed_after_its_charge_is_repeated_and_charged_once(tiny_config, tmp_path):
-    whole = federation.run(build(tiny_config()), tmp_path / "whole")
-    killed_before_checkpoint(build(tiny_config()), tmp_path / "run", 2)
-    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 2
-    resumed = federation.run(build(tiny_config()), tmp_path / "run", resume=True)
-    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 3
-    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
-    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
-
-
 def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path):
     config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian")
     whole = federation.run(build(config), tmp_path / "whole")
@@ -122,12 +91,6 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
     assert resumed.metrics[-1]["epsilon"] == pytest.approx(resumed.summary["epsilon"], rel=1e-6)
     assert (whole.summary["interrupted_charges"], resumed.summary["interrupted_charges"]) == (0, 1)
     assert resumed.summary["for_release"]
-
-
-def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config, tmp_path):
-    refused(RunError, "no run to resume", lambda: federation.run(build(tiny_config()), tmp_path / "none", resume=True))
-    federation.run(build(tiny_config()), tmp_path / "run")
-    refused(RunError, "not empty", lambda: federation.run(build(tiny_config()), tmp_path / "run"))
 
 
 def test_adaptive_clipping_costs_what_a_fixed_norm_costs(tiny_config, tmp_path):

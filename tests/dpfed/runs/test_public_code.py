@@ -37,9 +37,9 @@ TABLES = {
 }  # fmt: skip
 
 
-def points(count, seed):
+def points(count, seed, scale=1.0):
     inputs = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
-    return inputs, inputs[:, :3].argmax(dim=1)
+    return scale * inputs, inputs[:, :3].argmax(dim=1)
 
 
 def clients():

@@ -19,6 +19,8 @@ from dpfed.runs.evaluate import mae, r2, rmse
 from dpfed.runs.experiment import build
 from dpfed.runs.training import CustomObjects
 
+from ...rounds import stopped_run
+
 CLIENTS, EACH = 30, 12
 
 
@@ -106,8 +108,7 @@ def test_functions_of_ones_own_stand_under_their_names_and_a_resumed_run_needs_t
     config = tables(folder)
     metrics = {"worst": worst, "first": lambda outputs, targets: (outputs - targets)[:, 0].abs()}
     experiment = build(config, own=CustomObjects(loss=logcosh, metrics=metrics))
-    with pytest.raises(Exception, match="interrupted"):
-        federation.run(experiment, folder / "run", stop=iter([False, False, True]).__next__)
+    stopped_run(experiment, folder / "run", after=2)
     assert 'loss = "own"' in (folder / "run" / "config.toml").read_text()
     with pytest.raises(ConfigError, match="was given in Python"):
         build(experiment.config)

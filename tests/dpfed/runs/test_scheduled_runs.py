@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
+from private_loops import level
 from refusals import refused
 
-import dpfed
 from accounting import Composed, Ledger, guarantee
 from accounting.errors import AccountingError
 from accounting.ledger.project import ProjectLedger
@@ -81,30 +81,22 @@ def test_what_cannot_be_is_refused(tiny_config, settings, words):
     refused((ConfigError, AccountingError), words, lambda: build(tiny_config(*settings)))
 
 
+LOOP = {"cohort": 20, "rounds": 4, "dimension": 3}
+
+
 def test_a_loop_of_ones_own_keeps_no_key_of_a_schedule():
-    of = {"clients": 60, "cohort": 20, "clip_norm": 1.0, "rounds": 4, "noise_multiplier": 2.0, "dimension": 3}
-    with pytest.raises(ConfigError, match="does not store the key"):
-        dpfed.ClientLevel(**of, sampling="balls-and-bins", randomness="secure")
+    refused(ConfigError, "does not store the key", level, **LOOP, sampling="balls-and-bins", randomness="secure")
 
 
 def test_a_loop_of_ones_own_releases_every_round():
-    private = dpfed.ClientLevel(
-        clients=60, cohort=20, clip_norm=1.0, rounds=4, noise_multiplier=2.0, sampling="balls-and-bins",
-        randomness="simulated", dimension=3,
-    )  # fmt: skip
-    seen = []
+    private, seen = level(**LOOP, sampling="balls-and-bins"), []
     for step in private.rounds():
         step.release(torch.zeros(len(step.cohort), 3))
         seen.append(step.cohort)
     assert sorted(client for cohort in seen[:3] for client in cohort.tolist()) == list(range(60))
     assert private.guarantee().sampling == "balls-and-bins"
-    skipping = dpfed.ClientLevel(
-        clients=60, cohort=20, clip_norm=1.0, rounds=4, noise_multiplier=2.0, sampling="min-separation", separation=2,
-        randomness="simulated", dimension=3,
-    )  # fmt: skip
-    with pytest.raises(RunError, match="none may be skipped"):
-        for _ in skipping.rounds():
-            pass
+    skipping = level(**LOOP, sampling="min-separation", separation=2)
+    refused(RunError, "none may be skipped", list, skipping.rounds())
 
 
 SECURE = ("run.randomness=secure", "privacy.noise=discrete-gaussian", "privacy.placement=server")

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from private_loops import level
 
-import dpfed
 from accounting import Composed, Plan, Release, budget
 from accounting.compose import lower_bound
 from dpfed.methods.privacy_target import PrivacyTarget
@@ -19,10 +19,8 @@ NOBODY = np.zeros(0, dtype=np.int64)
 @pytest.mark.slow
 def test_a_loop_of_ones_own_releases_the_last_round_at_a_small_delta():
     """One of 60 was not released, as the running account stated 2.00003 for them."""
-    run = dpfed.ClientLevel(
-        clients=3000, cohort=100, clip_norm=1.0, epsilon=2.0, rounds=60, delta=1e-10, sampling="balls-and-bins",
-        randomness="simulated", dimension=2,
-    )  # fmt: skip
+    plan = {"clients": 3000, "cohort": 100, "epsilon": 2.0, "noise_multiplier": None, "rounds": 60, "delta": 1e-10}
+    run = level(**plan, sampling="balls-and-bins", dimension=2)
     released = sum(1 for step in run.rounds() if step.release(torch.zeros(len(step.cohort), 2)) is not None)
     assert (released, run.stopped_by) == (60, "rounds")
     assert run.guarantee().lower_bound <= run.guarantee().epsilon <= 2.0

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from private_loops import level
 from refusals import refused
 
 import dpfed
@@ -215,10 +216,7 @@ def test_ids_of_a_list():
 
 
 def looped(clients, **more):
-    return dpfed.ClientLevel(
-        clients=clients, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, randomness="simulated", dimension=3,
-        **more,
-    )  # fmt: skip
+    return level(clients=clients, cohort=10, rounds=12, dimension=3, **more)
 
 
 @pytest.mark.parametrize("order", [{"sampling": "balls-and-bins", "lanes": 3}, {"sampling": "cyclic"}])

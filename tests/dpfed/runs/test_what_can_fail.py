@@ -19,7 +19,7 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 
-from ...rounds import configured
+from ...rounds import configured, stopped_run
 
 
 def tiny(*settings):
@@ -126,7 +126,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
     hours = iter(range(10**9, 0, -1))
     monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
     monkeypatch.setattr(time, "time_ns", lambda: 3600 * 10**9 * next(hours))
-    refused(RunError, "", lambda: federation.run(experiment, tmp_path / "run", stop=iter([False, True]).__next__))
+    stopped_run(experiment, tmp_path / "run", after=1)
     os.utime(tmp_path / "run" / "checkpoint.safetensors", (0, 0))
     outcome = federation.run(experiment, tmp_path / "run", resume=True)
     same_files(tmp_path / "run", tmp_path / "whole")
@@ -193,10 +193,8 @@ CHANGES = {
 @pytest.fixture
 def interrupted(tmp_path):
     """A run of three rounds that ended after two."""
-    folder = tmp_path / "run"
-    with pytest.raises(RunError, match="interrupted"):
-        federation.run(tiny("federation.rounds=3"), folder, stop=iter([False, False, True]).__next__)
-    return folder
+    stopped_run(tiny("federation.rounds=3"), tmp_path / "run", after=2)
+    return tmp_path / "run"
 
 
 @pytest.mark.slow_but_one_in(4)
@@ -234,8 +232,7 @@ def older(monkeypatch, leave_out="precision"):
 def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as before:
         older(before)
-        with pytest.raises(RunError, match="interrupted"):
-            federation.run(tiny("federation.rounds=3"), tmp_path / "old", stop=iter([False, False, True]).__next__)
+        stopped_run(tiny("federation.rounds=3"), tmp_path / "old", after=2)
     assert "precision" not in (tmp_path / "old/config.toml").read_text()
     with pytest.raises(RunError, match=r"local\.precision was 'float32', is 'bf16'"):
         federation.run(tiny("federation.rounds=3", "local.precision=bf16"), tmp_path / "old", resume=True)
@@ -266,22 +263,15 @@ def test_a_checkpoint_of_another_run_is_found(interrupted, tmp_path):
         federation.run(tiny("federation.rounds=3"), interrupted, resume=True)
 
 
-@pytest.mark.parametrize("edit", ["flipped", "line lost", "header only", "gone", "of another run", "two lines as one"])
-def test_a_ledger_that_was_tampered_with_is_found(interrupted, tmp_path, edit):
+@pytest.mark.parametrize("edit", ["flipped", "line lost", "header only", "gone", "two lines as one"])
+def test_a_ledger_that_was_tampered_with_is_found(interrupted, edit):
     path = interrupted / "ledger.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    other = [*lines]
-    if edit == "of another run":
-        federation.run(
-            tiny("federation.rounds=3", "privacy.noise=discrete-gaussian", "run.randomness=secure"), tmp_path / "b"
-        )
-        other = (tmp_path / "b" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     edited = {
         "flipped": [lines[0], lines[1].replace(b"2.0", b"9.0"), lines[2]],
         "line lost": [lines[0], lines[2]],
         "header only": lines[:1],
         "gone": None,
-        "of another run": other,
         "two lines as one": [lines[0], lines[1].strip() + lines[2]],
     }[edit]
     if edited is None:
@@ -300,14 +290,13 @@ def test_a_run_of_a_project_goes_on_with_that_project_or_not_at_all(tmp_path):
         ProjectLedger.create(tmp_path / f"{name}.jsonl", clients=24, epsilon=50.0, delta=1e-3)
         for name in ("one", "other")
     )
-    with pytest.raises(RunError, match="interrupted"):
-        federation.run(experiment, folder, stop=iter([False, True]).__next__, project=project)
+    stopped_run(experiment, folder, after=1, project=project)
     with pytest.raises(RunError, match=r"the run is charged to a project.*To resume, give --ledger"):
         federation.run(experiment, folder, resume=True)
     with pytest.raises(RunError, match=r"other\.jsonl: has no charge of round 0"):
         federation.run(experiment, folder, resume=True, project=other)
     assert federation.run(experiment, folder, resume=True, project=project).summary["rounds"] == 3
-    refused(RunError, "interrupted", federation.run, experiment, tmp_path / "alone", stop=iter([False, True]).__next__)
+    stopped_run(experiment, tmp_path / "alone", after=1)
     with pytest.raises(RunError, match=r"is not charged to a project.*leave out --ledger"):
         federation.run(experiment, tmp_path / "alone", resume=True, project=project)
 
