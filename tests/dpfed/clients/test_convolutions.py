@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.plan import StepCost, step_cost
 from dpfed.clients.side_by_side import ClientCalls
-from dpfed.data import Partition
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
@@ -61,18 +61,10 @@ class Calls(TorchDispatchMode):
 
 
 def golden_clients(model: FlatModel, clients: int, samples: int = 2) -> LocalTraining:
-    shape = (clients * samples, 1, 28, 28)
-    return LocalTraining(
-        model=model,
-        course=Sgd(size=model.size, learning_rate=0.1),
-        inputs=torch.randn(*shape, generator=torch.Generator().manual_seed(0)),
-        labels=torch.arange(shape[0]) % 10,
-        partition=Partition(indices=np.arange(shape[0]), offsets=np.arange(clients + 1) * samples),
-        epochs=2,
-        batch_size=samples,
-        strategy="vmap",
-        chunk=clients,
-    )
+    return training_of(
+        model, Sgd(size=model.size, learning_rate=0.1), [samples] * clients, (1, 28, 28), batch_size=samples,
+        strategy="vmap", chunk=clients,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["fed-smp-cnn", "mlp"])

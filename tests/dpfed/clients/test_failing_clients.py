@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from refusals import refused
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
 from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import FlatModel
@@ -49,20 +49,14 @@ class Raising(nn.Module):
 
 
 def trainer(network: type[nn.Module], *, broken: bool = True, **changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(1)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
-    inputs = torch.randint(20, (int(offsets[-1]), 5), generator=generator).float()
+    generator, count = torch.Generator().manual_seed(1), sum(SIZES)
+    inputs = torch.randint(20, (count, 5), generator=generator).float()
     if broken:
-        inputs[offsets[BROKEN] + 2, 3] = 77
+        inputs[sum(SIZES[:BROKEN]) + 2, 3] = 77
     torch.manual_seed(0)
     model = FlatModel(network)
-    return LocalTraining(
-        **({
-            "model": model, "course": Sgd(size=model.size, learning_rate=0.5), "inputs": inputs, "epochs": 2,
-            "labels": torch.randint(3, (len(inputs),), generator=generator), "batch_size": 4,
-            "partition": Partition(indices=np.arange(len(inputs)), offsets=offsets),
-        } | changes)
-    )  # fmt: skip
+    given = {"inputs": inputs, "labels": torch.randint(3, (count,), generator=generator), "batch_size": 4} | changes
+    return training_of(model, Sgd(size=model.size, learning_rate=0.5), SIZES, **given)
 
 
 def train(training: LocalTraining, failed: set[tuple[int, ...]] | None = None) -> Tensor:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from torch import Tensor, nn
 
-from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients import Sgd
 from dpfed.clients.plan import takes_channels_last
-from dpfed.data import Partition
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
@@ -45,16 +45,8 @@ IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(0))
 def test_models_that_depend_on_the_layout_keep_it(factory: Any) -> None:
     model = FlatModel(factory)
     assert not takes_channels_last(model, IMAGES)
-    trainer = LocalTraining(
-        model=model,
-        course=Sgd(size=model.size, learning_rate=0.1),
-        inputs=IMAGES,
-        labels=torch.arange(6) % 4,
-        partition=Partition(indices=np.arange(6), offsets=np.array([0, 3, 6])),
-        epochs=1,
-        batch_size=3,
-        strategy="loop",
-    )
+    course = Sgd(size=model.size, learning_rate=0.1)
+    trainer = training_of(model, course, [3, 3], inputs=IMAGES, epochs=1, batch_size=3, strategy="loop")
     assert trainer.train(model.initial(0), np.arange(2), number=0, seeds=Seeds(root=0)).all(dim=1).any()
 
 

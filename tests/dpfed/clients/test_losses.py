@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import LOSSES, OWN, check_loss, custom_loss, loss_named, register
-from dpfed.clients.masks import MaskedNoise, MaskTraining
-from dpfed.clients.optimisers import PrunedSgd
+from dpfed.clients.masks import MaskTraining
 from dpfed.clients.task import Course
-from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models.flat import FlatModel
-from dpfed.models.frozen import freeze
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
+
+from .test_records import by_autograd
+from .test_strategies import course
 
 SEEDS = Seeds(root=5)
 SIZES = [12, 0, 7, 5, 1, 23]
@@ -97,21 +97,11 @@ def test_moves_are_those_of_a_torch_loop(loss: Any, kind: str, plain: Callable[.
         torch.testing.assert_close(move, by_torch(training, weights, client, plain), rtol=1e-4, atol=1e-6)
 
 
-def courses(model: FlatModel) -> dict[str, Course]:
-    noise = lambda seeds, count: random_noise(seeds, count=count, noise="uniform", alpha=0.1)  # noqa: E731
-    sgd = Sgd(size=model.size, learning_rate=RATE)
-    return {
-        "masks": MaskTraining(network=freeze(model, SEEDS), learning_rate=RATE),
-        "masked noise": MaskedNoise(size=model.size, masked=model.compressible, noise=noise, learning_rate=RATE),
-        "pruned": PrunedSgd(sgd=sgd, prunable=model.indices("weight"), sparsity=lambda number: 0.3),
-    }
-
-
 @pytest.mark.parametrize("name", ["masks", "masked noise", "pruned"])
 def test_every_course_follows_an_own_loss_alike_in_a_loop_and_side_by_side(name: str) -> None:
-    course = courses(FlatModel(network))[name]
-    one, other = (trainer(pinball, course=course, strategy=strategy) for strategy in ("loop", "vmap"))
-    start = course.network.initial if isinstance(course, MaskTraining) else one.model.initial(0)
+    chosen = course(name, FlatModel(network))
+    one, other = (trainer(pinball, course=chosen, strategy=strategy) for strategy in ("loop", "vmap"))
+    start = chosen.network.initial if isinstance(chosen, MaskTraining) else one.model.initial(0)
     plain = one.train(start, CLIENTS, number=1, seeds=SEEDS)
     assert plain.abs().sum(dim=1).count_nonzero() == len(SIZES) - 1
     torch.testing.assert_close(other.train(start, CLIENTS, number=1, seeds=SEEDS), plain, rtol=2e-3, atol=2e-5)
@@ -139,17 +129,8 @@ def test_private_records_follow_an_own_loss_record_by_record() -> None:
     training = trainer(pinball, record=record, course=Sgd(size=FlatModel(network).size, learning_rate=RATE))
     weights = training.model.initial(0)
     found = training.train(weights, np.array([2]), number=1, seeds=SEEDS)[0]
-    drawn = training.poisson_batches.draw(training.partition, np.array([2]), record.randomness, number=1)
-    now = weights.clone()
-    for step in range(drawn.steps[0]):
-        total = torch.zeros_like(now)
-        for row in drawn.samples[0, step][drawn.real[0, step]]:
-            leaf = now.clone().requires_grad_()
-            output = training.model.forward(leaf, training.inputs[row][None])
-            (slope,) = torch.autograd.grad(pinball(output, training.labels[row][None]).sum(), leaf)
-            total += slope * min(1.0, 0.5 / float(slope.norm()))
-        now -= RATE * total / 5
-    torch.testing.assert_close(found, now - weights, rtol=1e-4, atol=1e-6)
+    expected, _ = by_autograd(training, weights, 2, 1, pinball)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from torch import nn
 
 from dpfed.clients import LocalTraining, Sgd
@@ -20,16 +21,9 @@ SEEDS = Seeds(root=1)
 
 
 def trainer(**changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
     model = changes.pop("model", None) or build("fed-smp-cnn-unpadded", (1, 20, 20), 4)
-    defaults: dict[str, Any] = {
-        "inputs": torch.rand(30, 1, 20, 20, generator=generator),
-        "labels": torch.randint(4, (30,), generator=generator),
-        "partition": Partition(indices=np.arange(30), offsets=np.array([0, 12, 30])),
-        "steps": 3,
-        "batch_size": 6,
-    }
-    return LocalTraining(model=model, course=Sgd(size=model.size, learning_rate=0.1), **(defaults | changes))
+    course = Sgd(size=model.size, learning_rate=0.1)
+    return training_of(model, course, [12, 18], shape=(1, 20, 20), **{"steps": 3, "batch_size": 6} | changes)
 
 
 def with_batch_norm() -> FlatModel:

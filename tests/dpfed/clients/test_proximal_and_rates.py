@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpfed
-from dpfed.clients import LocalTraining, Sgd
+from dpfed.clients import Sgd
 from dpfed.clients.optimisers import Adam
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.methods.parts import layer_rates
 from dpfed.models import FlatModel
@@ -63,16 +63,8 @@ def test_steps_are_those_of_torch_with_the_term_and_the_rates(kind: str, rated: 
     course: Sgd | Adam = Sgd(**given, momentum=0.5 if kind == "momentum" else 0.0)
     if kind.startswith("adam"):
         course = Adam(**given, weight_decay=0.2 if kind == "adamw" else 0.0, decoupled=kind == "adamw")
-    training = LocalTraining(
-        model=flat,
-        course=course,
-        inputs=INPUTS,
-        labels=LABELS,
-        partition=Partition(indices=np.arange(8), offsets=np.array([0, 8])),
-        steps=STEPS,
-        batch_size=8,
-        strategy=strategy,
-    )
+    full = {"inputs": INPUTS, "labels": LABELS, "steps": STEPS, "batch_size": 8, "strategy": strategy}
+    training = training_of(flat, course, [8], **full)
     weights = flat.initial(0)
     found = training.train(weights, np.zeros(1, dtype=np.int64), number=0, seeds=SEEDS)[0]
     torch.testing.assert_close(found, by_torch(flat, weights, kind, proximal, rated), rtol=1e-3, atol=1e-5)

@@ -1,12 +1,14 @@
 """Private records: DP-SGD against plain autograd record by record, against Opacus, and its noise and batches."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_training import training_of
 from refusals import refused
 from scipy.stats import binom, chi2
 from torch import Tensor, nn
@@ -49,42 +51,34 @@ def convolutional() -> FlatModel:
 
 
 def trainer(model: FlatModel | None = None, *, private: RecordLevel | None = None, **changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(0)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
     model = model or build("mlp", (16,), 4, hidden=(5,))
-    course = changes.pop("course", None) or Sgd(
-        size=model.size, learning_rate=0.3, momentum=changes.pop("momentum", 0.0)
-    )
-    defaults: dict[str, Any] = {
-        "inputs": torch.randn(25, 16, generator=generator) * torch.linspace(0.1, 4, 25)[:, None],
-        "labels": torch.randint(4, (25,), generator=generator),
-        "partition": Partition(indices=np.random.default_rng(0).permutation(25), offsets=offsets),
-        "batch_size": 4,
-        "record": private or level(),
-    }
-    if "steps" not in changes:
-        defaults["epochs"] = 2
-    return LocalTraining(**(defaults | changes), model=model, course=course)
+    momentum = changes.pop("momentum", 0.0)
+    course = changes.pop("course", None) or Sgd(size=model.size, learning_rate=0.3, momentum=momentum)
+    inputs = torch.randn(25, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 4, 25)[:, None]
+    given = {"inputs": inputs, "batch_size": 4, "record": private or level()} | changes
+    return training_of(model, course, SIZES, mixed=True, **given)
 
 
 def clipped(vector: Tensor, norm: float) -> Tensor:
     return vector * min(1.0, norm / max(float(vector.norm()), 1e-30))
 
 
-def by_autograd(training: LocalTraining, weights: Tensor, client: int, number: int) -> tuple[Tensor, list[bool]]:
+def by_autograd(
+    training: LocalTraining, weights: Tensor, client: int, number: int, each: Callable[..., Tensor] = cross_entropy
+) -> tuple[Tensor, list[bool]]:
     """One client's update with one backward pass a record and no noise, and whether each record was clipped."""
     assert isinstance(training.course, Sgd)
     assert training.record is not None
-    schedule = training.poisson_batches.draw(training.partition, np.array([client]), SIMULATED, number=number)
+    drawn = training.record.randomness
+    schedule = training.poisson_batches.draw(training.partition, np.array([client]), drawn, number=number)
     now, velocity, seen = weights.clone(), torch.zeros_like(weights), []
-    expected = min(training.batch_size, SIZES[client])
+    expected = min(training.batch_size, len(training.partition.of(client)))
     for step in range(schedule.steps[0]):
         total = torch.zeros_like(weights)
         for row in schedule.samples[0, step][schedule.real[0, step]]:
             leaf = now.clone().requires_grad_()
             logits = training.model.forward(leaf, training.inputs[row : row + 1])
-            loss = cross_entropy(logits, training.labels[row : row + 1])
-            gradient = torch.autograd.grad(loss, leaf)[0]
+            gradient = torch.autograd.grad(each(logits, training.labels[row : row + 1]).sum(), leaf)[0]
             seen.append(bool(gradient.norm() > training.record.clip_norm))
             total += clipped(gradient, training.record.clip_norm)
         velocity = training.course.momentum * velocity + total / expected

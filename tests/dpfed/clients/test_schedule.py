@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_training import partition_of
 
 from dpfed.clients.schedule import Schedule, draw_schedule
 from dpfed.data import Partition
 from dpfed.seeds import Seeds
 
 SIZES = st.lists(st.integers(0, 23), min_size=1, max_size=8)
-
-
-def partition_of(sizes: list[int]) -> Partition:
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Partition(indices=np.random.default_rng(1).permutation(sum(sizes)), offsets=offsets)
 
 
 def draw(
@@ -50,7 +46,7 @@ def batches(schedule: Schedule, client: int) -> list[list[int]]:
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 9), st.integers(1, 4))
 def test_every_epoch_visits_each_sample_once(sizes: list[int], batch_size: int, epochs: int) -> None:
-    partition = partition_of(sizes)
+    partition = partition_of(sizes, mixed=True)
     schedule = draw(partition, list(range(len(sizes))), batch_size, epochs=epochs)
     for client, size in enumerate(sizes):
         served = batches(schedule, client)
@@ -65,7 +61,7 @@ def test_every_epoch_visits_each_sample_once(sizes: list[int], batch_size: int, 
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 9), st.integers(1, 12))
 def test_steps_are_the_first_batches_of_enough_epochs(sizes: list[int], batch_size: int, steps: int) -> None:
-    partition, clients = partition_of(sizes), list(range(len(sizes)))
+    partition, clients = partition_of(sizes, mixed=True), list(range(len(sizes)))
     by_steps = draw(partition, clients, batch_size, steps=steps)
     by_epochs = draw(partition, clients, batch_size, epochs=steps)
     for client, size in enumerate(sizes):
@@ -76,14 +72,14 @@ def test_steps_are_the_first_batches_of_enough_epochs(sizes: list[int], batch_si
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 9))
 def test_batches_of_a_client_do_not_depend_on_the_others(sizes: list[int], batch_size: int) -> None:
-    partition = partition_of(sizes)
+    partition = partition_of(sizes, mixed=True)
     together = draw(partition, list(range(len(sizes))), batch_size, epochs=2)
     for client in range(len(sizes)):
         assert batches(draw(partition, [client], batch_size, epochs=2), 0) == batches(together, client)
 
 
 def test_padding_repeats_the_batchs_own_first_sample() -> None:
-    schedule = draw(partition_of([7, 3]), [0, 1], 5, epochs=1)
+    schedule = draw(partition_of([7, 3], mixed=True), [0, 1], 5, epochs=1)
     first = np.broadcast_to(schedule.samples[..., :1], schedule.samples.shape)
     padded = ~schedule.real & schedule.real.any(axis=-1, keepdims=True)
     assert padded.any()
@@ -92,7 +88,7 @@ def test_padding_repeats_the_batchs_own_first_sample() -> None:
 
 @pytest.mark.parametrize("change", [{"number": 1}, {"purpose": "server.public"}])
 def test_order_changes_with_round_and_purpose(change: dict[str, int | str]) -> None:
-    partition = partition_of([20])
+    partition = partition_of([20], mixed=True)
     assert batches(draw(partition, [0], 20, epochs=1), 0) != batches(
         draw(partition, [0], 20, epochs=1, **change),  # type: ignore[arg-type]
         0,
@@ -100,11 +96,11 @@ def test_order_changes_with_round_and_purpose(change: dict[str, int | str]) -> N
 
 
 def test_orders_differ_between_epochs_and_clients() -> None:
-    schedule = draw(partition_of([20, 20]), [0, 1], 20, epochs=2)
+    schedule = draw(partition_of([20, 20], mixed=True), [0, 1], 20, epochs=2)
     places = np.argsort(np.argsort(schedule.samples, axis=-1), axis=-1).reshape(4, 20)
     assert len(np.unique(places, axis=0)) == 4
 
 
 def test_no_clients_or_no_samples_give_an_empty_schedule() -> None:
-    assert draw(partition_of([3]), [], 2, epochs=1).samples.shape[0] == 0
-    assert draw(partition_of([0, 3]), [0], 2, steps=4).samples.shape[1] == 0
+    assert draw(partition_of([3], mixed=True), [], 2, epochs=1).samples.shape[0] == 0
+    assert draw(partition_of([0, 3], mixed=True), [0], 2, steps=4).samples.shape[1] == 0

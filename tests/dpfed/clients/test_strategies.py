@@ -18,7 +18,7 @@ from dpfed.clients.plan import chunk_within, fastest_plan, step_cost
 from dpfed.clients.side_by_side import ChunkSize, allocate_moves, out_of_memory
 from dpfed.clients.task import Course, RoundStart
 from dpfed.compress.mask_schemes import random_noise
-from dpfed.errors import ConfigError, GroupTooLarge, TrainingFailed
+from dpfed.errors import GroupTooLarge, TrainingFailed
 from dpfed.models import build
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
@@ -202,8 +202,3 @@ def test_the_budget_bounds_the_chunk() -> None:
     cpu = torch.device("cpu")
     assert [chunk_within(budget, 1_000_000, cpu) for budget in (0, 5_000_000, 10**12)] == [1, 5, 20]
     assert chunk_within(10**12, 10, cpu) == 100
-
-
-@pytest.mark.parametrize("name", ["chunk", "memory", "at_once"])
-def test_counts_must_be_positive(name: str) -> None:
-    refused(ConfigError, f"{name}=0", trainer, **{name: 0})

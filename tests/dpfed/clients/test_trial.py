@@ -21,6 +21,7 @@ from custom_networks import (
     Queue,
     RunningMeanInHook,
 )
+from local_training import training_of
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
@@ -32,7 +33,6 @@ from dpfed.clients.masks import MaskTraining
 from dpfed.clients.state import State, StateChanges
 from dpfed.clients.task import InitialState
 from dpfed.clients.trial import training_after_batch_trial, training_after_trial
-from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import MODELS, build
@@ -73,14 +73,9 @@ def points(model: FlatModel, shape: tuple[int, ...] = (6,), classes: int = 3, *,
 
 
 def trainer(model: FlatModel, samples: tuple[Tensor, Tensor], **changes: Any) -> LocalTraining:
-    settings: dict[str, Any] = {
-        "course": Sgd(size=model.size, learning_rate=0.1, momentum=0.5),
-        "partition": Partition(indices=np.arange(sum(SIZES)), offsets=np.cumsum([0, *SIZES])),
-        "epochs": 3,
-        "batch_size": 4,
-        "strategy": "loop",
-    }
-    return LocalTraining(model=model, inputs=samples[0], labels=samples[1], **settings | changes)
+    settings: dict[str, Any] = {"course": Sgd(size=model.size, learning_rate=0.1, momentum=0.5), "epochs": 3}
+    settings |= {"batch_size": 4, "strategy": "loop", "inputs": samples[0], "labels": samples[1]}
+    return training_of(model, sizes=SIZES, **settings | changes)
 
 
 def after_trial(made: Callable[[], nn.Module] | FlatModel, **changes: Any) -> LocalTraining:

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from local_training import batches, descend
+from local_training import batches, descend, training_of
 from torch import Tensor, nn
 
 import dpfed
 from dpfed.cli import status
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.data import Partition
 from dpfed.mechanisms.records import GaussianRecords, gaussian_noise
 from dpfed.models import FlatModel
 from dpfed.randomness import Simulated
@@ -60,17 +59,11 @@ NETWORKS = [Renormed, Clamped, Replaced]
 
 
 def trainer(network: type[nn.Module], *, momentum: float = 0.0, **changes: Any) -> LocalTraining:
-    generator = torch.Generator().manual_seed(2)
-    offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64)
-    model = FlatModel(network)
-    return LocalTraining(
-        **({
-            "model": model, "course": Sgd(size=model.size, learning_rate=0.5, momentum=momentum), "epochs": 2,
-            "inputs": torch.randint(20, (int(offsets[-1]), 12), generator=generator).float(), "batch_size": 4,
-            "labels": torch.randint(3, (int(offsets[-1]),), generator=generator), "strategy": "loop",
-            "partition": Partition(indices=np.arange(offsets[-1]), offsets=offsets),
-        } | changes)
-    )  # fmt: skip
+    generator, count, model = torch.Generator().manual_seed(2), sum(SIZES), FlatModel(network)
+    inputs = torch.randint(20, (count, 12), generator=generator).float()
+    labels = torch.randint(3, (count,), generator=generator)
+    given = {"inputs": inputs, "labels": labels, "batch_size": 4, "strategy": "loop"} | changes
+    return training_of(model, Sgd(size=model.size, learning_rate=0.5, momentum=momentum), SIZES, **given)
 
 
 def by_torch(training: LocalTraining, weights: Tensor, client: int, momentum: float) -> Tensor:

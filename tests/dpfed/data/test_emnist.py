@@ -1,7 +1,6 @@
 """EMNIST: six splits, images turned upright, letters counted from 0."""
 
 import gzip
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,9 @@ from refusals import refused
 from dpfed.data import load
 from dpfed.errors import DataError
 
+from .test_mnist import encode
+
 CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}
-
-
-def encode(array: np.ndarray) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 def write(root: Path, split: str, highest: int, suffix: str = "") -> None:

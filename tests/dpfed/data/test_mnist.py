@@ -17,9 +17,13 @@ REAL = os.environ.get("DPFED_DATA_DIR")
 FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
 
+def encode(array: np.ndarray, magic: int = 0x08) -> bytes:
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, magic, array.ndim, *array.shape) + array.tobytes()
+
+
 def write(path: Path, array: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+    path.write_bytes(encode(array))
 
 
 @pytest.fixture
@@ -85,10 +89,6 @@ def test_real_files_have_the_published_moments(name: str) -> None:
     assert data.train_inputs.mean(dtype=np.float64) == pytest.approx(0, abs=1e-3)
     assert data.train_inputs.std(dtype=np.float64) == pytest.approx(1, abs=1e-3)
     assert np.bincount(data.train_labels).min() > 5000
-
-
-def encode(array: np.ndarray, magic: int = 0x08) -> bytes:
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, magic, array.ndim, *array.shape) + array.tobytes()
 
 
 ARRAY = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)
