@@ -45,16 +45,10 @@ def test_a_private_run_remembers_errors_is_charged_alike_and_audited(tmp_path, m
     assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
 
 
-def test_the_memory_is_of_each_client_alone():
-    """Rows of clients that were not there, and of the others, are as they were."""
-    method = build(config("signsgd")).method
-    assert method.stages.has_error_feedback
-    assert not isinstance(method.stages.memory({}), NoMemory)
-
-
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
+        # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
         ("signsgd", ("federation.sampling=fixed",), "may replace another"),
         ("signsgd", ("federation.sampling=fixed", "privacy.adjacency=zero-out"), "may replace another"),
         ("signsgd", ("privacy.adjacency=replace-one",), "may replace another"),
@@ -82,6 +76,8 @@ def test_a_custom_stage_in_the_chain_closes_the_memory():
     wire = stages.wire
     fields = {name: getattr(wire, name) for name in ("scheme", "seeds", "sizes_secret", "feedback")}
     custom = stages.replace_stage(Encode, lambda stage: Peeks(**fields))
+    assert stages.has_error_feedback
+    assert not isinstance(stages.memory({}), NoMemory)
     assert not custom.has_error_feedback
     assert isinstance(custom.memory({}), NoMemory)
     refused(ConfigError, "remembers", require_forgetful, custom, experiment.method.clients)
