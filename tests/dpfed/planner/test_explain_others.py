@@ -78,10 +78,6 @@ OTHERS = {
     "flower, noise of an unknown number": (
         {"noise_multiplier": 1.0, "clipping_norm": 1.0, "fraction_train": 0.1, "num_clients": 100}, INF),
     "flower, its accountant refuses unequal weights": (F | {"accountant": True}, gaussian(2 * 3 / 50)),
-    "flower, local mod in twenty rounds": (
-        {"clipping_norm": 1.0, "sensitivity": 2.0, "epsilon": 1.0, "delta": 1e-6, "rounds": 20},
-        gaussian(20**0.5 / (2 * math.log(1.25e6)) ** 0.5, 1e-6),
-    ),
     "nvflare, percentile with noise beside it": ({"percentile": 10, "clip": 1.0, "noise_multiplier": 1.0}, INF),
     "opacus, a Poisson step": (P, lambda: one_poisson_round(0.1, 1.0)),
     "opacus, four processes": (P | {"world_size": 4}, lambda: one_poisson_round(0.4, 1.0)),

@@ -135,17 +135,11 @@ THIRD = {
     "flower, trimmed mean by a fifth": (F | {"strategy": "FedTrimmedAvg", "beta": 0.3}, gaussian(M * 10 / 4), 1.001),
     "flower, QFedAvg": (F | {"strategy": "QFedAvg", "q": 0.2}, INF, 1),
     "flower, Bulyan": (F | {"strategy": "Bulyan"}, INF, 1),
-    "flower, local mod, four rounds": (
-        {"clipping_norm": 3.0, "sensitivity": 1.5, "epsilon": 2.0, "delta": 1e-6, "num_server_rounds": 4},
-        gaussian(2 * 2 * 2 * 2 / (2 * math.log(1.25e6)) ** 0.5, 1e-6), 1.001),
-    # NVFlare, FLIP
+    # NVFlare
     "nvflare, SVTPrivacy": (
         {"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5, "tau": 1e-6, "replace": True}, INF, 1),
     "nvflare, ExcludeVars": ({"exclude_vars": ["fc.weight"], "data_kinds": ["WEIGHT_DIFF"]}, INF, 1),
     "nvflare, PercentilePrivacy": ({"percentile": 75, "gamma": 0.1, "data_kinds": None}, INF, 1),
-    "flip, five rounds, another delta": (
-        {"clip": 2.0, "sensitivity": 4.0, "epsilon": 3.0, "delta": 1e-4, "rounds": 5},
-        gaussian(5**0.5 * 3 / (2 * math.log(1.25e4)) ** 0.5, 1e-4), 1.001),
     # Opacus, fastDP, TF Privacy
     "opacus, AdaClip": (
         O | {"clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2,
