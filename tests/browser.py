@@ -2,36 +2,29 @@
 
 import base64
 import contextlib
-import html
 import json
 import os
-import re
 import select
-import shutil
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-import pytest
+from visits import chromium
 
-_WRAPPER = """<!doctype html><body style="margin:0"><iframe id="f" style="border:0;width:{width}px;height:900px"
-srcdoc="{page}"></iframe><pre id="found"></pre><script>
-f.onload = () => {{
-  const root = f.contentDocument.documentElement, win = f.contentWindow;
-  const read = [...root.querySelectorAll("figure svg")].map((svg) => {{
+_LOOK = """(() => {
+  const root = document.documentElement, style = getComputedStyle(document.body);
+  const notes = [...root.querySelectorAll("figure svg")].map((svg) => {
     const mark = [...svg.querySelectorAll(".mark")].at(-1);
-    mark.scrollIntoView({{ block: "center" }});
-    const {{ left, top, width, height }} = mark.getBoundingClientRect();
-    return f.contentDocument.elementFromPoint(left + width / 2, top + height / 2).textContent;
-  }});
-  const style = win.getComputedStyle(f.contentDocument.body);
-  found.textContent = JSON.stringify({{
-    width: root.scrollWidth, notes: read, paper: style.backgroundColor, ink: style.color,
+    mark.scrollIntoView({ block: "center" });
+    const { left, top, width, height } = mark.getBoundingClientRect();
+    return document.elementFromPoint(left + width / 2, top + height / 2).textContent;
+  });
+  return {
+    width: root.scrollWidth, notes, paper: style.backgroundColor, ink: style.color,
     small: [...root.querySelectorAll("figure svg text")].some((t) => t.getBoundingClientRect().height < 11),
-  }});
-}};
-</script>"""
+  };
+})()"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +42,11 @@ class Seen:
 
 def seen(page: str, folder, *, width: int, dark: bool) -> Seen:
     """Skips where there is no chromium."""
-    wrapper = folder / f"wrapper-{width}-{dark}.html"
-    wrapper.write_text(_WRAPPER.format(width=width, page=html.escape(page)))
-    done = subprocess.run(
-        [
-            _chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            f"--user-data-dir={folder / 'chromium'}", f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-            "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", f"file://{wrapper}",
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    return Seen(console=console, **found)
+    file = folder / f"page-{width}-{dark}.html"
+    file.write_text(page)
+    with Browser(folder, width=width, dark=dark) as browser:
+        browser.open(f"file://{file}")
+        return Seen(**browser.run(_LOOK), console=browser.complaints)
 
 
 class Browser:
@@ -74,7 +59,7 @@ class Browser:
         to_child, self._writer = os.pipe()
         self._reader, from_child = os.pipe()
         command = [
-            _chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
+            chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
             f"--user-data-dir={folder / 'profile'}", f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             "about:blank",
         ]  # fmt: skip
@@ -167,10 +152,3 @@ os.dup2(there, 3)
 os.dup2(back, 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-
-
-def _chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    return found

@@ -14,15 +14,8 @@ import dpfed
 from dpfed.cli import status
 from dpfed.config.own_code import restore_named_files
 
-NETWORK = """
-import torch
-import dpfed.models
+from ..cli.test_load import NETWORK
 
-def one_layer(shape, classes):
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
-
-dpfed.models.register("one-layer", one_layer)
-"""
 SMALL = [
     word
     for one in ("rounds=2", "clients=20", "cohort=5")
