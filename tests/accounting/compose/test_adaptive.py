@@ -11,7 +11,6 @@ from reference.shorthand import fixed, gaussian, times
 from accounting import Plan, budget
 from accounting.compose import accountant, adaptive, adaptive_program, lower_bound, pld
 from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values
-from accounting.compose.running import Running, epsilons
 from accounting.gaussian.configurations import FixedSizeRound, extremes
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
@@ -174,32 +173,6 @@ def test_rounding_of_the_transform_is_charged(monkeypatch):
     assert np.all(values.with_another_round(kernels, None).forward >= exact)
     monkeypatch.setattr(adaptive_program, "_CHARGE", 0.0)
     assert np.any(values.with_another_round(kernels, None).forward < exact)
-
-
-@pytest.mark.slow
-def test_running_epsilons_are_those_of_the_composition():
-    plan = Plan(clients=300, cohort=30, sampling="fixed")
-    release = plan.round(4.0)
-    stream = epsilons(release, delta=plan.delta, rounds=20)
-    running = Running(delta=plan.delta, typical=release, rounds=20)
-    for count in range(1, 21):
-        value = next(stream)
-        running.add(release)
-        assert running.epsilon() == pytest.approx(value, rel=1e-3)
-        if count in (5, 20):
-            exact = accountant.epsilon(times(release, count), delta=plan.delta)
-            assert value == pytest.approx(exact, rel=3e-3)
-
-
-@pytest.mark.slow
-def test_running_with_another_kind():
-    one, two = fixed(30, 300, 4.0), fixed(30, 300, 3.0)
-    running = Running(delta=1e-4, typical=one, rounds=20)
-    running.add(one, 5)
-    expected = accountant.epsilon(Composed.of([one] * 5 + [two]), delta=1e-4)
-    assert running.epsilon(two) == pytest.approx(expected, rel=2e-3)
-    running.add(two)
-    assert running.epsilon() == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from reference.shorthand import fixed
 from refusals import refused
 
 from accounting import Composed, FixedSizeSampling, Gaussian, PoissonSampling, Subsampled
@@ -41,6 +42,7 @@ RUNS = {
     "discrete-gaussian": [shares(DiscreteGaussian, count) for count in (10, 9, 9, 10, 8)],
     "skellam": [shares(Skellam, count) for count in (10, 9, 9, 10, 8)],
     "unsampled": [Gaussian(noise_multiplier=z, adjacency="zero-out") for z in (5.0, 4.0, 5.0)],
+    "fixed": [fixed(30, 300, z) for z in (4.0, 4.0, 4.0, 4.0, 4.0, 3.0)],
     "mixed": [gaussian(2.0), shares(DiscreteGaussian, 9), shares(Skellam, 9)],
 }
 
@@ -113,7 +115,7 @@ def test_coins_run_on_their_orders():
     assert running.epsilon() == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian", "skellam", "unsampled"])
+@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian", "skellam", "unsampled", "fixed"])
 def test_many_alike_added_at_once_cost_what_they_cost_one_by_one(name):
     release, other = RUNS[name][0], RUNS[name][1]
     at_once, singly = (Running(delta=1e-5, typical=release, rounds=40) for _ in range(2))
