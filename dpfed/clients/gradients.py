@@ -128,6 +128,9 @@ def _strided(place: Sides, counts: Sides, stride: Sides, dilation: Sides) -> tup
 _DENSE_FROM = 200_000
 """Number of weights from which a layer's gradient is kept as two factors (measured: benchmarks/README.md)."""
 
+_ROUNDED_FROM = 64
+"""Number of rows from which a large layer's products are faster in bf16 (ibid.)."""
+
 _Factors = list[tuple[nn.Linear, Tensor, Tensor]]
 
 
@@ -136,16 +139,15 @@ class BatchGradients:
 
     The gradient of a dense layer's weights is the sum over the batch of g_b x_b^T, with g the slopes of its outputs and
     x its inputs. It has as many entries as the weights, and rank b. For large layers the two factors are kept, and
-    their product is added directly to the target. Forward and backward passes equal torch.nn.Linear's.
-
-    factors: False: autograd computes every gradient
+    their product is added directly to the target. Forward and backward passes equal torch.nn.Linear's, in float32 also
+    under torch.autocast if the batch is small: rounding the weights would take longer than their product with it.
     """
 
-    def __init__(self, model: FlatModel, module: nn.Module, *, factors: bool = True) -> None:
+    def __init__(self, model: FlatModel, module: nn.Module) -> None:
         self._layout = [block for block in model.layout if block.kind != "statistic"]
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._factors: _Factors = []
-        for part in module.modules() if factors else ():
+        for part in module.modules():
             if type(part) is nn.Linear and _is_large(part):
                 part.forward = partial(_dense_outputs, part, self._factors)  # type: ignore[method-assign]
 
@@ -183,7 +185,9 @@ def _is_large(layer: nn.Linear) -> bool:
 def _dense_outputs(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:
     """Return the layer's outputs for inputs [..., entering]; its backward pass appends the factors of the gradient."""
     rows = inputs.reshape(-1, layer.in_features)
-    outputs: Tensor = _DenseLayer.apply(rows, layer.weight, layer, factors)  # type: ignore[no-untyped-call]
+    if torch.is_autocast_enabled("cpu") and len(rows) >= _ROUNDED_FROM:
+        return linear(inputs, layer.weight, layer.bias)
+    outputs: Tensor = _DenseLayer.apply(rows.float(), layer.weight, layer, factors)  # type: ignore[no-untyped-call]
     return outputs.view(*inputs.shape[:-1], layer.out_features)
 
 

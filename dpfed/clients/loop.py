@@ -92,7 +92,7 @@ class _PlainStep:
     def __init__(self, task: LocalTask, walk: Walk) -> None:
         self._task, self._walk = task, walk
         self._module = task.model.bind(walk.weights[0])
-        self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
+        self._gradients = BatchGradients(task.model, self._module)
         self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.weights.new_empty(task.model.size)
         self._held = ModuleState(task.start, task.model, self._module, task.loss)

@@ -236,7 +236,8 @@ def forward_pass(precision: Precision, device: torch.device) -> AbstractContextM
     """Return the context of a forward pass in this thread; the backward pass needs no context.
 
     bf16: matrix products and convolutions take inputs rounded to 8 significant bits, and add up in
-    float32 (torch.autocast); weights, their gradients and the loss are float32.
+    float32 (torch.autocast); weights, their gradients and the loss are float32, and, where clients train one by one on
+    a CPU, large dense layers on small batches (`dpfed.clients.gradients.BatchGradients`).
     """
     if precision != "bf16":
         return nullcontext()

@@ -65,6 +65,26 @@ def test_a_step_below_bf16s_resolution_of_the_weights_is_kept() -> None:
     assert (found != 0).float().mean() > 0.9
 
 
+@pytest.mark.parametrize(
+    ("width", "batch", "rounded"),
+    [(500, 63, False), (500, 64, True), (499, 63, True)],
+    ids=["200,000 weights", "a large batch", "fewer weights"],
+)
+def test_bf16_rounds_no_large_dense_layer_on_a_small_batch(width: int, batch: int, rounded: bool) -> None:
+    """On a CPU, rounding 200,000 weights takes longer than their product with 63 rows."""
+    model = FlatModel(lambda: nn.Sequential(nn.Flatten(), nn.Linear(400, width)))
+    given: dict[str, Any] = {
+        "model": model,
+        "inputs": torch.rand(2 * batch, 1, 20, 20, generator=torch.Generator().manual_seed(1)),
+        "labels": torch.arange(2 * batch) % 4,
+        "partition": Partition(indices=np.arange(2 * batch), offsets=np.array([0, batch, 2 * batch])),
+        "batch_size": batch,
+        "strategy": "loop",
+    }
+    exact, found = (moves(trainer(precision=name, **given)) for name in ("float32", "bf16"))
+    assert torch.equal(exact, found) != rounded
+
+
 def test_statistics_stay_float32_and_near() -> None:
     model = with_batch_norm()
     exact, rounded = (moves(trainer(model=model, precision=name)) for name in ("float32", "bf16"))
