@@ -8,11 +8,26 @@ import random
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+class Ends(Secure):
+    """Secure randomness whose bits are the least, one, the middle, and the largest."""
+
+    def bits(self, count, purpose, *path):
+        return np.array([0, 1, 1 << 63, (1 << 64) - 1], dtype=np.uint64)
+
+
+def test_normals_are_finite_and_symmetric_at_the_ends_of_their_bits():
+    least, one, middle, largest = Ends().normal(4, "noise.sum").tolist()
+    assert least == one == -largest
+    assert largest == pytest.approx(stats.norm.isf(2.0**-53), rel=1e-7)
+    assert 0 < middle < 1e-15
+
 
 CALLS = 1 << 18
 """Two of so many draws from 32 bits of entropy are one but with chance e^-8; of fair 64 bits or more, with 2^-29."""
