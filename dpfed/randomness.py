@@ -100,9 +100,9 @@ class Secure:
     256-bit key of that generator, which is kept in the run's folder: SHAKE-256 of the key and the name. The holder of
     the key can compute which clients take part in which round.
 
-    Normals are the inverse distribution function of odd multiples of 2^-53, rounded to float32; none exceeds 8.3. They do not prevent the
-    attack of Mironov 2012 on floating-point noise. A release that must withstand it needs discrete noise
-    (`dpfed.mechanisms.integers`), which is made of `bits` alone.
+    Normals are the inverse distribution function of odd multiples of 2^-53, rounded to float32; none exceeds 8.3. They
+    do not prevent the attack of Mironov 2012 on floating-point noise. A release that must withstand it needs discrete
+    noise (`dpfed.mechanisms.integers`), which is made of `bits` alone.
     """
 
     schedule: ScheduleKey = field(default_factory=lambda: ScheduleKey(), repr=False, compare=False)
@@ -127,7 +127,7 @@ class Secure:
         from scipy.special import ndtri
 
         halves = (self.bits(count, purpose, *path) >> np.uint64(12)).astype(np.float64) + 0.5
-        centred = halves * 2.0**-52  # exact, never 0 or 1: a 53rd bit would round the last one to 1, whose normal is inf
+        centred = halves * 2.0**-52  # exact, never 0 or 1: a 53rd bit would round the last to 1, whose normal is inf
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
 
 

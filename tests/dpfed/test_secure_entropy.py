@@ -15,6 +15,7 @@ from dpfed.randomness import Secure
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
+
 class Ends(Secure):
     """Secure randomness whose bits are the least, one, the middle, and the largest."""
 
