@@ -140,9 +140,9 @@ def _initial_probabilities(words: NDArray[np.uint64], spread: float) -> Tensor:
 
 
 def _open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Return uniforms in (0, 1), without the ends."""
+    """Return uniforms in (0, 1), without the ends: the largest sum would round to 1."""
     uniform: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-    return uniform
+    return np.minimum(uniform, 1 - 2.0**-53)
 
 
 def _weight_block(model: FlatModel, block: Block) -> Block | None:
