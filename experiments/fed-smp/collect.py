@@ -35,6 +35,7 @@ METHODS = {
     "dp-fedavg": "DP-FedAvg",
     "fed-smp-topk": "Fed-SMP top-k",
     "fed-smp-randk": "Fed-SMP rand-k",
+    "half-drawn": "Fed-SMP rand-k without d/k",  # without-factor.toml
 }
 FIELDS = (
     "row", "x", "seed", "rounds", "public_epochs", "test_accuracy", "best_test_accuracy", "published_best",
@@ -83,7 +84,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "test_accuracy": 100 * accuracies[-1],
         "best_test_accuracy": 100 * max(accuracies),
         "uplink_megabytes": metrics[-1]["uplink_megabytes"],
-        "device": device(folder),
+        "device": device(folder) + ("" if config["local"].get("precision", "float32") == "float32" else ", bf16"),
     }
     line["published_best"] = published().get((line["row"], line["x"]), "")
     line["audit"] = audit_run(folder).verdict if "privacy" in config else ""
