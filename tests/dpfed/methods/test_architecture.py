@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dpfed.config.tables import override, parse
-from dpfed.methods import catalogue
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.runs.experiment import build
 from dpfed.stages.project import PublicTopMask
+
+from ...rounds import preset
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -22,9 +22,7 @@ CHAINS = re.findall(r"^\| (`[^|]*-digits`[^|]*) \| ([^|]*) \|$", PAGE, flags=re.
 @pytest.mark.parametrize(("run", "chain"), CHAINS, ids=[run.replace("`", "") for run, _ in CHAINS])
 @pytest.mark.slow_but_one_in(3)
 def test_chains_are_as_the_page_says(run, chain):
-    preset, *settings = re.findall(r"`([^`]*)`", run)
-    experiment = build(parse(override(catalogue.preset_tables(preset), settings), source="test"))
-    assert repr(experiment.method.stages) == chain
+    assert repr(build(preset(*re.findall(r"`([^`]*)`", run))).method.stages) == chain
 
 
 def test_the_page_has_chains():
@@ -55,8 +53,7 @@ CASES = [(name, settings) for name in PRIVATE for settings in SETTINGS if name.s
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_the_budget_plans_what_the_stage_charges(name, settings):
     """Goals are planned from the configuration, charges come from stages: both are one mechanism."""
-    tables = override(catalogue.preset_tables(f"{name}-digits"), [*PRIVATE[name], *settings])
-    config = parse(tables, source="test")
+    config = preset(f"{name}-digits", *PRIVATE[name], *settings)
     experiment = build(config)
     stages = experiment.method.stages
     planned = privacy_target_of(config, experiment.specification, stages.project.sent)
@@ -66,7 +63,7 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
 @pytest.mark.parametrize("name", [name for name, specification in METHODS.items() if specification.scheme is not None])
 def test_the_table_of_methods_says_what_stages_say_of_themselves(name):
     """Unbiased and linear are those of the scheme; a mask that public data choose is biased by itself."""
-    experiment = build(parse(catalogue.preset_tables(f"{name}-digits"), source="test"))
+    experiment = build(preset(f"{name}-digits"))
     scheme, choice = experiment.method.stages.wire.scheme, experiment.method.stages.project.choice
     assert experiment.specification.linear == scheme.linear
     assert experiment.specification.unbiased == (scheme.unbiased and not isinstance(choice, PublicTopMask))

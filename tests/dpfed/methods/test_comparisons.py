@@ -5,18 +5,16 @@ import pytest
 import torch
 
 from dpfed.cli import status
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, check_configuration
 from dpfed.stages.project import random_indices
 
-from ...rounds import watched_round, with_updates
+from ...rounds import preset, watched_round, with_updates
 
 
-def experiment_of(preset, *settings):
-    return build(parse(override(catalogue.preset_tables(preset), ["federation.rounds=2", *settings]), source="test"))
+def experiment_of(name, *settings):
+    return build(preset(name, "federation.rounds=2", *settings))
 
 
 def updates_of(experiment, length):
@@ -67,7 +65,7 @@ def test_a_run_without_noise_says_that_it_is_not_private(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("preset", "settings", "words"),
+    ("name", "settings", "words"),
     [
         ("fed-smp-randk-digits", ["method.noiseless=true"], "a run without noise is not private"),
         ("fed-smp-randk-noiseless-digits", ["method.noiseless=false"], "method.noiseless=true"),
@@ -80,9 +78,9 @@ def test_a_run_without_noise_says_that_it_is_not_private(tmp_path, capsys):
         ),
     ],
 )
-def test_a_run_without_noise_is_asked_for_by_name(preset, settings, words):
+def test_a_run_without_noise_is_asked_for_by_name(name, settings, words):
     with pytest.raises(ConfigError, match=words):
-        check_configuration(parse(override(catalogue.preset_tables(preset), settings), source="test"))
+        check_configuration(preset(name, *settings))
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -119,4 +117,4 @@ def test_fedsparsify_at_one_sparsity_sends_the_same_share_in_every_round(tmp_pat
 )
 def test_a_sparsity_that_no_schedule_has_is_refused(setting, words):
     with pytest.raises(ConfigError, match=words):
-        check_configuration(parse(override(catalogue.preset_tables("fedsparsify-digits"), [setting]), source="test"))
+        check_configuration(preset("fedsparsify-digits", setting))

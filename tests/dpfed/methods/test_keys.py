@@ -9,7 +9,7 @@ from dpfed.methods.catalogue import METHODS
 from dpfed.methods.keys import differs_from_default, methods_by_key
 from dpfed.runs.experiment import check_configuration
 
-from ...rounds import DIGITS, configured
+from ...rounds import DIGITS, configured, preset
 
 AWAY = {
     "method.keep": "0.5",
@@ -63,7 +63,7 @@ def test_presets_set_no_key_that_their_method_does_not_take():
 
 
 def test_the_message_names_the_key_its_value_and_who_takes_it():
-    config = parse(override(catalogue.preset_tables("dp-fedavg-digits"), ["method.keep=0.5"]), source="test")
+    config = preset("dp-fedavg-digits", "method.keep=0.5")
     with pytest.raises(
         ConfigError, match=r"method.keep=0.5 .*'dp-fedavg'.* it is for .*fed-smp-randk.* Remove the key"
     ):

@@ -14,7 +14,7 @@ from refusals import refused
 
 from dpfed import compress, methods, stages
 from dpfed.audit.round.method_setting import audit_upload, audited_methods
-from dpfed.config.tables import override, parse
+from dpfed.config.tables import parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.soundness import require_forgetful
@@ -26,6 +26,7 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project
 
 from ...rounds import only_state as run_round
+from ...rounds import preset
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -41,7 +42,7 @@ def honest():
 
 
 def built(name, *settings):
-    return build(parse(override(catalogue.preset_tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
+    return build(preset(f"{name}-digits", *SMALL, *settings))
 
 
 def registered_as(name, makes, **specification):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import override, parse
+from dpfed.config.tables import parse
 from dpfed.methods import catalogue
-from dpfed.methods.catalogue import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.stages.project import top_indices
 
+from ...rounds import preset
 from ..audit import run_folders
 
 TOPK = ("method.name=fed-smp-topk", "method.keep=0.1", "data.public=137")
@@ -21,8 +21,7 @@ OF_PERIOD = "coordinates are chosen by public data"
 
 def map_of(*settings):
     """The choice of coordinates in a run on the digits: 1,300 samples of 650 clients, batches of 10, 5 epochs."""
-    config = parse(override(preset_tables("fed-smp-topk-digits"), settings), source="test")
-    experiment = build(config)
+    experiment = build(preset("fed-smp-topk-digits", *settings))
     return experiment, experiment.method.stages.project.choice
 
 

@@ -11,13 +11,13 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from accounting import Aborted, Composed, Ledger, Release, guarantee
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods import catalogue
 from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.client_level.private_loop import SKIPPED
 from dpfed.runs.experiment import build
+
+from ...rounds import preset
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_epsilon_is_that_of_a_run_of_the_same_plan(tiny_config, tmp_path, se
 def test_calibrated_as_the_preset(epsilon, randomness):
     noise = "gaussian" if randomness == "simulated" else "discrete-gaussian"
     settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
-    experiment = build(parse(override(catalogue.preset_tables("dp-fedavg-digits"), settings), source="test"))
+    experiment = build(preset("dp-fedavg-digits", *settings))
     plan = {key: getattr(experiment.config.federation, key) for key in ("clients", "cohort", "rounds")}
     plan |= {"epsilon": epsilon, "noise_multiplier": None, "randomness": randomness}
     private = level(**plan, clip_norm=2.0, dimension=experiment.model.size)

@@ -22,7 +22,6 @@ from dpfed.aggregation import ranks
 from dpfed.aggregation.ranks import SingleProcess
 from dpfed.clients.plan import default_budget
 from dpfed.compress.rotation import tf32
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.methods import catalogue
@@ -39,7 +38,7 @@ from dpfed.stages import wires
 from dpfed.stages.project import RandomSharedMask
 from dpfed.sweep.jobs import worker_pool
 
-from ...rounds import Book, watched_round
+from ...rounds import Book, preset, watched_round
 from .test_devices import experiment_of
 
 
@@ -61,7 +60,7 @@ def test_tensors_of_two_devices_do_not_meet():
 @pytest.mark.parametrize(("budget", "together"), [(10**9, 400), (10**7, 250), (10**4, 100)])
 def test_the_whole_cohort_is_one_group_on_a_gpu_if_memory_allows(budget, together):
     """The memory holds 16 vectors of the model for each client; a hundred clients of a small model are the least."""
-    config = parse(override(catalogue.preset_tables("dp-fedavg-digits"), ["federation.cohort=400"]), source="test")
+    config = preset("dp-fedavg-digits", "federation.cohort=400")
     model = mock.Mock(size=10**7 // (4 * 16 * 250))
     with mock.patch("dpfed.runs.training.default_budget", return_value=budget):
         assert clients_trained_together(config, model, torch.device("cuda")) == together

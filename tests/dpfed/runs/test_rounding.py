@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from dpfed.cli import status
-from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.catalogue import preset_tables
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
+
+from ...rounds import preset
 
 CLIP = 10.0
 SMALL = ("federation.clients=60", "federation.cohort=12", "federation.rounds=3", "run.seed=3")
@@ -20,8 +20,7 @@ SMALL = ("federation.clients=60", "federation.cohort=12", "federation.rounds=3",
 
 def trained(folder, *settings):
     """Weights [d] of FedAvg on the digits, and the folder."""
-    changed = override(preset_tables("fedavg-digits"), [*SMALL, *settings])
-    federation.run(build(parse(changed, source="test")), folder)
+    federation.run(build(preset("fedavg-digits", *SMALL, *settings)), folder)
     return torch.cat([one.flatten() for one in load_file(folder / "model.safetensors").values()]).double()
 
 
@@ -49,8 +48,7 @@ def test_the_stated_error_bounds_that_of_rows(rotation):
     """Root mean square over 64 rows, beside the bound: entries are rounded by a variance of at most 1/4, in the mean
     1/6 for fractions that are equally likely."""
     settings = (f"aggregation.clip_norm={CLIP}", "aggregation.kind=masked", "aggregation.steps=3000")
-    changed = override(preset_tables("fedavg-digits"), [*SMALL, *settings, f"aggregation.rotation={rotation}"])
-    method = build(parse(changed, source="test")).method
+    method = build(preset("fedavg-digits", *SMALL, *settings, f"aggregation.rotation={rotation}")).method
     code = method.stages.find(Integers)
     rows = torch.randn(64, method.clients.course.size, generator=torch.Generator().manual_seed(1))
     rows *= CLIP / rows.norm(dim=1, keepdim=True)
@@ -64,8 +62,7 @@ def test_the_stated_error_bounds_that_of_rows(rotation):
 
 
 def test_private_sums_keep_their_steps_and_bits(tmp_path):
-    private = override(preset_tables("dp-fedavg-digits"), [*SMALL, "aggregation.kind=masked"])
-    method = build(parse(private, source="test")).method
+    method = build(preset("dp-fedavg-digits", *SMALL, "aggregation.kind=masked")).method
     assert method.stages.bits < 24
     folder = tmp_path / "run"
     words = [word for one in (*SMALL, "aggregation.kind=masked") for word in ("--set", one)]
@@ -78,7 +75,7 @@ def test_private_sums_keep_their_steps_and_bits(tmp_path):
         "local.record.clip_norm=1",
         "local.record.epsilon=9",
     )
-    method = build(parse(override(preset_tables("fedavg-digits"), [*SMALL, *records]), source="test")).method
+    method = build(preset("fedavg-digits", *SMALL, *records)).method
     assert method.stages.bits < 24
 
 

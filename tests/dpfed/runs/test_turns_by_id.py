@@ -35,6 +35,7 @@ TABLES = {
     "privacy": {"clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "add-remove"},
     "data": {"name": "own"},
 }
+ORDERS = [TABLES["federation"], {"cohort": 10, "rounds": 12, "sampling": "cyclic"}]
 
 
 def table(names):
@@ -75,15 +76,12 @@ def configured(dataset, settings):
     return parse(override(TABLES, [f"{key}={value}" for key, value in (count | settings).items()]), source="test")
 
 
-@pytest.mark.parametrize("sampling", [{}, {"sampling": "cyclic", "lanes": None}])
+@pytest.mark.parametrize("federation", ORDERS, ids=["lanes", "cyclic"])
 @pytest.mark.parametrize("made", [frame, lambda names: listed(names, ids=names)], ids=["column", "list with ids"])
-def test_one_client_more_or_less_changes_no_other_clients_turns(made, sampling):
+def test_one_client_more_or_less_changes_no_other_clients_turns(made, federation):
     """The client is first, last, or between others; epochs stay 6 rounds."""
     whole = made(sorted(NAMES))
-    tables = {k: v for k, v in TABLES["federation"].items() if sampling.get(k, v) is not None} | {
-        k: v for k, v in sampling.items() if v is not None
-    }
-    with patch.dict(TABLES, {"federation": tables}):
+    with patch.dict(TABLES, {"federation": federation}):
         everyone = turns_of(whole)
         assert sum(map(len, everyone.values())) == 120
         for gone in ("ward 0", "ward 33", "ward 9"):
@@ -121,16 +119,13 @@ def run_of(dataset, out, *, resume=False, **settings):
                      resume=resume, progress=False)  # fmt: skip
 
 
-@pytest.mark.parametrize("sampling", ["balls-and-bins", "cyclic"])
-def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_path, sampling):
-    more = {"federation.sampling": sampling} if sampling == "balls-and-bins" else {}
-    federation = TABLES["federation"] if more else {"cohort": 10, "rounds": 12, "sampling": "cyclic"}
+@pytest.mark.parametrize("federation", ORDERS, ids=["lanes", "cyclic"])
+def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_path, federation):
     with patch.dict(TABLES, {"federation": federation}):
-        outcome = run_of(frame(NAMES), tmp_path / "run", **more)
-        lanes = {"lanes": 3, "noise": "banded"} if more else {}
-        plan = Plan(
-            clients=60, cohort=10, sampling=sampling, adjacency="add-remove", delta=outcome.summary["delta"], **lanes
-        )
+        outcome = run_of(frame(NAMES), tmp_path / "run")
+        more = {"adjacency": "add-remove", "delta": outcome.summary["delta"]}
+        more |= {"lanes": 3, "noise": "banded"} if "lanes" in federation else {}
+        plan = Plan(clients=60, cohort=10, sampling=federation["sampling"], **more)
         stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
         assert outcome.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
         assert outcome.summary["adjacency"] == "add-remove"
@@ -139,7 +134,7 @@ def test_a_run_by_ids_is_charged_audited_and_resumed_with_these_ids_alone(tmp_pa
         assert not [one for one in found.values() if one.passed is False]
         assert found["members follow the sampler"].passed
         other = [f"house {number}" for number in range(60)]
-        refused(RunError, "", lambda: run_of(frame(other), tmp_path / "run", resume=True, **more))
+        refused(RunError, "", lambda: run_of(frame(other), tmp_path / "run", resume=True))
         path = tmp_path / "run" / "client_ids.json"
         path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"][::-1]}))
         changed = {one.name: one.passed for one in audit_run(tmp_path / "run").checks}
@@ -174,10 +169,9 @@ def all_moved_by_one_client_more():
 
 
 @pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("sampling", ["balls-and-bins", "cyclic"])
-def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, sampling):
-    federation = {key: value for key, value in TABLES["federation"].items() if sampling != "cyclic" or key != "lanes"}
-    with patch.dict(TABLES, {"federation": federation | {"sampling": sampling}}):
+@pytest.mark.parametrize("federation", ORDERS, ids=["lanes", "cyclic"])
+def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, federation):
+    with patch.dict(TABLES, {"federation": federation}):
         for dataset in (
             listed(NAMES),
             from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2, clients=np.arange(60) / 2),
