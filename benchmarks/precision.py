@@ -1,6 +1,7 @@
 """Test accuracy of reduced precision compared with float32, over equal seeds. Prints a Markdown table.
 
-    python benchmarks/precision.py [--precision bf16] [--tasks "Fashion-MNIST, CNN 0.58M"] [--seeds 5] [--device cpu]
+    python benchmarks/precision.py [--precision bf16] [--seeds 5] [--device cpu]
+                                   [--tasks "Fashion-MNIST, CNN 0.58M, 15 rounds of 12 of 300"]
 
 Federated averaging without noise: clients by Dirichlet(1), ten steps on batches of ten, learning rate 0.1. The table
 has the mean difference of two runs with one seed, and its standard error. Fashion-MNIST must be under DPFED_DATA_DIR.
