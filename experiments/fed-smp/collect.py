@@ -1,9 +1,11 @@
 """Collect single runs of Table I's rows and compare them with the paper.
 
 python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows are found by the settings
+    [--load experiments/accuracy/ideas.py]               code that a run needs, as for `dpfed run`
+    [--failed]                                           write runs whose audit fails, too, with that verdict
 
 A whole sweep does not need this script: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report
-DIR`. A private run must pass `dpfed audit FOLDER`. Writes results.csv (one line per run, replacing an earlier line),
+DIR`. A private run must pass `dpfed audit FOLDER` unless --failed is given. Writes results.csv (one line per run, replacing an earlier line),
 curves.csv and curves.png in this folder or in --out, and prints a Markdown table. The paper's epsilon is for
 Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the valid epsilon is
 recomputed from the ledger.
@@ -24,6 +26,7 @@ from accounting import Ledger, budget
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.audit.run import audit_run
+from dpfed.config.own_code import load_files
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -69,8 +72,8 @@ def public_epochs(config: dict[str, Any]) -> str:
     return str(config["method"].get("public_epochs", "client-steps"))
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the run's line of results.csv, and its metrics."""
+def read(folder: Path, *, failed: bool = False) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the run's line of results.csv, and its metrics. failed: True if the audit may fail."""
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = [json.loads(line) for line in lines]
@@ -88,7 +91,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     }
     line["published_best"] = published().get((line["row"], line["x"]), "")
     line["audit"] = audit_run(folder).verdict if "privacy" in config else ""
-    if line["audit"] not in ("", "pass"):
+    if line["audit"] not in ("", "pass", *(["fail"] if failed else [])):
         raise SystemExit(f"{folder}: `dpfed audit FOLDER` says {line['audit']}; nothing is written.")
     return line | epsilons(folder, config, line["rounds"]), metrics
 
@@ -189,8 +192,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--failed", action="store_true")
+    parser.add_argument("--load", type=Path, nargs="*", default=[])
     arguments = parser.parse_args()
-    found = [read(folder) for folder in arguments.folders]
+    load_files(arguments.load)
+    found = [read(folder, failed=arguments.failed) for folder in arguments.folders]
     lines = merge(arguments.out / "results.csv", FIELDS, [line for line, _ in found])
     points = [
         {field: record[field] for field in CURVE_FIELDS[3:]} | {field: line[field] for field in CURVE_FIELDS[:3]}
