@@ -5,10 +5,10 @@ python experiments/fed-smp/collect.py RUN_FOLDER ...     finished or not; rows a
     [--failed]                                           write runs whose audit fails, too, with that verdict
 
 A whole sweep does not need this script: `dpfed sweep experiments/fed-smp/table-1.toml --out DIR`, then `dpfed report
-DIR`. A private run must pass `dpfed audit FOLDER` unless --failed is given. Writes results.csv (one line per run, replacing an earlier line),
-curves.csv and curves.png in this folder or in --out, and prints a Markdown table. The paper's epsilon is for
-Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the valid epsilon is
-recomputed from the ledger.
+DIR`. A private run must pass `dpfed audit FOLDER` unless --failed is given. Writes results.csv (one line per run,
+replacing an earlier line), curves.csv and curves.png in this folder or in --out, and prints a Markdown table. The
+paper's epsilon is for Poisson sampling, add-remove, Renyi orders and the classical conversion, for any sampler; the
+valid epsilon is recomputed from the ledger.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ FIELDS = (
     "noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
     "device",
 )  # fmt: skip
+PICTURED = {("FedAvg", ""), ("DP-FedAvg", ""), ("Fed-SMP top-k", "0.005"), ("Fed-SMP rand-k", "0.4")}
+"""Methods and ratios in curves.png: Table I's main rows."""
 NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
 
@@ -208,6 +210,8 @@ def main() -> None:
     runs: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for point in curves:
         method, comma, block = point["row"].partition(", ")
+        if (method, point["x"]) not in PICTURED:
+            continue
         name = method + (f" {point['x']}" if point["x"] else "") + comma + block
         runs.setdefault(name, {}).setdefault(int(point["round"]), []).append(point)
     means = {name: [mean_of_seeds(of[number]) for number in sorted(of)] for name, of in runs.items()}
