@@ -81,7 +81,7 @@ def killed_run(config, folder, *, after):
 
 
 def stopped_run(experiment, folder, *, after, **more):
-    """Run the experiment until it is told to stop, after this number of rounds."""
+    """Run the experiment and stop it after this number of rounds."""
     calls = iter([False] * after)
     refused(RunInterrupted, "", federation.run, experiment, folder, stop=lambda: next(calls, True), **more)
 

@@ -55,7 +55,7 @@ def change_config(folder, table, **values):
 
 
 def forge_ledger(path, edit):
-    """As a forger would: `edit(lines)`, and every hash anew. Returns the last hash."""
+    """Edit the lines by `edit` and compute every hash anew, as a forger would. Returns the last hash."""
     lines = records(path.parent, path.name)
     edit(lines)
     chain, content = "", b""

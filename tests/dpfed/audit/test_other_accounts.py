@@ -41,7 +41,7 @@ def calibrated_with(factor):
 
 
 FACTORS = (1.04, 1 + 1e-12, 0.96)
-"""Of the noise: by a less tight account; by one on another machine, which differs by rounding; by a wrong one."""
+"""Factors of the noise: by a less tight account, by one on another machine (rounding), by a wrong one."""
 
 
 def check_audit(folder, factor, check):
@@ -60,7 +60,7 @@ def check_audit(folder, factor, check):
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_with_the_noise_of_another_account(tmp_path, way, factor):
-    """Its own budget does not stop a run with less noise before the first round."""
+    """Audit a run whose noise and budget are both of the other account, so that the run does not stop itself."""
     with calibrated_with(factor):
         folder = run_folders.run(tmp_path / "run", *WAYS[way])
     found, detail = check_audit(folder, factor, CHECK)
