@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
+from accounting import require
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -161,12 +162,16 @@ def mechanism(
     each client changed by the audit, and the noise must not depend on the argument. The second run continues with the
     first run's output. Noise from the global generators of numpy, torch or Python, or from the operating system, is
     made repeatable.
-    Units: sensitivity in units of the first argument.
+    Units: sensitivity in units of the first argument. Errors: InvalidParameter for an unknown norm or adjacency, and
+    for a sensitivity that is no finite number of at least 0.
 
     >>> import dpfed.audit
     >>> dpfed.audit.mechanism(lambda total: total + 0.25, sensitivity=1.0)(2.0)
     2.25
     """
+    require.nonnegative(sensitivity=sensitivity)
+    require.one_of(get_args(Norm), norm=norm)
+    require.one_of(get_args(Adjacency), adjacency=adjacency)
 
     @wraps(f)
     def with_replay_hook(given: object, *more: object, **named: object) -> Released:

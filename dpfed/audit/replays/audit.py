@@ -132,7 +132,8 @@ def replay(
     >>> dpfed.audit.replay(call, pairs=[dpfed.audit.Pair((0,), "far")]).verdict
     'pass'
     """
-    if pairs is not None and (pairs < 1 if isinstance(pairs, int) else not pairs):
+    given = isinstance(pairs, Sequence) and pairs and all(isinstance(one, Pair) for one in pairs)
+    if pairs is not None and not (pairs >= 1 if isinstance(pairs, int) else given):
         raise ConfigError(f"pairs={pairs!r}: nothing would be tested. Give pairs, a number from 1, or None for all.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
@@ -340,7 +341,10 @@ def _compare_result(world: ReplayRun, name: str, value: object) -> None:
     """Compare the result of the call if it is a number, text, array, model, or a collection of these."""
     if hasattr(value, "state_dict"):
         value = value.state_dict()
+    if isinstance(value, set | frozenset):
+        value = sorted(map(repr, value))
     if isinstance(value, Mapping):
+        world.outside(f"{name}, keys", [str(key) for key in value])
         value = dict(value).items()
     elif isinstance(value, list | tuple):
         value = enumerate(value)

@@ -98,9 +98,12 @@ class Draws:
         for name in ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal"):
             _note_calls(torch, name, partial(self._note_torch, name == "randperm"))
 
-    def _note_permutation(self, module: str, x: object, *_: object, **__: object) -> None:
-        self.permuted[_length(x)] += 1
-        self._follow(module, _length(x))
+    def _note_permutation(
+        self, module: str, x: object = None, *_: object, population: object = None, **__: object
+    ) -> None:
+        size = _length(population if x is None else x)
+        self.permuted[size] += 1
+        self._follow(module, size)
 
     def _note_choice(self, a: object, size: object = None, replace: bool = True, p: object = None) -> None:
         if not replace:
@@ -108,9 +111,10 @@ class Draws:
         self._follow("numpy.random", _length(a))
 
     def _note_torch(
-        self, permutes: bool, *given: object, generator: torch.Generator | None = None, **_: object
+        self, permutes: bool, *given: object, generator: torch.Generator | None = None, **named: object
     ) -> None:
-        if permutes and given:
+        given = (*given, *named.values())
+        if permutes:
             self.permuted[int(np.asarray(given[0]))] += 1
         self._follow("torch", *(one for one in given if isinstance(one, int)))
         if generator is not None:
@@ -210,7 +214,7 @@ def _trailing_randbelow(drawn: Callable[[random.Random, int], int]) -> Callable[
 
 
 def _length(x: object) -> int:
-    return len(x) if isinstance(x, Sized) else int(np.asarray(x))
+    return len(x) if isinstance(x, Sized) and getattr(x, "ndim", 1) else int(np.asarray(x))
 
 
 def _global_states() -> Iterator[tuple[str, object]]:

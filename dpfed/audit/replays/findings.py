@@ -89,23 +89,21 @@ def public_files(folder: Path, run_folders: Sequence[Path] = ()) -> PublicFiles:
 
 
 def _values_of_file(path: Path, name: str, of_run: bool) -> dict[str, object]:
+    """Return the text of a file, or the digest of a binary file; of the files with exempt keys, the other values."""
     content = path.read_bytes()
-    if of_run and path.name == "report.html":
-        return {name: _without_run_values(content.decode(), path.parent)}
-    exempt = _KEYS.get(path.name, ()) if of_run else ()
     try:
         text = content.decode()
-        if path.suffix == ".json":
-            return dict(_flat_values(json.loads(text), name, exempt))
-        if path.suffix == ".jsonl":
-            lines = [(f"{name}, line {at + 1}", json.loads(line)) for at, line in enumerate(text.splitlines())]
-            return {key: one for at, line in lines for key, one in _flat_values(line, at, exempt)}
-    except ValueError:  # no text, or no JSON
-        pass
-    else:
-        if path.suffix in (".html", ".md", ".csv", ".tsv", ".toml", ".txt"):
-            return {name: text}
-    return {name: hashlib.sha256(content).hexdigest()}
+    except ValueError:
+        return {name: hashlib.sha256(content).hexdigest()}
+    if of_run and path.name == "report.html":
+        return {name: _without_run_values(text, path.parent)}
+    if not of_run or path.name not in _KEYS:
+        return {name: text}
+    exempt = _KEYS[path.name]
+    if path.suffix == ".json":
+        return dict(_flat_values(json.loads(text), name, exempt))
+    lines = [(f"{name}, line {at}", json.loads(line)) for at, line in enumerate(text.splitlines(), start=1)]
+    return {key: one for at, line in lines for key, one in _flat_values(line, at, exempt)}
 
 
 def _without_run_values(text: str, folder: Path) -> str:

@@ -75,7 +75,12 @@ class Pair:
     record: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(sorted(int(one) for one in self.clients)))
+        try:
+            object.__setattr__(self, "clients", tuple(sorted(map(int, self.clients))))
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"clients={self.clients!r} of a pair: must be numbers of clients, as in (3, 1)."
+            ) from None
         if self.change not in CHANGES:
             raise ConfigError(f"change={self.change!r} of a pair: must be one of {', '.join(CHANGES)}.")
         if self.record is not None and (len(self.clients) != 1 or self.change in SIZES):

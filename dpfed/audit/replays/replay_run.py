@@ -367,10 +367,12 @@ class ReplayRun:
                 self.seen.largest_used_part = max(self.seen.largest_used_part, by / allowed)
         if adds_noise and one[0].shape == one[1].shape:
             noise = [self.difference(entered, left) for entered, left in (one, two)]
-            apart = float(np.abs(noise[0] - noise[1]).max(initial=0))
-            size = max(scale, float(np.abs(one[1].astype(np.float64)).max(initial=0)))
-            if apart > (0.0 if whole else ROUNDING * size):
-                self.finding("its noise differs", key, by=apart, allowed=0.0 if whole else ROUNDING * size)
+            here = np.isfinite(noise[0]) | np.isfinite(noise[1])
+            apart = float(np.abs(noise[0] - noise[1])[here].max(initial=0))
+            size = max(scale, float(np.abs(one[1][np.isfinite(one[1])].astype(np.float64)).max(initial=0)))
+            room = 0.0 if whole else ROUNDING * size
+            if not apart <= room:
+                self.finding("its noise differs", key, by=apart, allowed=room)
                 if len(self.seen.differences) == 1 and proportional(*noise):
                     self.seen.certain = True  # equal draws, so that only the scale differs
         return None

@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 
 import dpfed
+from accounting.errors import AccountingError
 from dpfed.api.replay import ConfiguredRun, replay_config
 from dpfed.audit.replays.pairs import Pair
 from dpfed.config.tables import set_key
@@ -210,7 +211,8 @@ def test_pairs_are_refused_with_their_reason():
     refused(ConfigError, "must be one of far", Pair, (0,), "other")
     refused(ConfigError, "must be a record of exactly one client", Pair, (0, 1), "far", record=3)
     refused(DataError, "mapping", lambda: Pair((0,), "removed").changed([np.zeros(3), np.ones(3)]))
-    for none in ([], 0):
+    refused(ConfigError, "must be numbers of clients", Pair, 5, "far")
+    for none in ([], 0, 2.5, "3"):
         refused(ConfigError, "nothing would be tested", dpfed.audit.replay, lambda data, out: None, pairs=none)
 
 
@@ -218,6 +220,18 @@ def test_outside_an_audit_marks_do_nothing():
     f = dpfed.audit.mechanism(lambda total: total + 1, sensitivity=1.0)
     assert f(2) == 3
     dpfed.audit.outside("value", 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"sensitivity": float("nan")}, "sensitivity=nan"),
+        ({"sensitivity": 1.0, "norm": "L2"}, "norm='L2'"),
+        ({"sensitivity": 1.0, "adjacency": "replace_one"}, "adjacency='replace_one'"),
+    ],
+)
+def test_a_mark_that_would_bound_nothing_or_something_else_is_refused(setting, words):
+    refused(AccountingError, words, dpfed.audit.mechanism, lambda total: total + 1, **setting)
 
 
 FAULTY_IN_ROUND_SEVEN = DpfedRun(RoundSeven)

@@ -1,5 +1,6 @@
 """Replay audits of other people's code: sizes, removal, coupled draws, files, NaN values, sizes of noise, messages."""
 
+import json
 import os
 import random
 import time
@@ -117,6 +118,17 @@ def test_draws_by_place_neither_pass_with_a_fault_nor_fail_without():
     assert "data.coins" in found.as_text()
 
 
+def test_every_way_to_call_a_draw_is_followed():
+    def train(own):
+        random.sample(population=range(5), k=2)
+        np.random.choice(np.array(5))  # noqa: NPY002
+        np.random.default_rng(1).choice(np.array(5))
+        torch.randperm(n=5)
+        return noised()(sum(rows_of(own)))
+
+    assert replay(called(train), [Pair((0, 1), "far")]).verdict == "pass"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: random, lambda: np.random.default_rng(3)], ids=["random", "numpy"])
 def test_draws_by_place_of_any_generator_do_neither(make):
@@ -178,6 +190,22 @@ def test_no_file_is_exempt_by_its_name(name):
         return noised()(sum(rows_of(own)))
 
     assert replay(train, 3).verdict == "fail"
+
+
+@pytest.mark.parametrize("seen", ["keys of a file", "white space of a file", "keys of the result", "set of the result"])
+def test_order_space_and_sets_are_compared(seen):
+    def train(data, out):
+        own = data(CLIENTS)
+        order = sorted(range(2), key=lambda i: float(own[i].mean()))
+        if seen == "keys of a file":
+            (out / "a.json").write_text(json.dumps(dict.fromkeys(order, 1)))
+        if seen == "white space of a file":
+            (out / "a.json").write_text("{}" + " " * order[0])
+        noised()(sum(rows_of(own)))
+        return {"keys of the result": dict.fromkeys(order, 1), "set of the result": {order[0]}}.get(seen)
+
+    found = replay(train, [Pair((0,), "far"), Pair((1,), "far")])
+    assert found.verdict == "fail", found.as_text()
 
 
 @pytest.mark.slow_but_one_in(2)
@@ -281,6 +309,18 @@ def test_noise_in_all_coordinates_is_never_said_to_miss_one(seed):
             noise[4] = 0
             seen = broken("f", None, values, (values + noise).astype(dtype))
         assert grid or seen == [4], dtype
+
+
+@pytest.mark.parametrize("where", [slice(None), slice(1)])
+def test_noise_that_is_not_a_number_in_one_run_only_is_found(where):
+    def f(total):
+        noise = np.random.normal(size=3)  # noqa: NPY002
+        noise[where] *= np.nan if total[0] < 0 else 1.0
+        return total + noise
+
+    own = [np.full((1, 3), 9.0), np.zeros((1, 3))]
+    found = replay(called(lambda own: mechanism(f, sensitivity=1.0)(sum(rows_of(own))), own), [Pair((0,), "far")])
+    assert "its noise differs" in found.as_text()
 
 
 # ---- messages
