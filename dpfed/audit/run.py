@@ -116,8 +116,8 @@ def _run_verdict(
             "trials": len(canaries.scores) if canaries else 0,
             "score_gap": canaries.score_gap if canaries else None,
             "canaries": canaries.to_dict() if canaries else None,
-            "notes": [*notes, *remarks],
-            "not_checked": list(not_checked),
+            "notes": (*notes, *remarks),
+            "not_checked": not_checked,
         },
         evidence=evidence,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,8 +128,8 @@ class Verdict:
             raise AssertionError(str(self))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON document of `dpfed audit X --json`."""
-        return {
+        """Return the JSON document of `dpfed audit X --json`; a number that is not finite is null."""
+        document = {
             "audited": self.audited,
             "verdict": self.verdict,
             "verdict_in_full": self.verdict_in_full,
@@ -139,12 +140,22 @@ class Verdict:
             "unit": self.unit,
             "lower_bound": self.lower_bound,
             "checks": [one.to_dict() for one in self.checks],
-            "pairs": [dict(one.fields) for one in self.pairs],
-            "differences": [dict(one) for one in self.differences],
-            "skipped_files": list(self.skipped_files),
-            "not_tested": list(self.not_tested),
+            "pairs": [one.fields for one in self.pairs],
+            "differences": self.differences,
+            "skipped_files": self.skipped_files,
+            "not_tested": self.not_tested,
             **self.details,
         }
+        return {key: _json_value(value) for key, value in document.items()}
+
+
+def _json_value(value: object) -> object:
+    """Return a value of a JSON document, with null in place of a number that is not finite."""
+    if isinstance(value, Mapping):
+        return {key: _json_value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def worst_outcome(outcomes: Sequence[Outcome]) -> Outcome:

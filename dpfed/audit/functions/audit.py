@@ -168,7 +168,7 @@ def audit_calls(
         both_seen = math.prod(share.probability_of_both_worlds for share in shares)
         tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
     tried = {share.pair.pair.name for share in shares}
-    power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
+    power = min((one.power for one in tests if one.power is not None), key=lambda one: one.epsilon)
     known = claim.is_gaussian or claim.drawn_cohort is not None
     return FunctionTrials(
         method=name,
@@ -239,11 +239,12 @@ def _score_test(
         test=reject_claim(*seen, claim.profile, alpha=half, thresholds=cuts.profile_thresholds),
     )
     shown, claimed = (test.mu, claim.mu) if claim.is_gaussian else (test.lower_bound, claim.epsilon)
-    finds = math.inf
+    power = None
     if share.best:
         numbers = len(seen[0]), len(seen[1])
         finds = epsilon_found(claim, score, cuts.profile_thresholds, trials=numbers, of_profile=half, level=level / 2)
-    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.for_claim(claim, finds))
+        power = EpsilonFound.for_claim(claim, finds)
+    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=power)
 
 
 def _checks_beside_scores(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:

@@ -118,7 +118,7 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         case Guarantee(mechanism=None):
             return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
         case Guarantee():
-            return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
+            return claim_of(claim.mechanism, delta=claim.delta if delta is None else delta, adjacency=adjacency)
         case tuple() | list():
             return _point_claim(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)

@@ -52,8 +52,7 @@ class EpsilonFound:
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
-        return {"probability": LIKELY, "epsilon": epsilon, "enough": self.is_sufficient}
+        return {"probability": LIKELY, "epsilon": self.epsilon, "enough": self.is_sufficient}
 
 
 def epsilon_found(
@@ -243,26 +242,26 @@ class FunctionTrials:
     tests: tuple[PairTest, ...]
     checks: tuple[Check, ...]
     power: EpsilonFound
-    largest_plausible_gap: float = math.inf
-    advice: str = "Give more trials."
+    largest_plausible_gap: float
+    advice: str
     not_tried: tuple[str, ...]
     only_measured: tuple[str, ...]
     seconds: float
 
     @property
     def score_gap(self) -> float:
-        """Largest gap of a pair. Pairs scored by the support of the output have no distance and are left out."""
-        return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
+        """Largest gap of a pair."""
+        return max(one.gap for one in self.tests)
 
     @property
     def lower_bound(self) -> float:
         """Largest lower bound of epsilon, for any mechanism."""
-        return max((one.lower_bound for one in self.tests), default=0.0)
+        return max(one.lower_bound for one in self.tests)
 
     @property
     def lower_bound_if_gaussian(self) -> float | None:
         """Largest lower bound of epsilon for a Gaussian mechanism; None if none is claimed."""
-        return max((one.lower_bound_gdp for one in self.tests), default=0.0) if self.claim.is_gaussian else None
+        return max(one.lower_bound_gdp for one in self.tests) if self.claim.is_gaussian else None
 
     @property
     def verdict(self) -> Outcome:
@@ -351,8 +350,8 @@ class FunctionTrials:
                 "score_gap": self.score_gap,
                 "power": self.power.to_dict(),
                 "rejected": any(one.rejected for one in self.tests),
-                "not_tried": list(self.not_tried),
-                "only_measured": list(self.only_measured),
+                "not_tried": self.not_tried,
+                "only_measured": self.only_measured,
                 "seed": self.seed,
                 "seconds": self.seconds,
             },

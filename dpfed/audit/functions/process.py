@@ -17,6 +17,9 @@ from dpfed.audit.functions.outputs import Output
 from dpfed.config.own_code import is_importable
 from dpfed.errors import ConfigError, RunError
 
+_LONGEST_WAIT = 1e9
+"""Largest number of seconds that `select` accepts, nearly; about 30 years."""
+
 
 class FunctionProcess:
     """Process that calls one function. Context manager: the process is killed on exit.
@@ -30,8 +33,8 @@ class FunctionProcess:
     def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
         if arrays not in ("torch", "numpy"):
             raise ConfigError(f"arrays={arrays!r}: must be 'torch' or 'numpy'.")
-        if not time_limit > 0:
-            raise ConfigError(f"time_limit={time_limit}: must be a number of seconds above 0.")
+        if not isinstance(time_limit, int | float) or not time_limit > 0:
+            raise ConfigError(f"time_limit={time_limit!r}: must be a number of seconds above 0.")
         self._limit, self._until = time_limit, time.monotonic() + time_limit
         self._module = str(getattr(f, "__module__", None) or "")
         self._sent: list[Sequence[object]] = []
@@ -82,7 +85,8 @@ class FunctionProcess:
 
     def _read_answer(self) -> tuple[str, Any]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, self._until - time.monotonic()))
+        left = max(0.0, self._until - time.monotonic())
+        ready, _, _ = select.select([self._process.stdout], [], [], min(left, _LONGEST_WAIT))
         if not ready:
             raise RunError(
                 f"the calls of the function under audit were not done within {self._limit:g} seconds. Raise time_limit "

@@ -214,7 +214,7 @@ def _trailing_randbelow(drawn: Callable[[random.Random, int], int]) -> Callable[
 
 
 def _length(x: object) -> int:
-    return len(x) if isinstance(x, Sized) and getattr(x, "ndim", 1) else int(np.asarray(x))
+    return len(x) if isinstance(x, Sized) and getattr(x, "shape", None) != () else int(np.asarray(x))
 
 
 def _global_states() -> Iterator[tuple[str, object]]:

@@ -292,7 +292,7 @@ class Difference:
             "record": self.record,
             "value": self.value,
             "words": self.words,
-            "moved": self.size if self.is_finite else None,
+            "moved": self.size,
             "allowed": self.allowed,
             "where": self.where,
             "next_step": self.next_step,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -140,8 +139,8 @@ class PairResult:
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
             "made_by": None if first is None else first.made_by,
-            "by": None if first is None else _finite_or_none(first.size),
-            "allowed": None if first is None else _finite_or_none(first.allowed),
+            "by": None if first is None else first.size,
+            "allowed": None if first is None else first.allowed,
             "values": self.findings.values,
             "rows": self.findings.rows,
             "mechanisms": self.findings.mechanisms,
@@ -243,13 +242,23 @@ class ReplayFindings:
 
     def as_verdict(self) -> Verdict:
         """Return the verdict, with these findings as its evidence."""
-        document = self._document()
         replayed = Check(
             name="replay",
             passed={"pass": True, "fail": False}.get(self.verdict),
             detail=f"{len(self.pairs)} pairs of neighbours",
             would_find="a bit outside the mechanisms that depends on a client, or a row beyond its bound",
         )
+        details = {
+            "audit": "replay",
+            "name": self.name,
+            "pairs_tested": sum(one.outcome == "pass" and bool(one.pair.clients) for one in self.pairs),
+            "configuration": configuration_fingerprint(self.reproduce.get("config", {})),
+            "may_differ": MAY_DIFFER,
+            "not_seen": NOT_SEEN,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "reproduce": self.reproduce,
+        }
         return Verdict(
             audited=self.name or "call",
             verdict=self.verdict,
@@ -257,36 +266,12 @@ class ReplayFindings:
             scope=self.verdict_in_full.removeprefix("pass "),
             checks=(replayed,),
             pairs=tuple(PairRow(cells=one.cells, fields=one.to_dict(), found=one) for one in self.pairs),
-            differences=tuple(document["differences"]),
+            differences=tuple(one.first_difference.to_dict() for one in self.pairs if one.first_difference),
             skipped_files=self.skipped_files,
             not_tested=(NOT_SEEN,),
-            details=document,
+            details=details,
             evidence=self,
         )
-
-    def _document(self) -> dict[str, Any]:
-        """Return the JSON document of the replay."""
-        return {
-            "audit": "replay",
-            "name": self.name,
-            "verdict": self.verdict,
-            "verdict_in_full": self.verdict_in_full,
-            "words": self.as_text(),
-            "pairs_tested": sum(one.outcome == "pass" and bool(one.pair.clients) for one in self.pairs),
-            "pairs": [one.to_dict() for one in self.pairs],
-            "differences": [one.first_difference.to_dict() for one in self.pairs if one.first_difference is not None],
-            "skipped_files": list(self.skipped_files),
-            "configuration": configuration_fingerprint(self.reproduce.get("config", {})),
-            "may_differ": list(MAY_DIFFER),
-            "not_seen": NOT_SEEN,
-            "seed": self.seed,
-            "seconds": self.seconds,
-            "reproduce": self.reproduce,
-        }
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _outcome_counts(counts: Counter[Outcome]) -> str:

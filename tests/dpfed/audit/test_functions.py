@@ -11,7 +11,7 @@ import pytest
 from refusals import refused
 
 import dpfed.audit
-from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, subsample
+from accounting import Adjacency, FixedSizeSampling, Gaussian, PoissonSampling, guarantee, subsample
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from dpfed.audit.functions.audit import audit_calls, audit_function
 from dpfed.audit.functions.claim import claim_of, equivalent_shift, point_profile
@@ -234,6 +234,7 @@ def test_a_function_that_cannot_be_audited_is_one_clear_error(f, error, words):
     [
         {"arrays": "jax"},
         {"time_limit": 0},
+        {"time_limit": "5"},
         {"clients": 1},
         {"layout": [3]},
         {"worlds": []},
@@ -264,6 +265,19 @@ def test_wrong_settings_are_refused(wrong):
 )
 def test_what_is_no_claim_is_refused_in_words(claim, delta, words):
     refused(ConfigError, words, claim_of, claim, delta=delta)
+
+
+def test_a_delta_of_zero_does_not_stand_for_that_of_a_guarantee():
+    refused(ValueError, "delta=0: must be", claim_of, guarantee(CLAIM, delta=1e-5), delta=0)
+
+
+def test_a_claim_without_a_finite_epsilon_has_a_document():
+    """The profile of a mechanism that reveals everything; and no time limit."""
+    claim = claim_of(np.ones_like)
+    assert claim.epsilon == math.inf
+    pair = [Worlds(name="a client", one=np.ones((1, 2)), other=np.zeros((1, 2)))]
+    found = audit_function(gaussian(), claim=np.ones_like, worlds=pair, trials=20, time_limit=math.inf, **QUICK)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["claimed_epsilon"] is None
 
 
 def test_a_list_is_a_claim_like_a_tuple():
