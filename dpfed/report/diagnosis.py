@@ -21,7 +21,7 @@ from typing import Any
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES
-from accounting.require import real
+from accounting.require import count, real
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.participation.sampling import parse_members
@@ -87,7 +87,7 @@ def evidence_of(folder: Path) -> RunEvidence:
         if not metrics:
             raise ValueError("no round is finished")
         return _run_evidence(folder, config, metrics, diagnostics)
-    except (Unavailable, ValueError, TypeError, AttributeError, RecursionError, AccountingError) as error:
+    except (Unavailable, ValueError, TypeError, LookupError, AttributeError, RecursionError, AccountingError) as error:
         raise RunError(
             f"{folder}: is no run folder with a finished round ({str(error)[:_LONGEST]}). Name a folder of `dpfed run`."
         ) from None
@@ -129,9 +129,10 @@ def _run_evidence(
     clip, norms = last.clip_norm, _given_values(line.typical_norm for line in seen)
     typical = statistics.median(norms) if norms else None
     rounds, step = len(metrics), _optional_number(config.get("server", {}).get("learning_rate", 1.0))
+    planned = config.get("federation", {}).get("rounds")
     return RunEvidence(
         rounds=rounds,
-        planned=config.get("federation", {}).get("rounds"),
+        planned=None if planned is None else count(rounds=planned),
         accuracies=_given_values(line.test_accuracy for line in metrics),
         losses=_given_values(line.test_loss for line in metrics),
         nothing_learned=nothing_learned(metrics),

@@ -259,11 +259,10 @@ def _page_content(collection: RunCollection) -> dict[str, Any]:
 
 
 def _privacy_cards(groups: Sequence[RunGroup], collection: RunCollection) -> list[tuple[str, PrivacyCard]]:
-    """Return a card for each row: that of its run with the largest epsilon. Empty for sweeps and for many rows."""
+    """Return a card for each row: that of its worst run. Empty for sweeps and for many rows."""
     if collection.x is not None or not collection.difference_lines or len(groups) > _MOST_CARDS:
         return []
-    worst = [max(group.runs, key=lambda run: run.summary.epsilon or 0.0) for group in groups]
-    return [(group.name, short_card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
+    return [(group.name, short_card_of(group.worst)) for group in groups]
 
 
 def _table_line(

@@ -49,6 +49,8 @@ def _round_lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterato
     for words, some in groupby(entries, key=_entry_text):
         rounds = [entry.round + 1 for entry in some]
         where = f"Round {rounds[0]:,}" if len(rounds) == 1 else f"Rounds {rounds[0]:,} to {rounds[-1]:,}"
+        if len(rounds) != rounds[-1] - rounds[0] + 1:
+            where = f"{len(rounds):,} entries in {where.lower()}"
         yield f"{where}: {words}."
 
 

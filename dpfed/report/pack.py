@@ -15,7 +15,7 @@ from typing import Any
 from accounting.ledger import regular_file
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
-from dpfed.records.reading import text_of_file
+from dpfed.records.reading import json_object, text_of_file
 from dpfed.records.summary import FinishedRun, Summary
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import card_of
@@ -126,7 +126,7 @@ def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]
             value = value.get(part) if isinstance(value, dict) else None
         found = re.search(rf"^\[{re.escape('.'.join(tables))}\]$[^\[]*?^{name} *=", text, re.MULTILINE)
         return (value, text.count("\n", 0, found.end()) + 1) if found and value is not None else (None, None)
-    value = run.summary.to_dict().get(key) if file == "summary.json" else json.loads(text or "{}").get(key)
+    value = run.summary.to_dict().get(key) if file == "summary.json" else json_object(text or "{}", file).get(key)
     found = re.search(rf'^ *"{re.escape(key)}":', text, re.MULTILINE)
     return (value, text.count("\n", 0, found.start()) + 1) if found else (None, None)
 

@@ -38,6 +38,11 @@ class RunGroup:
         return f"{self.row}, {words}" if words else self.row
 
     @property
+    def worst(self) -> Summary:
+        """Summary of the run with the largest epsilon; a run without a statement has none."""
+        return max((run.summary for run in self.runs), key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """Distinct conditions of the group's epsilons (`dpfed.report.privacy_card`)."""
         return tuple(dict.fromkeys(conditions_text(run.summary) for run in self.runs))
@@ -154,7 +159,7 @@ class EpsilonReadings:
     poisson_epsilon:   the tightest account for Poisson sampling and add-remove
     other_sampler_ran: True if the run had another sampler or adjacency, for which the last two are no guarantee
     The last two are upper bounds for Poisson sampling with the run's noise. They are None unless the run adds Gaussian
-    noise of one size to a sampled sum.
+    noise of one size to a sampled sum, and if it charged a round twice.
     """
 
     group: RunGroup
@@ -167,9 +172,9 @@ class EpsilonReadings:
 
 
 def readings_of(group: RunGroup) -> EpsilonReadings | None:
-    """Return the readings of a group, computed for its longest run; None if that run is not private."""
+    """Return the readings of a group, computed for its longest run; None if a run has no statement of privacy."""
     summary = max(group.runs, key=lambda run: run.summary.rounds).summary
-    if summary.epsilon is None or summary.delta is None:
+    if group.worst.epsilon is None or summary.delta is None:
         return None
     classical = poisson = None
     if summary.noise_multiplier is not None and _is_sampled_gaussian(summary):
@@ -180,7 +185,7 @@ def readings_of(group: RunGroup) -> EpsilonReadings | None:
     return EpsilonReadings(
         group=group,
         summary=summary,
-        stated_epsilon=max(run.summary.epsilon or 0.0 for run in group.runs),
+        stated_epsilon=group.worst.epsilon,
         holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
         classical_epsilon=classical,
         poisson_epsilon=poisson,
@@ -196,6 +201,7 @@ def _is_sampled_gaussian(summary: Summary) -> bool:
         and not summary.noise_schedule
         and summary.sampling in ("poisson", "fixed")
         and summary.rounds > 0
+        and not summary.interrupted_charges
     )
 
 
@@ -249,8 +255,7 @@ def privacy_paragraph(collection: RunCollection) -> str:
     """Return one sentence for each group of rows whose guarantees have equal conditions."""
     by_conditions: dict[tuple[tuple[str, str], ...], list[RunGroup]] = {}
     for group in groups_of(collection):
-        worst = max(group.runs, key=lambda run: run.summary.epsilon or 0.0)
-        by_conditions.setdefault(tuple(conditions_of(worst.summary).items()), []).append(group)
+        by_conditions.setdefault(tuple(conditions_of(group.worst).items()), []).append(group)
     sentences = []
     for items, groups in by_conditions.items():
         names = ", ".join(group.name for group in groups)
@@ -258,7 +263,7 @@ def privacy_paragraph(collection: RunCollection) -> str:
             sentences.append(f"{names}: no differential privacy.")
             continue
         found = dict(items)
-        largest = max(run.summary.epsilon or 0.0 for group in groups for run in group.runs)
+        largest = max(group.worst.epsilon or 0.0 for group in groups)
         accountants = ", ".join(dict.fromkeys(str(run.summary.accountant) for group in groups for run in group.runs))
         public = found["public samples"]
         exempt = "" if public == "none" else f" {public} public samples are not protected."

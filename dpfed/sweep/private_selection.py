@@ -108,7 +108,7 @@ def select_best_run(
     if failed := [one for one in done if one.summary is None]:
         raise RunError(f"{len(failed)} runs failed, so nothing is chosen. The first: {failed[0].error}")
     summaries = [one.summary for one in done if one.summary is not None]
-    _check_spending(summaries, candidates)
+    _check_spending(cells, summaries, candidates)
     best, score, _ = best_run_of(summaries)
     if best is None:
         raise RunError("a run has no validation score, so nothing is chosen.")
@@ -143,11 +143,16 @@ def _drawn_cell(candidate: GridCell, seed: int) -> GridCell:
     return replace(candidate.with_chosen_values({SEED: seed}), folder=f"{OPERATOR}/{seed:014x}")
 
 
-def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> None:
-    planned = max(accountant.epsilon(one, delta=candidates.delta) for one in candidates.mechanisms)
-    spent = max(math.inf if one.epsilon is None else one.epsilon for one in summaries)
-    if spent > planned * (1 + 1e-6):
-        raise RunError(f"a run released more than was planned: epsilon {spent}, planned {planned}. Nothing is chosen.")
+def _check_spending(cells: Sequence[GridCell], summaries: Sequence[Summary], candidates: Candidates) -> None:
+    """Raise RunError if a run released more than was planned for its candidate."""
+    planned = {
+        (cell.row, *cell.at.values()): accountant.epsilon(mechanism, delta=candidates.delta)
+        for cell, mechanism in zip(candidates.cells, candidates.mechanisms, strict=True)
+    }
+    for cell, summary in zip(cells, summaries, strict=True):
+        most, spent = planned[cell.row, *cell.at.values()], math.inf if summary.epsilon is None else summary.epsilon
+        if spent > most * (1 + 1e-6):
+            raise RunError(f"a run released more than was planned: epsilon {spent}, planned {most}. Nothing is chosen.")
 
 
 def _selection_document(

@@ -13,7 +13,7 @@ from dpfed.cli import status
 from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.privacy_card import conditions_text, differing_conditions
-from dpfed.report.statistics import latex_table, privacy_paragraph
+from dpfed.report.statistics import groups_of, latex_table, privacy_paragraph, readings_of
 from dpfed.runs.sweep_folder import ListedRun, Sweep, write_sweep
 
 OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}
@@ -94,6 +94,28 @@ def test_the_paragraph_names_each_guarantee_once(folder: Path) -> None:
     assert "137 public samples are not protected" in text
     assert "D: no differential privacy." in text
     assert text.endswith("adds up their losses.")
+
+
+def test_a_run_without_statement_is_the_worst_of_its_group(tmp_path: Path) -> None:
+    """Planted: the bounds of one of two seeds contradict each other, so that nothing is claimed of its model."""
+    lost = {**PRIVATE, "epsilon": None, "no_statement": "The bounds contradict each other."}
+    folders = [run_folder(tmp_path / f"{seed}", seed=seed, **one) for seed, one in ((1, PRIVATE), (2, lost))]
+    found = collect_runs(folders)
+    (group,) = groups_of(found)
+    assert group.worst.no_statement
+    assert readings_of(group) is None
+    assert privacy_paragraph(found) == "dp-fedavg: no differential privacy."
+    page = write_experiment_report(found, tmp_path / "page").read_text()
+    assert "no statement" in page
+
+
+def test_rounds_that_were_charged_twice_have_no_reading_by_their_number(tmp_path: Path) -> None:
+    sampled = {**PRIVATE, "sampling": "poisson", "adjacency": "add-remove", "clients": 100, "cohort": 10}
+    for repeated in (0, 40):
+        folder = run_folder(tmp_path / f"{repeated}", **sampled, interrupted_charges=repeated)
+        found = readings_of(groups_of(collect_runs([folder]))[0])
+        assert found is not None
+        assert (found.poisson_epsilon is None) == (repeated > 0)
 
 
 def test_neighbours_are_set_in_private_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from dpfed.cli import status
 from dpfed.cli.diagnose import _show_findings
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, median_norm, zero_norm_counts
+from dpfed.participation.sampling import members_text
 from dpfed.report.diagnosis import Cause, RunEvidence, evidence_of, likely_causes
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -212,6 +214,20 @@ def test_command_run_page_and_experiment_page_say_that_nothing_was_learned(tmp_p
     assert "Nothing was learned" in (folder / "report.html").read_text()
     assert status(["report", str(folder), "--out", str(tmp_path / "page")]) == 0
     assert "Nothing was learned in 1 of 1 runs: fedavg (1)." in (tmp_path / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("names", [None, "[]"])
+def test_a_folder_that_was_edited_is_one_error(tmp_path, capsys, names):
+    """Rounds that are text, and names of fewer clients than took part."""
+    rounds = '"ten"' if names is None else "9"
+    (tmp_path / "config.toml").write_text(f"[federation]\nrounds = {rounds}\nclients = 9\n")
+    (tmp_path / "metrics.jsonl").write_text(line(test_accuracy=0.9))
+    if names is not None:
+        seen = {"round": 1, "cohort": 9, "participants": 9, "failed": 1, "failing": members_text(np.array([3]), 9)}
+        (tmp_path / "diagnostics.jsonl").write_text(json.dumps(seen) + "\n")
+        (tmp_path / "client_names.json").write_text(names)
+    assert status(["diagnose", str(tmp_path)]) == 1
+    assert "is no run folder with a finished round" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("typical", "factor"), [(304.0, "by 304"), (None, "by 50;")])

@@ -3,6 +3,7 @@
 import json
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import bundles
@@ -10,9 +11,10 @@ import jsonschema
 import pytest
 from run_folders import PRIVATE, run_folder
 
-from accounting import Gaussian, PoissonSampling, subsample
+from accounting import Gaussian, Header, Ledger, PoissonSampling, subsample
 from dpfed.cli import status
 from dpfed.records.summary import read_finished
+from dpfed.report.ledger_text import ledger_text
 from dpfed.report.registry_entry import QUESTIONS, StatementAnswers, ask_questions, model_card, registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
@@ -224,6 +226,22 @@ def test_a_pack_is_a_bundle_whose_answers_stand_where_it_says(pack, tmp_path, ca
     assert '"epsilon": 1.' in (tmp_path / "pack" / "summary.json").read_text().splitlines()[int(place) - 1]
     place = answers["Sensitivity"]["places"][0].partition(":")[2]
     assert '"clip_norm": 0.5' in (tmp_path / "pack" / "summary.json").read_text().splitlines()[int(place) - 1]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "5", "[" * 100_000], ids=["list", "cut", "number", "deep"])
+def test_an_audit_file_that_is_none_is_one_error(pack, tmp_path, capsys, text):
+    (pack / "audit.json").write_text(text)
+    assert status(["report", str(pack), "--pack", str(tmp_path / "pack")]) == 1
+    assert "audit.json" in capsys.readouterr().err
+
+
+def test_rounds_with_gaps_are_not_said_to_be_all_rounds(pack):
+    """The page's text of releases in rounds 1, 2, 3, and 6."""
+    assert ledger_text(pack / "ledger.jsonl").lines[0].startswith("Rounds 1 to 3: ")
+    (release, *_) = Ledger.read(pack / "ledger.jsonl").releases
+    ledger = Ledger.create(pack / "gap.jsonl", Header(unit="client", clients=600, randomness="secure"))
+    ledger.record_all([replace(release, round=number) for number in (0, 1, 2, 5)])
+    assert ledger_text(pack / "gap.jsonl").lines[0].startswith("4 entries in rounds 1 to 6: ")
 
 
 def test_a_pack_that_was_changed_is_refused(pack, tmp_path):

@@ -122,6 +122,17 @@ def test_a_run_that_fails_or_spends_more_ends_the_selection(fault, planned, monk
         select_best_run(planned(), RUNS, jobs=1, randomness=Given(0.0, 0.9))
 
 
+def test_a_run_may_not_spend_what_was_planned_for_another_candidate(planned, monkeypatch):
+    """Planted: the candidate with more noise released more often than planned, but less than the other one may."""
+    one = planned(('"local.learning_rate" = [0.0001, 0.5]', '"privacy.noise_multiplier" = [1.5, 9.0]'))
+    loud, quiet = (accountant.epsilon(mechanism, delta=1e-4) for mechanism in candidates_of(one).mechanisms)
+    seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": (loud + quiet) / 2}))
+    ended = lambda cells: [EndedRun(cell=cell, outcome="finished", summary=seen) for cell in cells]  # noqa: E731
+    monkeypatch.setattr(private_selection, "run_all", lambda plan, cells, pool, on_run: ended(cells))
+    with pytest.raises(RunError, match="more than was planned"):
+        select_best_run(one, RUNS, jobs=1, randomness=Given(0.0, 0.9))
+
+
 def test_no_run_at_all_is_no_release(planned):
     with pytest.raises(RunError, match="no run was drawn"):
         select_best_run(planned(), RandomRuns(mean=3.0, law="poisson"), jobs=1, randomness=Given(0.0))
