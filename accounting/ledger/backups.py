@@ -167,7 +167,7 @@ def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool
             _write_file(path.parent / name, key.read_bytes(), mode=0o600)
     write_head(path, found.head)  # before the ledger, so that an interrupted restore is detected
     _write_file(path, data)
-    if not found.header.about.get("head_kept"):
+    if not {"head_kept", "plan"} & found.header.about.keys():  # a run does not keep it, and it would stay at this line
         head_path(path).unlink()
     return LedgerCopy(path=path, entries=len(found.entries), head=found.head)
 

@@ -86,6 +86,7 @@ def test_a_lost_folder_is_restored(ledger, tmp_path, how):
     ledger.path.parent.mkdir()
     restore(made.path, ledger.path, **({"last_head": ledger.head} if how == "head" else {"nothing_since": True}))
     assert ledger.path.read_bytes() == before
+    assert not backups.head_path(ledger.path).exists()  # a run would append lines to the ledger, not to this head
     assert (ledger.path.parent / "population.key").read_text() == "ab" * 32 + "\n"
 
 
