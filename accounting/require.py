@@ -135,7 +135,8 @@ def or_none(check: Callable[..., T]) -> Callable[..., T | None]:
     """Return a check that also accepts None."""
 
     def checked(**named: object) -> T | None:
-        return None if None in named.values() else check(**named)
+        [value] = named.values()
+        return None if value is None else check(**named)
 
     return checked
 

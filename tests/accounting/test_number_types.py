@@ -5,11 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from accounting import gaussian
+from accounting import Plan, gaussian
 from accounting.bernoulli import debias
 from accounting.bernoulli.divergence import divergence
 from accounting.bernoulli.exact import channel_profile
 from accounting.compose.profiles import delta_from_curve
+from accounting.errors import InvalidParameter
 from accounting.gaussian import sampled_profiles, subsampling
 from accounting.gaussian.sampled_renyi import poisson_renyi
 from accounting.integers.discrete_gaussian import lattice_distortion
@@ -58,3 +59,9 @@ def test_orders(amplified):
 def test_fractions(name, kind):
     given = np.array([0.2, 0.3, 0.45, 0.6]).astype(kind)
     assert np.array_equal(FRACTIONS[name](given), FRACTIONS[name](given.astype(float)))
+
+
+@pytest.mark.parametrize("name", ["cohort", "cohort_cap", "rounds"])
+def test_an_array_in_place_of_a_number_is_one_error(name):
+    with pytest.raises(InvalidParameter, match=rf"{name}=array\(\[1, 2\]\): must be a whole number"):
+        Plan(**{"clients": 100, "cohort": 10, name: np.array([1, 2])})
