@@ -5,7 +5,6 @@ The test data are public, and evaluation is post-processing of released weights.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +35,7 @@ from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, TrainingFailed, require_name
 from dpfed.models.flat import FlatModel
+from dpfed.records.reading import LARGEST
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 """Metric: a function of the outputs [N, ...] and targets [N, ...] of all N test samples.
@@ -118,8 +118,8 @@ def metric_value(name: str, metric: Metric, outputs: Tensor, targets: Tensor) ->
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return the value of a metric for JSON: None (null) if it is not finite."""
-    return value if math.isfinite(value) else None
+    """Return the value of a metric for JSON: None (null) if it is not finite, or too large for a record."""
+    return value if abs(value) < LARGEST else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dpfed.models import build
-from dpfed.runs.evaluate import evaluate
+from dpfed.records.reading import validated_record
+from dpfed.records.round import MetricsLine
+from dpfed.runs.evaluate import TestResult, evaluate
 
 
 @pytest.mark.parametrize("name", ["fed-smp-cnn", "cnn-4-bn"])
@@ -21,3 +23,12 @@ def test_images_give_what_one_forward_pass_of_the_module_gives(name):
     found = evaluate(model, weights, images, labels)
     assert found.loss == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
     assert found.accuracy == pytest.approx(float((logits.argmax(dim=1) == labels).float().mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [1e200, -1e200, float("inf"), float("nan")])
+def test_a_score_that_no_record_may_have_is_none(value):
+    """A finite one beyond 1e100 was written, and the run could not be read, reported or resumed."""
+    scores = TestResult(accuracy=0.5, loss=1.0, others={"own": value}).to_record("test")
+    assert scores == {"test_accuracy": 0.5, "test_loss": 1.0, "test_own": None}
+    line = MetricsLine(round=1, scores=scores)
+    assert validated_record(MetricsLine, line.to_dict(), "line 1") == line
