@@ -391,7 +391,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except (Refused, Unknown) as error:
         print(f"{'refused' if isinstance(error, Refused) else 'not verified'}: {error}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RecursionError) as error:
         print(f"not verified: a file is missing or not in the known form ({type(error).__name__}: {error}).")
     return 1
 

@@ -240,6 +240,20 @@ def test_a_kind_that_the_second_does_not_know_is_not_verified(tmp_path):
     assert status(["verify", str(folder)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("sampling", "noise"),
+    [({"name": "fixed", "cohort": 60, "clients": 0}, {"adjacency": "zero-out"}), ({}, {"noise_multiplier": 10**400})],
+)
+def test_numbers_beyond_all_bounds_are_not_verified(bundle, tmp_path, sampling, noise, capsys):
+    def beyond(one):
+        one["mechanism"]["sampling"] = sampling or one["mechanism"]["sampling"]
+        one["mechanism"]["mechanism"].update(noise)
+
+    folder = changed(bundle, tmp_path, change_lines(lines_of(beyond)))
+    assert second_verifier.main([str(folder)]) == 1
+    assert capsys.readouterr().out.startswith("not verified: a file is missing or not in the known form")
+
+
 @pytest.fixture(scope="module")
 def fixed_bundle(tmp_path_factory):
     return bundles.written(tmp_path_factory.mktemp("fixed") / "run", FIXED, 20)
