@@ -204,7 +204,6 @@ class Run:
                 require_same_rounds(
                     folder.shorter, experiment.config, experiment.specification, experiment.privacy_target, sent
                 )
-                folder.prolong(experiment.config.federation.rounds)
             key = folder.population_key(partial(new_population_key, experiment, project))
             alone, start = _train_on_public_samples(experiment, folder)
             binding = binding_of(experiment, folder.configuration, key, start)
@@ -214,7 +213,10 @@ class Run:
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and experiment.method.sampler.law.is_schedule:
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
-            return cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
+            opened = cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
+            if folder.shorter is not None:
+                folder.prolong(experiment.config.federation.rounds)
+            return opened
         except BaseException:
             folder.discard_new_folder()
             public_code.close()

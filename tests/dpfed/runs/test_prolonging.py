@@ -5,6 +5,7 @@ import tomllib
 import pytest
 from safetensors.numpy import load_file
 
+from accounting.errors import LedgerError
 from accounting.ledger import Ledger
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
@@ -68,6 +69,18 @@ def test_what_would_be_another_run_is_refused_and_stays_as_it_was(tmp_path, pres
     with pytest.raises(RunError, match=reason):
         federation.run(experiment(preset, 4, *settings), folder, resume=True)
     assert before == {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "lock"}
+
+
+def test_a_run_that_cannot_be_opened_with_more_rounds_keeps_its_own(tmp_path, monkeypatch):
+    """config.toml had the new rounds by then, and the run could be resumed with neither number."""
+    folder = tmp_path / "run"
+    federation.run(experiment("dp-fedavg-digits", 2, *BUDGET), folder)
+    before = (folder / "config.toml").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(federation, "_open_book", lambda *_: (_ for _ in ()).throw(LedgerError("locked")))
+        with pytest.raises(LedgerError, match="locked"):
+            federation.run(experiment("dp-fedavg-digits", 4, *BUDGET), folder, resume=True)
+    assert (folder / "config.toml").read_bytes() == before
 
 
 @pytest.mark.parametrize("changed", ["federation.rounds=1", "local.learning_rate=0.1"])
