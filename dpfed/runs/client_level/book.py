@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def delta_of_old_ledger(ledger: Path) -> float | None:
     return delta if isinstance(delta, float) else None
 
 
+def resolved_path(ledger: str | os.PathLike[str]) -> Path:
+    """Return the path of a ledger without symbolic links, and make its folder. Raises RunError if that fails."""
+    path = one_path(ledger)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
+    return path
+
+
 def diagnostics_file(ledger: Path) -> Path:
     """Return the path of the diagnostics file that belongs to a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
@@ -68,11 +79,7 @@ class LoopBook:
     @classmethod
     def open(cls, path: Path, header: Header) -> LoopBook:
         """Open a new ledger, or an existing ledger of this plan. Raises RunError or LedgerError for any other file."""
-        path = one_path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
+        path = resolved_path(path)
         lock = FileLock(f"{path}.lock")
         with _locked_ledger(lock, path):
             if has_incomplete_header(
@@ -168,7 +175,7 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
         )
 
 
-def _shared_plan(header: Header) -> dict[str, str]:
+def _shared_plan(header: Header) -> dict[str, object]:
     """Return the settings of a plan that must equal those of the loop that began the ledger.
 
     The number of rounds is one of them only if the noise was calibrated for it.
@@ -178,9 +185,8 @@ def _shared_plan(header: Header) -> dict[str, str]:
     tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of version 0.2 omit a default delta
     if "noise_multiplier" in tables["privacy"]:
         tables["federation"].pop("rounds", None)
-    flat = {key: str(value) for table in tables.values() for key, value in table.items()}
     return {
-        **flat,
+        **{key: value for table in tables.values() for key, value in table.items()},
         "clients": str(header.clients),
         "stages": str(header.about.get("stages")),
         "the names of clients": "none" if header.population is None else f"{header.population[:12]}...",
@@ -192,7 +198,7 @@ def _drop_unfinished(file: Path) -> None:
     try:
         text = read_text(file, at_most=LARGEST_LINES)
         if text and not text.endswith("\n"):
-            durable_files.put(file, text[: text.rfind("\n") + 1].encode())
+            durable_files.put(file, text[: text.rfind("\n") + 1].encode(), mode=0o600)
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:

@@ -31,7 +31,7 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort, members_text
 from dpfed.records.round import RoundRecord
 from dpfed.round import run_round
-from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
+from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names, resolved_path
 from dpfed.runs.client_level.plan import (
     LoopMethod,
     Noise,
@@ -284,9 +284,9 @@ class ClientLevel:
             raise
 
     def _release_updates(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
-        form, rows = form_and_updates(updates)
-        form = self._known_form(form)
-        machine = self._method_for_form(form)
+        given, rows = form_and_updates(updates)
+        form = self._known_form(given)
+        machine = self._machine or self._method_of_size(form.size)
         if self._book.rounds_done > step.round and not self._book.is_last_charge(step.round):
             raise RunError(
                 f"round {step.round} is charged already and was interrupted. Continue with the next round: a round is "
@@ -295,9 +295,7 @@ class ClientLevel:
         nowhere = torch.zeros(form.size, device=form.device)
         before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
-        spent = self._spending(
-            machine.privacy_target
-        )  # opened before this round is charged, so that it counts earlier rounds only
+        spent = self._spending(machine.privacy_target)  # before this round is charged: it counts earlier rounds only
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
@@ -306,7 +304,9 @@ class ClientLevel:
             ledger=self._book,
             cohort=step.cohort,
         )
-        self._state = done.state
+        # Set after the release: updates that are refused leave no form behind that other updates would have to have.
+        self._form, self._machine, self._target = given or self._form, machine, self._target or machine.privacy_target
+        self._state, self._spent = done.state, spent
         spent.charge(done.release)
         self._book.note_diagnostics(replace(done.whole_record(), seconds=time.monotonic() - self._began))
         assert done.mean is not None
@@ -317,24 +317,29 @@ class ClientLevel:
         return f"ClientLevel({clients} clients, {done} of {self.rounds_planned} rounds done)"
 
     def _next_step(self) -> Step | None:
-        self._step = None
+        left, self._step = self._step, None
         if not self.is_over():
             number = self._book.rounds_done
-            cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
+            if left is not None and left.round == number:
+                cohort = left.cohort  # a new draw would let the caller choose a cohort
+            else:
+                cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 
     def _is_affordable(self, privacy_target: PrivacyTarget) -> bool:
         """Return True if one more round does not exceed the budget."""
-        after = self._spending(privacy_target).with_round(np.zeros(0, dtype=np.int64), 0)
+        self._spent = self._spending(privacy_target)
+        after = self._spent.with_round(np.zeros(0, dtype=np.int64), 0)
         return privacy_target.budget is None or after <= privacy_target.budget
 
     def _spending(self, privacy_target: PrivacyTarget) -> EqualRounds:
-        if self._spent is None:
-            scheduled = self._parts.sampler.law.is_schedule
-            charged = self._book.rounds_done if scheduled else len(self._book.ledger.releases)
-            self._spent = EqualRounds(privacy_target, self.rounds_planned, charged)
-        return self._spent
+        """Return the account of the ledger's releases."""
+        if self._spent is not None:
+            return self._spent
+        scheduled = self._parts.sampler.law.is_schedule
+        charged = self._book.rounds_done if scheduled else len(self._book.ledger.releases)
+        return EqualRounds(privacy_target, self.rounds_planned, charged)
 
     def _require_open_step(self, step: Step) -> None:
         if self._step is step:
@@ -362,21 +367,19 @@ class ClientLevel:
             )
         if size and form.size != size:
             raise ConfigError(f"updates: {form.description}; dimension={size}. Nothing was released.")
-        self._form = form
         return form
 
-    def _method_for_form(self, form: UpdateForm) -> LoopMethod:
-        if self._machine is None:
-            self._parts = replace(self._parts, size=form.size)
-            self._machine = loop_method_of(self._parts, self._stages_of)
-            if self._target is None:
-                self._target = self._machine.privacy_target
-                _require_affordable_round(self._target, self.rounds_planned)
-                self._target.require_consistent_bounds(self.rounds_planned)
-        return self._machine
+    def _method_of_size(self, size: int) -> LoopMethod:
+        """Return the method for updates of `size` numbers. Raises ConfigError if its first round exceeds epsilon."""
+        machine = loop_method_of(replace(self._parts, size=size), self._stages_of)
+        if self._target is None:
+            self._require_release_of_ledger(self._book, machine.privacy_target)
+            _require_affordable_round(machine.privacy_target, self.rounds_planned)
+            machine.privacy_target.require_consistent_bounds(self.rounds_planned)
+        return machine
 
     def _open_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
-        path = _temporary_ledger(self) if ledger is None else Path(ledger)
+        path = _temporary_ledger(self) if ledger is None else resolved_path(ledger)
         simulated = self._parts.randomness.name == "simulated"
         key = self._parts.seeds.generator("population.key").bytes(32) if simulated else None
         header = Header(
@@ -396,26 +399,30 @@ class ClientLevel:
             solved=None if self._target is None else self._target.solved,
         )
         book = LoopBook.open(path, header)
-        self._require_release_of_ledger(book)
+        self._require_release_of_ledger(book, self._target)
         return book
 
-    def _require_release_of_ledger(self, book: LoopBook) -> None:
-        """Raise RunError unless further rounds have the sampler of the ledger's rounds and, under a schedule, exactly
-        their release, because all rounds of a schedule have one account.
+    def _require_release_of_ledger(self, book: LoopBook, target: PrivacyTarget | None) -> None:
+        """Raise RunError unless further rounds have the sampler and the dimension of the noise of the ledger's rounds,
+        or of its plan before the first. Under a schedule they must have exactly this release, because all rounds of a
+        schedule have one account.
 
         A longer plan may have another schedule: an allocation of more rounds, or bands that are optimised for them.
         """
-        released = book.ledger.shared_releases
-        if not released or book.rounds_done >= self.rounds_planned:
+        planned = book.ledger.header.plan
+        begun = [part for one in (planned.largest_charges if planned else ()) for part, _ in one.parts]
+        begun += [one.mechanism for one in book.ledger.shared_releases]
+        if not begun or book.rounds_done >= self.rounds_planned:
             return
-        known, law = released[-1].mechanism, self._parts.sampler.law
-        now = subsample(unsampled(known), law) if self._target is None else self._target.mechanism
-        if sampling_of(now) == sampling_of(known) and (schedule_of(known) is None or now == known):
+        known, law = begun[-1], self._parts.sampler.law
+        now = subsample(unsampled(known), law) if target is None else target.mechanism
+        before, after = (getattr(unsampled(one), "dimension", None) for one in (known, now))
+        if sampling_of(now) == sampling_of(known) and before == after and (schedule_of(known) is None or now == known):
             return
         different = "; ".join(configuration_differences(known.to_dict(), now.to_dict()))
         raise RunError(
-            f"{book.ledger.path}: further rounds would have another release than the ledger's: {different}. All rounds "
-            "of a schedule have one release, so no epsilon would cover both. Use the plan with which the ledger began, "
+            f"{book.ledger.path}: further rounds would have another release than the ledger's: {different}. Neither "
+            "its plan nor the account of a schedule covers both. Use the plan with which the ledger began, "
             "or give the path of a new ledger."
         )
 

@@ -278,6 +278,33 @@ def test_a_loop_that_is_left_goes_on_with_the_same_round(tmp_path):
     again.release(rows(again))
 
 
+def test_a_loop_that_is_left_keeps_its_cohort():
+    """A caller who leaves until a cohort suits would have another sampling than the charged one."""
+    private = level(randomness="secure", dimension=D)
+    cohorts = [next(private.rounds()).cohort for _ in range(10)]
+    assert all(one is cohorts[0] for one in cohorts)
+    private._step.release(rows(private._step))
+    assert next(private.rounds()).cohort is not cohorts[0]
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
+def test_refused_updates_leave_no_form_behind(noise):
+    """After a first update of 30 numbers, those of 40 were refused for ever."""
+    private = level(noise=noise, sampling="fixed")
+    step = next(private.rounds())
+    refused(ConfigError, "after vectors of 30", lambda: step.release([torch.zeros(30), *rows(step)[1:]]))
+    assert step.release(rows(step)).shape == (D,)
+
+
+def test_a_first_round_beyond_the_budget_is_refused_each_time():
+    """The second call released it: the noise of integers was known by then, and its budget not compared again."""
+    private = level(noise="discrete-gaussian", epsilon=0.01)
+    step = next(private.rounds())
+    for _ in range(2):
+        refused(ConfigError, "not even one round fits", step.release, rows(step))
+    assert not Ledger.read(private.ledger).entries
+
+
 def test_an_empty_cohort_is_released_and_charged(tmp_path):
     """Otherwise a round without a charge would tell that nobody was drawn."""
     sizes = []

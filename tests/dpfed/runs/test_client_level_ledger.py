@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from private_loops import level, releases, rows
+from private_loops import D, level, releases, rows
 from refusals import refused
 
 from accounting import Header, Ledger
 from accounting.errors import LedgerError
+from accounting.ledger import backups
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level.book import diagnostics_file
@@ -90,6 +91,45 @@ def test_clients_have_names(tmp_path):
     assert next(level().rounds()).names[0].isdecimal()
 
 
+def test_names_open_a_ledger_in_a_new_folder_and_by_a_link(tmp_path):
+    names = [f"ward {i}" for i in range(60)]
+    _one_round(tmp_path / "new" / "folder", clients=names)
+    (tmp_path / "l.jsonl").symlink_to(tmp_path / "new" / "folder" / "l.jsonl")
+    assert len(releases(level(tmp_path, clients=names))) == 2
+
+
+def test_equal_numbers_of_another_type_are_the_same_plan(tmp_path):
+    releases(level(tmp_path, rounds=2, epsilon=8, noise_multiplier=2, clip_norm=1))
+    level(tmp_path, rounds=2, epsilon=8.0, noise_multiplier=2.0, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("known", [None, 2])
+@pytest.mark.parametrize("released", [False, True])
+def test_integers_of_another_dimension_are_not_of_the_plan(tmp_path, known, released):
+    """Its epsilon is that of rounds like the planned, or like the first, and depends on the dimension."""
+    begun = level(tmp_path, noise="discrete-gaussian", dimension=known)
+    if released:
+        step = next(begun.rounds())
+        step.release(rows(step, size=2))
+    if known or released:
+        refused(RunError, "dimension was 2, is 64", level, tmp_path, noise="discrete-gaussian", dimension=D)
+    unknown = level(tmp_path, noise="discrete-gaussian")
+    step = next(unknown.rounds())
+    for _ in range(2 * released):
+        refused(RunError, "dimension was 2, is 64", step.release, rows(step))
+    assert step.release(rows(step, size=2)).shape == (2,)
+
+
+def test_a_loop_is_continued_from_a_copy(tmp_path):
+    """A restore left no head, without which a loop cannot continue. A run keeps its head elsewhere."""
+    _one_round(tmp_path)
+    made = backups.backup(tmp_path / "l.jsonl", tmp_path / "copy")
+    for file in tmp_path.glob("l.*"):
+        file.unlink()
+    backups.restore(made.path, tmp_path / "l.jsonl", nothing_since=True)
+    assert len(releases(level(tmp_path))) == 2
+
+
 def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     releases(level(tmp_path))
     ledger = tmp_path / "l.jsonl"
@@ -141,7 +181,9 @@ def test_a_line_that_was_written_in_half_is_cut_off(tmp_path):
     for file in (private.ledger, diagnostics_file(private.ledger)):
         with file.open("a") as half:
             half.write('{"round": 1, "chain": "')
-    rest = releases(level(tmp_path))
+    again = level(tmp_path)
+    assert diagnostics_file(private.ledger).stat().st_mode & 0o077 == 0  # for the operator only, also now
+    rest = releases(again)
     assert all(torch.equal(one, other) for one, other in zip([first, *rest], expected, strict=True))
     assert len(diagnostics_file(private.ledger).read_text().splitlines()) == 3
 
@@ -151,8 +193,8 @@ def test_killed_while_the_ledger_was_made(tmp_path):
     assert len(releases(level(tmp_path))) == 3
 
 
-def _one_round(path):
-    private = level(path)
+def _one_round(path, **changes):
+    private = level(path, **changes)
     step = next(private.rounds())
     step.release(rows(step))
 
