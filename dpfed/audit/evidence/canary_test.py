@@ -133,14 +133,14 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     region = RejectionRegion.of_one_threshold(
         profile,
         law,
-        threshold=cut.values[0],
+        threshold=cut,
         trials0=int((~present).sum()),
         trials1=int(present.sum()),
         alpha=each,
     )
     guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
     worlds = scores[~present], scores[present]
-    mu = epsilon_bounds.gdp_lower_bound(*worlds, alpha=each, cut=cut.values[0])
+    mu = epsilon_bounds.gdp_lower_bound(*worlds, alpha=each, cut=cut)
     return CanaryResult(
         scores=scores,
         present=present,
@@ -154,7 +154,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         if noise_of(mechanism) is None
         else epsilon_bounds.epsilon_of_shift(moved * float(shifts.min()), delta=delta),
         too_far=surely > 1 + _ROUNDING,
-        claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
+        claim=reject_claim(*worlds, profile, alpha=each, thresholds=(cut,)),
         power=power_of(region, law),
         one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=each),
         one_run={

@@ -25,7 +25,7 @@ from dpfed.audit.functions.outputs import with_width
 from dpfed.audit.statistics import rejection
 from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
 from dpfed.audit.statistics.power import threshold_for_short_noise
-from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, ScoreCuts, Thresholds, reject_counts
+from dpfed.audit.statistics.rejection import ErrorCounts, GuessCuts, PrivacyProfile, ScoreCuts, reject_counts
 
 _NOTICED = 4.0
 """Separation of the worlds, in standard errors of the pilot, above which a score other than `direction` is used."""
@@ -103,27 +103,25 @@ class LearntScore:
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
         if not width > 1e-12 * max(abs(low), abs(high)):
-            return ScoreCuts.from_one_cut(middle)
+            cuts = GuessCuts(low=middle, high=middle)
+            return ScoreCuts(profile_thresholds=(middle,), guess_cuts=cuts, gaussian_cut=middle)
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
         guesses = best_guess_cuts(_smoothed_error_rates(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
-            unit = rejection.gaussian_threshold(apart, trials=trials // 2, alpha=alpha).values[0]
-            values = (self.centre + self.sign_of_world_1 * self.std * unit,)
-            cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
-            return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
+            unit = rejection.gaussian_threshold(apart, trials=trials // 2, alpha=alpha)
+            best = self.centre + self.sign_of_world_1 * self.std * unit
+            return ScoreCuts(profile_thresholds=(best,), guess_cuts=guesses, gaussian_cut=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed_error_rates((short[0], short[1]), _A_FIFTH_SHORT * width)
         seen = [ErrorCounts.expected_counts(errors(float(t)), trials=trials // 2) for t in at]
         shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
-            cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
-            return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
-        unit = threshold_for_short_noise(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
+            return ScoreCuts(profile_thresholds=(loudest,), guess_cuts=guesses, gaussian_cut=middle)
+        unit = threshold_for_short_noise(drawn.law, profile, trials=trials // 2, alpha=alpha / 2)
         best = self.centre + self.sign_of_world_1 * (unit - drawn.centre) * self.std / drawn.std
-        cut = Thresholds(values=(loudest, best), origin="a pilot and the claimed distribution")
-        return ScoreCuts(profile_thresholds=cut, guess_cuts=guesses, gaussian_cut=middle)
+        return ScoreCuts(profile_thresholds=(loudest, best), guess_cuts=guesses, gaussian_cut=middle)
 
 
 def learn_scores(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:

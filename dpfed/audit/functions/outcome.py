@@ -15,7 +15,7 @@ from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.power import A_FIFTH, HONEST, LIKELY, NOISES, RejectionRegion, scores_of_all_clients
-from dpfed.audit.statistics.rejection import ClaimTest, Thresholds, upper_limit
+from dpfed.audit.statistics.rejection import ClaimTest, upper_limit
 from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict
 
 _FAR, _CHORDS = 15.0, 8001
@@ -58,7 +58,7 @@ class EpsilonFound:
 def epsilon_found(
     claim: FunctionClaim,
     score: LearntScore,
-    cut: Thresholds,
+    thresholds: tuple[float, ...],
     *,
     trials: tuple[int, int],
     of_profile: float,
@@ -68,10 +68,10 @@ def epsilon_found(
 
     of_profile: error probability of the test of the profile. level: error probability of the bound on mu.
     """
-    unit = score.sign_of_world_1 * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
+    unit = score.sign_of_world_1 * (thresholds[-1] - score.centre) / score.std if score.std > 0 else 0.0
     if claim.drawn_cohort is not None:
         at = claim.drawn_cohort.centre + unit * claim.drawn_cohort.std
-        return _epsilon_found_for_drawn_cohort(claim, claim.drawn_cohort, trials, of_profile / len(cut.values), at)
+        return _epsilon_found_for_drawn_cohort(claim, claim.drawn_cohort, trials, of_profile / len(thresholds), at)
     found = _epsilon_found_by_profile(claim, trials, of_profile, unit)
     return min(found, _epsilon_found_by_bound(claim, sum(trials), level)) if claim.is_gaussian else found
 

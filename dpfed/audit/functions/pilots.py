@@ -98,7 +98,7 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     limits = [float(upper_limit(count, trials, alpha=half / 2)) for count in (wrong, trials - right)]
     mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
     share = alpha if claim.is_gaussian else half
-    cuts = GuessCuts(low=-0.5, high=0.5, origin="outputs of the pilot")
+    cuts = GuessCuts(low=-0.5, high=0.5)
     plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts)
     return PairTest(
         pair="all pairs, by the kind of output or by repeated outputs",

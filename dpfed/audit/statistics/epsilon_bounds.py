@@ -55,7 +55,7 @@ def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, alpha: float, cut
     equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
     """
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
-    right, wrong = GuessCuts(low=cut, high=cut, origin="one cut").count_guesses(first, second)
+    right, wrong = GuessCuts(low=cut, high=cut).count_guesses(first, second)
     return max(0.0, -2 * float(ndtri(upper_limit(wrong, right + wrong, alpha=alpha))))
 
 
@@ -87,10 +87,7 @@ def best_guess_cuts(errors: ErrorRates, candidates: ArrayLike, *, trials: int, a
     at = np.unique(np.asarray(candidates, dtype=float))
     rates = np.array([errors(float(t)) for t in at])
     false, missed = np.append(rates[:, 0], 0.0), np.append(rates[:, 1], 1.0)  # the last cut never guesses "world 1"
-    false_low, missed_low = (
-        np.append(rates[:, 0], 1.0),
-        np.append(rates[:, 1], 0.0),
-    )  # the last cut never guesses "world 0"
+    false_low, missed_low = np.append(rates[:, 0], 1.0), np.append(rates[:, 1], 0.0)  # this one never "world 0"
     half = trials / 2
     right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
     wrong = half * (false[:, None] + missed_low[None, :])
@@ -98,6 +95,4 @@ def best_guess_cuts(errors: ErrorRates, candidates: ArrayLike, *, trials: int, a
     highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
     shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
     high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return GuessCuts(
-        low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed distribution, {trials} trials"
-    )
+    return GuessCuts(low=float(lows[low]), high=float(highs[high]))

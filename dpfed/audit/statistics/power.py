@@ -8,7 +8,7 @@ The power does not depend on the outcome of the audit.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
 from accounting.arrays import Floats
-from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, Thresholds, reject_counts
+from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, reject_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ _CELLS = 64
 _REACH = 8.0
 
 
-def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
+def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
     """Return the threshold at which noise short by a fifth exceeds `profile` the most, at expected counts.
 
     It is meant for drawn cohorts, whose worst events are in the tail of the score.
@@ -94,7 +94,7 @@ def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, tr
     for threshold in at:
         rates = law.error_rates(float(threshold), Deviation(noise_short=A_FIFTH))
         shown.append(reject_counts(ErrorCounts.expected_counts(rates, trials=trials), profile, alpha=alpha).excess)
-    return Thresholds(values=(float(at[int(np.argmax(shown))]),), origin="best for noise short by a fifth")
+    return float(at[int(np.argmax(shown))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,24 +229,20 @@ def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
 
 def power_of(region: RejectionRegion, law: ScoreDistribution) -> Power:
     """Return, for `NOISES` and for `MOVES`, the smallest listed fault such that it and all larger ones are found."""
-    short = [Deviation(noise_short=one) for one in NOISES]
-    far = [Deviation(too_far=one) for one in MOVES]
-    found = [_smallest_fault([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
+
+    def smallest_fault(name: str, sizes: Sequence[float]) -> float | None:
+        found = None
+        for size in reversed(sizes):
+            if region.probability(law, Deviation(**{name: size})) < LIKELY:
+                break
+            found = size
+        return found
+
     return Power(
         probability=LIKELY,
-        noise_short=None if found[0] is None else NOISES[found[0]],
-        too_far=None if found[1] is None else MOVES[found[1]],
+        noise_short=smallest_fault("noise_short", NOISES),
+        too_far=smallest_fault("too_far", MOVES),
     )
-
-
-def _smallest_fault(found: list[bool]) -> int | None:
-    """Return the index of the first fault such that it and all later ones are found; None if the last one is not."""
-    first = None
-    for k in reversed(range(len(found))):
-        if not found[k]:
-            break
-        first = k
-    return first
 
 
 NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 100) / 100]), 4).tolist())

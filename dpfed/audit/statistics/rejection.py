@@ -6,7 +6,7 @@ A threshold chosen on the tested scores invalidates the test: its lower bounds e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,27 +109,6 @@ PrivacyProfile = Callable[[Floats], ArrayLike]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """Thresholds of a score, and their origin; a score at or above a threshold is a guess of world 1.
-
-    `origin` names the data by which they were chosen, which must not be the scores that they are applied to. Several
-    thresholds share the error probability (Bonferroni), so that each further one lowers the power.
-    """
-
-    values: tuple[float, ...]
-    origin: str
-
-    def __post_init__(self) -> None:
-        values = tuple(require.real("a finite number", threshold=value) for value in self.values)
-        if not values or not self.origin.strip():
-            raise ConfigError(
-                f"thresholds={self.values!r}, origin={self.origin!r}: must be at least one threshold, and the data by "
-                "which it was chosen before the scores were drawn."
-            )
-        object.__setattr__(self, "values", values)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GuessCuts:
     """Cuts of a guess: world 1 if score >= `high`, world 0 if score < `low`, else no guess.
 
@@ -138,11 +117,6 @@ class GuessCuts:
 
     low: float
     high: float
-    origin: str
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.low) or math.isnan(self.high) or not self.low <= self.high:
-            raise ConfigError(f"low={self.low}, high={self.high}: must be numbers, low at most high.")
 
     def count_guesses(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
         """Return the numbers of right and of wrong guesses."""
@@ -155,22 +129,12 @@ class GuessCuts:
 class ScoreCuts:
     """Cuts of one score: for the test of a profile, for guesses of the world, and for the bound on mu (Gaussian DP)."""
 
-    profile_thresholds: Thresholds
+    profile_thresholds: tuple[float, ...]
     guess_cuts: GuessCuts
     gaussian_cut: float
 
-    @classmethod
-    def from_one_cut(cls, score: float) -> ScoreCuts:
-        """Return cuts that are all equal to `score`, the middle of a pilot."""
-        origin = "the pilot's middle"
-        return cls(
-            profile_thresholds=Thresholds(values=(score,), origin=origin),
-            guess_cuts=GuessCuts(low=score, high=score, origin=origin),
-            gaussian_cut=score,
-        )
 
-
-def gaussian_threshold(mu: float, *, trials: int, alpha: float) -> Thresholds:
+def gaussian_threshold(mu: float, *, trials: int, alpha: float) -> float:
     """Return the best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as claimed.
 
     `trials`: number in each world. Scores are in units of the noise's standard deviation along x' - x: for an upload y,
@@ -186,7 +150,7 @@ def gaussian_threshold(mu: float, *, trials: int, alpha: float) -> Thresholds:
     shown = np.where(np.isfinite(shown), shown, -math.inf)
     # With too few trials to show any part of the claimed mu, equal error rates serve faults that separate more.
     best = np.argmax(shown) if shown.max() > 0 else np.argmin(np.abs(fpr - fnr))
-    return Thresholds(values=(float(at[best]),), origin=f"best for claimed scores of N({shift:g}, 1), {n} trials")
+    return float(at[best])
 
 
 def most_revealed_trials(trials: int, delta: float, alpha: float) -> int:
@@ -243,7 +207,7 @@ def reject_claim(
     profile: PrivacyProfile,
     *,
     alpha: float,
-    thresholds: Thresholds,
+    thresholds: Sequence[float],
 ) -> ClaimTest:
     """Test if P1(S) <= e^epsilon P0(S) + profile(epsilon) for all sets S, and equally with P0 and P1 exchanged.
 
@@ -252,17 +216,15 @@ def reject_claim(
     with one-sided Clopper-Pearson limits FPR_u, FNR_u at alpha / (2 thresholds).
 
     scores0, scores1: one score for each trial, each trial with fresh randomness; high scores speak for world 1. The
-    score function must not be fitted to these trials. `profile`: vectorised callable of real epsilon (negative too)
-    that covers both orders of the neighbours (`accounting.compose.profiles`).
+    score function and the thresholds must not be fitted to these trials. `profile`: vectorised callable of real
+    epsilon (negative too) that covers both orders of the neighbours (`accounting.compose.profiles`).
 
     Claim: a true claim is rejected with probability at most alpha, for any mechanism. The maximum over epsilon needs no
     correction (the profile is one hypothesis). A claim that is not rejected is NOT proven: the trials may have been too
     few.
     Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1]."""
     level = require.open_probability(alpha=alpha)
-    counts = ErrorCounts.from_scores(
-        checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values
-    )
+    counts = ErrorCounts.from_scores(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds)
     return reject_counts(counts, profile, alpha=level)
 
 

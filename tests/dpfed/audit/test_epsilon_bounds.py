@@ -24,7 +24,7 @@ DELTA, ALPHA = 1e-5, 0.05
 
 
 def cut(low, high=None):
-    return GuessCuts(low=low, high=low if high is None else high, origin="fixed in this test")
+    return GuessCuts(low=low, high=low if high is None else high)
 
 
 def worlds(rng, trials, mu):

@@ -14,7 +14,7 @@ from dpfed.audit.statistics.power import (
     power_of,
     scores_of_all_clients,
 )
-from dpfed.audit.statistics.rejection import Thresholds, gaussian_threshold, reject_claim
+from dpfed.audit.statistics.rejection import gaussian_threshold, reject_claim
 
 ALPHA = 0.05
 
@@ -32,7 +32,7 @@ def region(trials, threshold=0.5):
 def test_power_is_that_of_all_counts_for_few_trials():
     """Every pair of counts of 12 and 12 trials, by the rule itself on made scores; the cells lose nothing here."""
     n, threshold = 12, 0.5
-    at = Thresholds(values=(threshold,), origin="fixed")
+    at = (threshold,)
     found = region(n)
     for fault in (HONEST, Deviation(noise_short=0.6), Deviation(too_far=2.0)):
         std, mu = 1 - fault.noise_short, 1 + fault.too_far
@@ -57,7 +57,7 @@ def test_power_is_how_often_simulated_faults_are_found():
     """1,000 audits of noise short by 30% and by 10%: as often as computed within 5 standard errors, and not below what
     cells may lose (1%). False alarm 1e-6."""
     n, generator = 400, np.random.default_rng(0)
-    found, at = region(n), Thresholds(values=(0.5,), origin="fixed")
+    found, at = region(n), (0.5,)
     for short in (0.1, 0.3):
         power = found.probability(scores_of_all_clients(1.0), Deviation(noise_short=short))
         caught = 0
@@ -72,7 +72,7 @@ def test_power_is_how_often_simulated_faults_are_found():
 def test_more_trials_find_smaller_faults_and_five_find_none():
     found = []
     for trials in (5, 500, 2_000, 20_000):
-        cut = gaussian_threshold(1.0, trials=trials, alpha=ALPHA).values[0]
+        cut = gaussian_threshold(1.0, trials=trials, alpha=ALPHA)
         power = power_of(region(trials, cut), scores_of_all_clients(1.0))
         found.append((power.noise_short or 9.0, power.too_far or 99.0))
     assert found == sorted(found, reverse=True)

@@ -9,11 +9,11 @@ from scipy.stats import binom, norm
 from accounting import gaussian
 from accounting.gaussian import sampled_profiles
 from dpfed.audit.statistics import rejection
-from dpfed.audit.statistics.rejection import Thresholds, reject_claim
+from dpfed.audit.statistics.rejection import reject_claim
 from dpfed.errors import ConfigError
 
 ALPHA = 0.05
-CUT = Thresholds(values=(0.5,), origin="fixed in this test")
+CUT = (0.5,)
 
 
 def gaussian_claim(mu):
@@ -96,7 +96,7 @@ def test_both_orders_of_a_sampled_claim_are_kept_and_one_alone_is_not():
     addition = functools.partial(sampled_profiles.addition_profile, **options)
     scores0 = rng.standard_normal(n)
     scores1 = rng.standard_normal(n) + (rng.random(n) < q) / z
-    cut = Thresholds(values=(1.8,), origin="fixed in this test")
+    cut = (1.8,)
     test = functools.partial(reject_claim, scores0, scores1, alpha=1e-6, thresholds=cut)
     assert not test(profile=lambda eps: np.maximum(removal(eps), addition(eps))).rejected
     assert test(profile=addition).rejected  # planted: the profile of one order
@@ -120,9 +120,9 @@ def test_measured_false_alarms_are_within_alpha(n, count):
     """200 audits of a correct Gaussian; more than 20 alarms have probability 1e-3 at 5%. Seen: 0 or 1."""
     mu = 1 / 1.4
     if count == 1:
-        cut = rejection.gaussian_threshold(mu, trials=n, alpha=ALPHA)
+        cut = [rejection.gaussian_threshold(mu, trials=n, alpha=ALPHA)]
     else:
-        cut = Thresholds(values=tuple(np.linspace(-2.0, 2.0 + mu, count).tolist()), origin="spread")
+        cut = np.linspace(-2.0, 2.0 + mu, count).tolist()
     assert _alarms(mu, 1.0, mu, n, 200, 7, cut) <= int(binom.ppf(0.999, 200, ALPHA))
 
 
@@ -136,7 +136,7 @@ def test_too_little_noise_is_rejected(ratio, trials):
     of the shares missing, half of its trials, at least a third.
     """
     mu = 1 / 1.4
-    cut = rejection.gaussian_threshold(mu, trials=trials, alpha=ALPHA)
+    cut = [rejection.gaussian_threshold(mu, trials=trials, alpha=ALPHA)]
     least = 90 if ratio > 1.2 else 33
     assert _alarms(mu, 1 / ratio, mu, trials, 100, 11, cut) >= least
 

@@ -12,8 +12,6 @@ from dpfed.audit.statistics.epsilon_bounds import best_guess_cuts
 from dpfed.audit.statistics.power import scores_of_all_clients
 from dpfed.audit.statistics.rejection import (
     ErrorCounts,
-    GuessCuts,
-    Thresholds,
     checked_scores,
     most_revealed_trials,
     trials_in_worlds,
@@ -29,14 +27,14 @@ def test_claimed_gaussian_beats_every_other_threshold_in_what_is_expected_to_be_
         fpr, fnr = (upper_limit(trials * rate, trials, alpha=0.025) for rate in (norm.sf(t), norm.cdf(t - mu)))
         return norm.isf(fpr) - norm.ppf(fnr)
 
-    (best,) = rejection.gaussian_threshold(mu, trials=trials, alpha=0.05).values
+    best = rejection.gaussian_threshold(mu, trials=trials, alpha=0.05)
     others = [float(shown(t)) for t in np.linspace(-4, mu + 4, 161)]
     assert float(shown(best)) >= np.nanmax(others) - 1e-4
 
 
 def test_too_few_trials_for_the_claim_cut_where_both_errors_are_alike():
     """Nine trials cannot show mu = 0.7, but can show a mechanism with a tenth of its noise."""
-    assert rejection.gaussian_threshold(0.714, trials=9, alpha=0.05).values[0] == pytest.approx(0.357, abs=0.005)
+    assert rejection.gaussian_threshold(0.714, trials=9, alpha=0.05) == pytest.approx(0.357, abs=0.005)
 
 
 @pytest.mark.slow_but_one_in(3)
@@ -65,21 +63,6 @@ def test_coins_leave_no_world_empty_and_are_fair():
     assert abs(ones.mean() - 50) < 6 * 5 / 20
     assert 4 < ones.std() < 6
     refused(ConfigError, "at least 2", trials_in_worlds, 1, 0)
-
-
-@pytest.mark.parametrize("ends", [(1.0, 0.0), (float("nan"), 0.0)])
-def test_cuts_are_in_order(ends):
-    refused(ConfigError, "low at most high", GuessCuts, low=ends[0], high=ends[1], origin="x")
-
-
-@pytest.mark.parametrize("bad", [{"values": (), "origin": "x"}, {"values": (1.0,), "origin": " "}])
-def test_a_threshold_says_where_it_comes_from(bad):
-    refused(ConfigError, "before the scores were drawn", Thresholds, **bad)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1"])
-def test_thresholds_are_finite(value):
-    refused(ValueError, "threshold=", Thresholds, values=(value,), origin="claim")
 
 
 def test_counts_equal_counting_one_by_one_with_ties_and_infinities():
