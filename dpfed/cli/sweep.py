@@ -175,7 +175,7 @@ def _line_count(file: Path) -> int:
 def _show_finished(finished: FinishedSweep) -> None:
     out = console()
     headings = ("row", "at", "accuracy", "epsilon", "epsilon holds for", "MB", "seconds", "state")
-    table = table_of(*headings, title=finished.plan.title, right=("accuracy", "epsilon", "MB", "seconds"))
+    table = table_of(*headings, title=finished.plan.experiment.title, right=("accuracy", "epsilon", "MB", "seconds"))
     for one in finished.ended_runs:
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
         table.add_row(one.cell.row, _point_text(one.cell.at), *_summary_cells(one.summary), kind + one.outcome)
@@ -216,7 +216,7 @@ def _choice_text(choice: TunedChoice) -> str:
 
 def _show_plan(planned: PlannedSweep) -> None:
     out = console()
-    title = f"{planned.title}: {len(planned.grid.runs)} runs in {planned.folder}"
+    title = f"{planned.experiment.title}: {len(planned.grid.runs)} runs in {planned.folder}"
     table = table_of("row", "at", "folder", "state", title=title)
     for one in planned.to_dict()["runs"]:
         table.add_row(one["row"], _point_text(one["at"]), one["folder"], one["state"])

@@ -28,7 +28,6 @@ _FARTHEST = 50.0
 _UNNAMED_SCORES = ("direction",)
 """Scores whose names the figure omits."""
 _HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell", "unknown")}
-_COLOURS = {"pass": "pass", "fail": "fail"}
 
 
 def write_cards(found: Sequence[Verdict], folder: Path) -> list[Path]:
@@ -69,10 +68,7 @@ def _subject(found: Verdict, folder: Path) -> str:
 
 
 def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
-    checks, failed = [], names_of_failed_checks(found.checks)
-    for one in failed_checks_first(found.checks):
-        holds, colour = _HOLDS[one.passed]
-        checks.append({"check": one, "holds": holds, "colour": colour})
+    failed = names_of_failed_checks(found.checks)
     return render_page(
         "audit.html",
         title=f"Audit of {found.name}: {found.verdict_in_full}{f', {failed}' if failed else ''}",
@@ -80,11 +76,11 @@ def _card(found: Verdict, figure: ChartGroup | None, subject: str) -> str:
         found=found,
         failed=failed,
         name=found.name,
-        colour=_COLOURS.get(found.verdict, "unknown"),
+        colour=found.verdict if found.verdict in ("pass", "fail") else "unknown",
         claimed=None if found.claimed_epsilon is None else upwards(found.claimed_epsilon),
         delta=None if found.delta is None else upwards(found.delta),
         group=figure,
-        checks=checks,
+        checks=[(one, *_HOLDS[one.passed]) for one in failed_checks_first(found.checks)],
         headings=list(found.pairs[0].cells) if found.pairs else [],
     )
 
@@ -110,17 +106,13 @@ def _trials_figure(audit: FunctionTrials, path: Path) -> ChartGroup:
 
 def _observed_errors(one: PairTest) -> ObservedErrors:
     test = one.test
-    limits = [
-        float(upper_limit(count, trials, alpha=test.alpha / 2))
-        for count, trials in ((test.false_positives, test.trials0), (test.false_negatives, test.trials1))
-    ]
     return ObservedErrors(
         name=one.pair if one.score in _UNNAMED_SCORES else f"{one.pair} ({one.score})",
         rejected=one.rejected,
         false_positive_rate=test.false_positives / test.trials0,
         false_negative_rate=test.false_negatives / test.trials1,
-        fpr_upper=limits[0],
-        fnr_upper=limits[1],
+        fpr_upper=float(upper_limit(test.false_positives, test.trials0, alpha=test.alpha / 2)),
+        fnr_upper=float(upper_limit(test.false_negatives, test.trials1, alpha=test.alpha / 2)),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -20,7 +19,6 @@ from dpfed.version import __version__
 _HERE = files(__package__)
 _HEAD = 2000
 """Number of bytes at the start of a page that contain its subject and its title."""
-_OLDER_AUDIT = "an audit of a version without subjects"
 
 
 def render_page(
@@ -76,34 +74,25 @@ def code_marked(text: str) -> Markup:
 def free_paths(folder: Path, page: str, *others: str, subject: str) -> list[Path]:
     """Return paths in `folder` for a page and its other files, such that no page of a different subject is overwritten.
 
-    The names are as given, or end in -2, -3, ... (audit-2.html) if files of a different subject have the names. Audit
-    pages of older versions have no subject and are overwritten.
+    The names are as given, or end in -2, -3, ... (audit-2.html) if files of a different subject have the names.
     """
-    for number in itertools.count(1):
-        places = [folder / (name if number == 1 else _numbered_name(name, number)) for name in (page, *others)]
-        if not any(one.exists() for one in places) or _page_subject(places[0]) in (
-            _subject_hash(subject),
-            _OLDER_AUDIT,
-        ):
-            return places
-    raise AssertionError
-
-
-def _numbered_name(name: str, number: int) -> str:
-    file = Path(name)
-    return f"{file.stem}-{number}{file.suffix}"
+    names = [folder / name for name in (page, *others)]
+    places, number = names, 1
+    while any(one.exists() for one in places) and _page_subject(places[0]) != _subject_hash(subject):
+        number += 1
+        places = [one.with_stem(f"{one.stem}-{number}") for one in names]
+    return places
 
 
 def _page_subject(page: Path) -> str | None:
-    """Return the subject hash in the head of a page, `_OLDER_AUDIT` for an audit without one, else None."""
+    """Return the subject hash in the head of a page, None if there is none."""
     try:
         with open_input(page, at_most=LARGEST_LINES) as file:
             head = file.read(_HEAD).decode("utf-8", errors="replace")
     except OSError:
         return None
-    if found := re.search(r'<meta name="subject" content="([0-9a-f]+)">', head):
-        return found[1]
-    return _OLDER_AUDIT if "<title>Audit" in head else None
+    found = re.search(r'<meta name="subject" content="([0-9a-f]+)">', head)
+    return None if found is None else found[1]
 
 
 def _subject_hash(subject: str) -> str:

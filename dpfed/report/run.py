@@ -48,27 +48,24 @@ def run_page(
 ) -> str:
     """Return the HTML page of a finished run. live: True if a server shows it, after the run's live page."""
     configuration = _configuration_text(folder / "config.toml")
+    tables = _tables_of(configuration)
     return render_page(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
         connects=live,
         scripts=("live.js",) if live else (),
-        card=_card_with_audits(card_of(summary), folder),
+        card=_card_with_audits(card_of(summary), folder, tables),
         nothing_learned=nothing_learned(lines),
         group=group,
         ran=[*run_texts(summary), *_rounding_texts(folder)],
         ledger=ledger_text(folder / "ledger.jsonl"),
-        commands=_shell_commands(folder, summary, configuration),
+        commands=_shell_commands(folder, summary, tables),
         configuration=configuration,
     )
 
 
-def _card_with_audits(card: PrivacyCard, folder: Path) -> PrivacyCard:
+def _card_with_audits(card: PrivacyCard, folder: Path, tables: Mapping[str, object]) -> PrivacyCard:
     """Return the card with the outcome of the replay audit in the folder, if the run is private."""
-    try:
-        tables = tomllib.loads(_configuration_text(folder / "config.toml"))
-    except ValueError:
-        return card
     if "privacy" not in tables:
         return card
     audits = replay_text(folder, tables)
@@ -146,12 +143,8 @@ def _traffic_text(summary: Summary) -> str:
     return words
 
 
-def _shell_commands(folder: Path, summary: Summary, configuration: str) -> list[str]:
+def _shell_commands(folder: Path, summary: Summary, tables: Mapping[str, object]) -> list[str]:
     """Return command lines that repeat and audit the run, for a shell in the run folder."""
-    try:
-        tables = tomllib.loads(configuration)
-    except ValueError:
-        tables = {}
     commands = [repeat_command(folder, tables, config="config.toml", out="again")]
     if summary.epsilon is not None:
         loads = "".join(f" --load {shlex.quote(one.path)}" for one in read_own_code(folder) if one.sha256)
@@ -167,6 +160,13 @@ def _configuration_text(file: Path) -> str:
         return read_text(file, at_most=LARGEST_CONFIGURATION)
     except (OSError, ValueError):
         return ""
+
+
+def _tables_of(configuration: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(configuration)
+    except ValueError:
+        return {}
 
 
 _LONGEST = 300

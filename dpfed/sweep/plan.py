@@ -233,10 +233,6 @@ class PlannedSweep:
     whole_grid: Grid
     published: tuple[PublishedNumber, ...]
 
-    @property
-    def title(self) -> str:
-        return self.experiment.title
-
     def state(self, cell: GridCell) -> State:
         """Return the state of the run; RunError if its folder holds a different run."""
         return "after tuning" if cell.choice is not None else folder_state(self.folder / cell.folder, cell)
@@ -244,7 +240,7 @@ class PlannedSweep:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of --dry-run."""
         return {
-            "title": self.title,
+            "title": self.experiment.title,
             "profile": self.profile,
             "note": self.note,
             "out": str(self.folder),

@@ -96,7 +96,7 @@ class FinishedSweep:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed sweep`."""
         return {
-            "title": self.plan.title,
+            "title": self.plan.experiment.title,
             "profile": self.plan.profile,
             "note": self.plan.note,
             "out": str(self.plan.folder),

@@ -146,9 +146,9 @@ def _watch_sampler(world: ReplayRun, module: ModuleType) -> None:
 
         world.outside("sampling rate of Opacus", float(self.sample_rate))
         world.outside("number of steps of Opacus", int(self.steps))
-        here = world.present_of(self.num_samples)
+        total, places = world.present_of(self.num_samples)
         for _ in range(self.steps):
-            drawn = torch.rand(here.total, generator=self.generator)[torch.from_numpy(here.places)] < self.sample_rate
+            drawn = torch.rand(total, generator=self.generator)[torch.from_numpy(places)] < self.sample_rate
             yield drawn.nonzero(as_tuple=False).reshape(-1).tolist()
 
     sampler.__iter__ = batches

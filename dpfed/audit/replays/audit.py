@@ -323,7 +323,7 @@ def _new_run(runs: _AuditRuns, pair: Pair | None, recording: Recording, draws: D
     try:
         from dpfed.audit.replays.rounds import ReplayRunOfRounds
     except ImportError:
-        return ReplayRun(pair, recording, draws)
+        return ReplayRun(pair, recording, draws)  # type: ignore[abstract]  # nothing of a dpfed.run without torch
     world = ReplayRunOfRounds(pair, recording, draws, loop=loop, most=runs.last_round, last=runs.last)
     if runs.compares_modules:
         from dpfed.audit.replays.modules import ModuleValues

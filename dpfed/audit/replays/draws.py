@@ -13,7 +13,7 @@ import random
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,7 @@ class Draws:
         """Observe permutations and new generators in this process, which must be the process of one run."""
         for place, one in enumerate(self.existing[:_MOST]):
             self._named[f"existing {place}"] = one
+        self._named |= {"random": random._inst, "numpy.random": np.random.mtrand._rand}
         gc.freeze()  # later scans see new objects only
         made: Callable[..., np.random.Generator] = np.random.default_rng
 
@@ -93,8 +94,9 @@ class Draws:
         _note_calls(np.random, "randint", lambda low, high=None, *_, **__: self._follow("numpy.random", low, high))
         random.Random._randbelow = _trailing_randbelow(random.Random._randbelow)  # type: ignore[attr-defined]
 
-    def watch_torch(self, torch: object) -> None:
-        """Observe torch's permutations, and the generators that are passed to its functions."""
+    def watch_torch(self, torch: Any) -> None:
+        """Observe torch's permutations, its global generator, and the generators that are passed to its functions."""
+        self._named["torch"] = torch.default_generator
         for name in ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal"):
             _note_calls(torch, name, partial(self._note_torch, name == "randperm"))
 
@@ -138,7 +140,7 @@ class Draws:
 
     def read(self) -> Reading:
         """Return the states of the generators of this process."""
-        named = {name: _state(one) for name, one in self._named.items()} | dict(_global_states())
+        named = {name: _state(one) for name, one in self._named.items()}
         named |= {_SECURE: self._secure, _TRAILS: tuple(sorted(self.trails.items()))}
         others = (_state(one) for one in _generators_among(gc.get_objects()))
         return named, frozenset(map(_digest, (*named.values(), *others)))
@@ -152,8 +154,6 @@ class Draws:
         for name, state in recorded[0].items():
             if name in self._named:
                 _set_state(self._named[name], state)
-            elif name in _SETTERS:
-                _SETTERS[name](state)
         self._secure, self.trails = recorded[0][_SECURE], dict(recorded[0][_TRAILS])
         return states <= recorded[1]
 
@@ -215,27 +215,6 @@ def _trailing_randbelow(drawn: Callable[[random.Random, int], int]) -> Callable[
 
 def _length(x: object) -> int:
     return len(x) if isinstance(x, Sized) and getattr(x, "shape", None) != () else int(np.asarray(x))
-
-
-def _global_states() -> Iterator[tuple[str, object]]:
-    yield "random", _state(random._inst)
-    yield "numpy.random", np.random.get_state(legacy=False)  # noqa: NPY002
-    if "torch" in sys.modules:
-        yield "torch", sys.modules["torch"].get_rng_state().numpy().copy()
-
-
-def _set_global_torch(state: object) -> None:
-    if "torch" in sys.modules:
-        torch = sys.modules["torch"]
-        torch.set_rng_state(torch.from_numpy(state))
-
-
-_SETTERS: dict[str, Callable[[Any], None]] = {
-    "random": lambda state: _set_state(random._inst, state),
-    "numpy.random": np.random.set_state,
-    "torch": _set_global_torch,
-}
-"""Functions that set the state of each global generator."""
 
 
 def _state(one: Generator) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,17 +153,17 @@ class Pair:
             return data[:rest]
         changed = [_changed_client(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
         if hasattr(data, "dtype"):
-            return stacking_function(data)(changed)
+            return _like(data, np.stack([np.asarray(one) for one in changed]))
         return tuple(changed) if isinstance(data, tuple) else changed
 
 
-def stacking_function(data: object) -> Callable[[list[Any]], Any]:
-    """Return the function that stacks entries to an object of the type of `data`, an array or a tensor."""
-    if isinstance(data, np.ndarray):
-        return np.stack
+def _like(data: object, array: Array) -> Any:
+    """Return the array as an object of the type of `data`, an array or a tensor."""
+    if isinstance(data, np.ndarray | np.generic):
+        return array
     import torch
 
-    return torch.stack
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def have_samples(clients: Any) -> bool:
@@ -220,11 +221,7 @@ def _changed_client(client: Any, pair: Pair) -> Any:
         changed = (y if array.dtype.kind in "iub" and pair.change in TARGETS else x).reshape(array.shape)
         if array.dtype.kind in "iub" and pair.change not in (*TARGETS, "order"):
             changed = array
-    if isinstance(client, np.ndarray | np.generic):
-        return changed
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(changed))
+    return _like(client, changed)
 
 
 def _with_changed_record(client: Any, record: int, pair: Pair) -> object:
@@ -239,11 +236,7 @@ def _with_changed_record(client: Any, record: int, pair: Pair) -> object:
     parts = [client[:record], changed, client[record + 1 :]]
     if isinstance(client, list):
         return [one for part in parts for one in part]
-    if isinstance(client, np.ndarray):
-        return np.concatenate(parts)
-    import torch
-
-    return torch.cat(parts)
+    return _like(client, np.concatenate([np.asarray(part) for part in parts]))
 
 
 SAME_PAIR = Pair((), SAME)
@@ -285,12 +278,8 @@ def _pairs_of_records(first: RunFindings, *, removal: bool) -> list[Pair]:
         return [SAME_PAIR]
     return [
         SAME_PAIR,
-        *(Pair((who,), change, at) for change, (who, at) in zip(changes, _repeated(places), strict=False)),
+        *(Pair((who,), change, at) for change, (who, at) in zip(changes, itertools.cycle(places), strict=False)),
     ]
-
-
-def _repeated(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return places * -(-(len(_OF_RECORDS) + 1) // len(places))
 
 
 def _participants(present: Sequence[Sequence[int]]) -> list[int]:

@@ -9,7 +9,6 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from dpfed.audit.replays.findings import (
 )
 from dpfed.audit.replays.noise_size import NoiseSize, unchanged_coordinates
 from dpfed.audit.replays.pairs import REMOVED, SAME, SIZES, Pair
-from dpfed.replayed import Adjacency, Ids, Norm, Part
+from dpfed.replayed import Adjacency, Norm, Replay
 
 ROUNDING = 1e-4
 """Largest difference of float sums, relative to their largest entry, that a different order of additions explains."""
@@ -87,15 +86,7 @@ class Recording:
         return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class Present:
-    """Places of this run's entries among the `total` entries of the first run's data."""
-
-    total: int
-    places: NDArray[np.int64]
-
-
-class ReplayRun:
+class ReplayRun(Replay):
     """Run of a replay audit that compares marked values. pair: changed clients; None for the first run."""
 
     def __init__(self, pair: Pair | None, recording: Recording, draws: Draws | None = None) -> None:
@@ -204,22 +195,22 @@ class ReplayRun:
             if not self.seen.uncoupled:
                 self.seen.certain = True
 
-    def present_of(self, count: int) -> Present:
-        """Return which entries of the first run's data the `count` entries of a collection of this run are."""
-        total = self.recording.units
+    def present_of(self, count: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of entries of the first run's data, and the places of this run's `count` entries there.
+
+        count: size of a collection in this run; one that is not the data has no missing entries
+        """
         gone = self.changed if self.pair is not None and self.pair.change == REMOVED else frozenset()
-        here = np.array([i for i in range(total) if i not in gone], dtype=np.int64)
-        return (
-            Present(total=total, places=here) if len(here) == count else Present(total=count, places=np.arange(count))
-        )
+        here = np.array([i for i in range(self.recording.units) if i not in gone], dtype=np.int64)
+        return (self.recording.units, here) if len(here) == count else (count, np.arange(count))
 
     def coins(self, count: int, rate: float) -> NDArray[np.bool_]:
         """Return draws with probability `rate` for the entries of this run, coupled by places in the first run."""
         number = self._key("rate of data.coins", None)[3]
         self._times[self.round, "rate of data.coins", None] -= 1
         self.outside("rate of data.coins", float(rate))
-        here = self.present_of(count)
-        return np.random.default_rng([0x0DD, number, here.total]).random(here.total)[here.places] < rate
+        total, places = self.present_of(count)
+        return np.random.default_rng([0x0DD, number, total]).random(total)[places] < rate
 
     def take_certain(self) -> None:
         """Note that the first difference does not come from draws, if all draws were coupled until here."""
@@ -384,11 +375,7 @@ class ReplayRun:
         with np.errstate(all="ignore"):
             return two.astype(np.float64) - one.astype(np.float64)
 
-    # ---- parts of a dpfed.run, whose rounds `dpfed.audit.replays.rounds.ReplayRunOfRounds` compares
-
-    @property
-    def rounds(self) -> object:
-        raise NotImplementedError("rounds of dpfed are compared by ReplayRunOfRounds")
+    # ---- parts of a dpfed.run; `dpfed.audit.replays.rounds.ReplayRunOfRounds` has the others
 
     @property
     def writes_reports(self) -> bool:
@@ -400,23 +387,8 @@ class ReplayRun:
     def is_temporary_path(self, path: Path) -> bool:
         return self.recording.folder.parent.resolve() in path.resolve().parents
 
-    def randomness(self, made: Part) -> Part:
-        return made
-
-    def own(self, given: Part, config: object) -> Part:
-        return given
-
-    def training(self, made: Part) -> Part:
-        return made
-
-    def batch(self, records: Ids) -> Ids:
-        return records
-
     def made_run_folder(self, path: Path) -> None:
         self.run_folders.append(path)
-
-    def drawn(self, cohort: Ids, number: int) -> Ids:
-        return cohort
 
     def reseed(self, name: str) -> None:
         place = self._times[self.round, name, None]
