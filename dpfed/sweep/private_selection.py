@@ -49,17 +49,15 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         )
     for cell in cells:
         _check_candidate(cell, cells[0])
-    goals = [build(cell.config).privacy_target for cell in cells]
-    if not all(isinstance(privacy_target, PrivacyTarget) for privacy_target in goals):
+    targets = [build(cell.config).privacy_target for cell in cells]
+    private = [target for target in targets if isinstance(target, PrivacyTarget)]
+    if len(private) < len(cells):
         raise ConfigError(
             "--private-selection requires [privacy] in every run (not [local.record]), because the unit is the client."
         )
-    private = [privacy_target for privacy_target in goals if isinstance(privacy_target, PrivacyTarget)]
-    mechanisms = [
-        privacy_target.mechanism_of_run(cell.config.federation.rounds)
-        for privacy_target, cell in zip(private, cells, strict=True)
-    ]
-    return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
+    rounds = [cell.config.federation.rounds for cell in cells]
+    mechanisms = tuple(map(PrivacyTarget.mechanism_of_run, private, rounds))
+    return Candidates(cells=cells, mechanisms=mechanisms, delta=private[0].delta)
 
 
 def _check_candidate(cell: GridCell, first: GridCell) -> None:

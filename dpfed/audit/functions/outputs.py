@@ -63,8 +63,6 @@ def pairs_of_updates(
     layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries are last and are screened.
     """
     sizes = _layer_sizes(layout, dimension)
-    if clients < 2 or not clip_norm > 0:
-        raise ConfigError(f"clients={clients}, clip_norm={clip_norm}: must be at least 2 clients, and a norm above 0.")
     even_signs = fixed_signs(dimension) / dimension**0.5
     loud = LOUD_NORM * clip_norm
     dense = loud * even_signs

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from dpfed.audit.functions.outputs import Output
@@ -51,9 +50,7 @@ class FunctionProcess:
     def __enter__(self) -> FunctionProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

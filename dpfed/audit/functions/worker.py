@@ -46,7 +46,7 @@ def serve_calls(calls: BinaryIO, answers: BinaryIO) -> None:
             number, which, seeds = message
             inputs = known[number]
             if isinstance(inputs, bytes):
-                inputs = known[number] = _make_inputs(inputs)
+                inputs = known[number] = [_CopiedInput(one) for one in pickle.loads(inputs)]
             answer: tuple[str, object] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
@@ -63,7 +63,7 @@ class _CopiedInput:
     """
 
     def __init__(self, made: object) -> None:
-        self._make_inputs = made
+        self._made = made
         search = _GeneratorFinder(io.BytesIO())
         with contextlib.suppress(Exception):  # an unpickled object need not be picklable
             search.dump(made)
@@ -71,13 +71,9 @@ class _CopiedInput:
 
     def copy_for_call(self) -> object:
         try:
-            return copy.deepcopy(self._make_inputs, dict(self._shared))
+            return copy.deepcopy(self._made, dict(self._shared))
         except Exception:  # a picklable object need not support deepcopy
-            return pickle.loads(cloudpickle.dumps(self._make_inputs))
-
-
-def _make_inputs(packed: bytes) -> list[_CopiedInput]:
-    return [_CopiedInput(one) for one in pickle.loads(packed)]
+            return pickle.loads(cloudpickle.dumps(self._made))
 
 
 class _GeneratorFinder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types

@@ -232,12 +232,13 @@ class _AuditRuns:
         if not answer.exists():
             return RunFindings(
                 error=f"the process of the run died with status {status}",
-                differences=_ended_process_difference(pair),
+                differences=[] if pair is None else [Difference(value="the run", words=_ENDED)],
             )
         seen: RunFindings = pickle.loads(answer.read_bytes())
         return seen
 
 
+_ENDED = "its process ended in the second run only"
 _LIBRARIES = ("accounting", "dpfed", "matplotlib", "numpy", "opacus", "scipy", "sklearn", "torch")
 
 
@@ -247,10 +248,6 @@ def _import_modules(modules: Sequence[str]) -> None:
         if name.partition(".")[0] in _LIBRARIES and name not in sys.modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-
-
-def _ended_process_difference(pair: Pair | None) -> list[Difference]:
-    return [] if pair is None else [Difference(value="the run", words="its process ended in the second run only")]
 
 
 def _status_of_process(call: Callable[[], None]) -> int | None:
@@ -283,7 +280,9 @@ def _run_and_store(runs: _AuditRuns, pair: Pair | None, at: Path, loop: bool, an
     seen = world.seen
     try:
         with _redirected_output(runs.folder), _seeded_generators(runs.seed, draws):
-            install_hooks(world, adapters.HOOKS | flower_rounds.HOOKS | {"torch": _watch_torch})
+            install_hooks(
+                world, adapters.HOOKS | flower_rounds.HOOKS | {"torch": lambda _, torch: draws.watch_torch(torch)}
+            )
             result = runs.call(Neighbour(pair), out)
         world.round = -1
         world.couple_draws((-2, "end of the run", None, 0))
@@ -330,11 +329,6 @@ def _new_run(runs: _AuditRuns, pair: Pair | None, recording: Recording, draws: D
 
         ModuleValues(world).set_hooks()
     return world
-
-
-def _watch_torch(world: ReplayRun, torch: object) -> None:
-    assert world.draws is not None
-    world.draws.watch_torch(torch)
 
 
 def _compare_result(world: ReplayRun, name: str, value: object) -> None:

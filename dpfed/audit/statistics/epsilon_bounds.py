@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
-from accounting import require
 from accounting.arrays import Floats
 from accounting.gaussian import epsilon_from_below
 from dpfed.audit.statistics.rejection import ErrorRates, GuessCuts, checked_scores, most_revealed_trials, upper_limit
-from dpfed.errors import ConfigError
 
 
 def epsilon_lower_bound(
@@ -33,13 +31,10 @@ def epsilon_lower_bound(
     lower bound. At delta = 1e-5, a Gaussian of epsilon 4.38 gives a bound of 2.9 with 1e5 trials and of 3.5 with 1e6;
     a claim is therefore tested with its whole profile (`rejection`).
     """
-    target, level = require.probability(delta=delta), require.open_probability(alpha=alpha)
-    if target == 1:
-        raise ConfigError("delta=1.0: every mechanism satisfies it. Must be in [0, 1).")
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
     right, wrong = cuts.count_guesses(first, second)
-    shown = most_revealed_trials(len(first) + len(second), target, level)
-    return float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
+    shown = most_revealed_trials(len(first) + len(second), delta, alpha)
+    return float(epsilon_of_guesses(right, wrong, shown=shown, alpha=alpha if delta == 0 else 0.95 * alpha))
 
 
 def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, alpha: float, cut: float) -> float:

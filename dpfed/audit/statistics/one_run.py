@@ -15,15 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy.special import betainc, ndtr, ndtri, stdtrit
 
-from accounting import require
 from accounting.arrays import Floats
 from accounting.roots import crossing_bracket
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.rejection import PrivacyProfile, checked_scores
-from dpfed.errors import ConfigError
+from dpfed.audit.statistics.rejection import PrivacyProfile
 
 LEAST = 10
 """Fewest scores in a world for a bound."""
@@ -53,7 +51,7 @@ def factor_bound(absent: Floats, present: Floats, *, alpha: float, shared: float
         return 0.0
     error = math.sqrt(present.var(ddof=1) / present.size + absent.var(ddof=1) / absent.size)
     thirds = [float(((one - one.mean()) ** 3).mean()) / one.size**2 for one in (present, absent)]
-    level = require.open_probability(alpha=alpha) / _ROOM
+    level = alpha / _ROOM
     quantile = -float(stdtrit(min(absent.size, present.size) - 1, level))
     skewness = (thirds[0] - thirds[1]) / max(error**3, 1e-300)
     quantile += max(-skewness, 0.0) * (2 * quantile**2 + 1) / 6
@@ -73,32 +71,16 @@ class Guesses:
     made: int
     correct: int
 
-    def __post_init__(self) -> None:
-        require.count(canaries=self.canaries)
-        require.count(made=self.made)
-        require.count(at_least=0, correct=self.correct)
-        if not self.correct <= self.made <= self.canaries:
-            raise ConfigError(
-                f"correct={self.correct}, made={self.made}, canaries={self.canaries}: must not fall in this order."
-            )
 
-
-def guess(scores: ArrayLike, included: ArrayLike, *, guesses: int, seed: int) -> Guesses:
+def guess(scores: Floats, included: NDArray[np.bool_], *, guesses: int, seed: int) -> Guesses:
     """Guess "in" for the highest scores and "out" for the lowest, half of `guesses` each (if odd, one more "in").
 
-    scores [m], included [m] of bool. `guesses` must be fixed before the scores are known. Equal scores are ordered at
-    random by `seed`, since the order of the canaries may reveal which were included.
+    scores [m], included [m]. `guesses`, at most m, must be fixed before the scores are known. Equal scores are ordered
+    at random by `seed`, since the order of the canaries may reveal which were included.
     """
-    given = checked_scores(scores, "scores")
-    coins = np.asarray(included)
-    if coins.shape != given.shape or coins.dtype != np.bool_:
-        raise ConfigError(f"included of shape {coins.shape}, type {coins.dtype}: must be True or False for each score.")
-    made = require.count(guesses=guesses)
-    if made > given.size:
-        raise ConfigError(f"guesses={made}: must be at most the number of canaries, {given.size}.")
-    order = np.lexsort((np.random.default_rng(seed).random(given.size), given))
-    low, high = order[: made // 2], order[given.size - (made - made // 2) :]
-    return Guesses(canaries=given.size, made=made, correct=int(coins[high].sum() + (~coins[low]).sum()))
+    order = np.lexsort((np.random.default_rng(seed).random(scores.size), scores))
+    low, high = order[: guesses // 2], order[scores.size - (guesses - guesses // 2) :]
+    return Guesses(canaries=scores.size, made=guesses, correct=int(included[high].sum() + (~included[low]).sum()))
 
 
 def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
@@ -110,16 +92,15 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
     proportional to m.
     """
     r, v = guesses.made, guesses.correct
-    eps, target = require.nonnegative(epsilon=epsilon), require.probability(delta=delta)
     if v == 0:
         return 1.0
-    q = 1 / (1 + math.exp(-min(eps, 700.0)))
+    q = 1 / (1 + math.exp(-min(epsilon, 700.0)))
     beta = float(betainc(v, r - v + 1, q))
-    if target == 0:
+    if delta == 0:
         return beta
     i = np.arange(1.0, v + 1)
     reached = np.append(betainc(v - i[:-1], r - v + i[:-1] + 1, q), 1.0)  # P(B >= v - i), the last P(B >= 0)
-    return min(1.0, beta + 2 * guesses.canaries * target * max(0.0, float(np.max((reached - beta) / i))))
+    return min(1.0, beta + 2 * guesses.canaries * delta * max(0.0, float(np.max((reached - beta) / i))))
 
 
 def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
@@ -127,8 +108,7 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
 
     Claim: above the true epsilon at `delta` with probability at most alpha. Direction of error: lower bound.
     """
-    level = require.open_probability(alpha=alpha)
-    return _largest_rejected(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
+    return _largest_rejected(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= alpha)
 
 
 def rejects_f_dp(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
@@ -139,9 +119,8 @@ def rejects_f_dp(guesses: Guesses, inverse_blow_up: Callable[[float], float], *,
     With c = alpha v/m, h = alpha (r-v)/m, for i = v-1..0: h' = max(h, inverse_blow_up(c)), c += i/(r-i) (h'-h), h = h';
     rejected iff c + h > r/m. A true claim is rejected with probability at most alpha.
     """
-    level = require.open_probability(alpha=alpha)
     m, r, v = guesses.canaries, guesses.made, guesses.correct
-    c, h = level * v / m, level * (r - v) / m
+    c, h = alpha * v / m, alpha * (r - v) / m
     for i in range(v - 1, -1, -1):
         higher = max(h, inverse_blow_up(c))
         if higher == h:  # all later steps leave h and c unchanged
@@ -164,7 +143,7 @@ def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> 
     """Return the epsilon at `delta` of the mu of `gdp_lower_bound`: a lower bound only if the run is mu-GDP for some
     mu.
     """
-    return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=require.open_probability(delta=delta))
+    return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=delta)
 
 
 def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
@@ -173,11 +152,9 @@ def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) 
     profile: delta at any real epsilon. The inverse blow-up at y is the largest e^-eps (y - delta(eps)) over eps; a grid
     of eps gives a value that is never larger.
     """
-    ends = math.log(guesses.canaries / require.open_probability(alpha=alpha)) + 5  # the smallest y is about alpha/m
+    ends = math.log(guesses.canaries / alpha) + 5  # the smallest y is about alpha/m
     epsilons = np.linspace(-5.0, ends, _GRID)
     scale, delta = np.exp(-epsilons), np.asarray(profile(epsilons), dtype=float)
-    if np.isnan(delta).any():
-        raise ConfigError("profile: gave NaN. Give a privacy profile of real epsilon.")
     return rejects_f_dp(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
 
 

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import binom
 
-from accounting import require
 from accounting.arrays import Floats, Ints
 from dpfed.errors import ConfigError
 
@@ -93,15 +92,10 @@ def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Flo
     expected count gives the limit of a typical outcome). Direction of error: conservative, since k is increased
     slightly, which outweighs rounding.
     """
-    level = require.open_probability(alpha=alpha)
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=float), np.asarray(trials, dtype=float))
-    if not np.all((n > 0) & (k >= 0) & (k <= n)):
-        raise ConfigError(
-            f"successes={successes!r}, trials={trials!r}: must be 0 <= successes <= trials, trials above 0."
-        )
     inside = k < n
     more = (k + 1) * _SLIGHTLY_MORE
-    return np.asarray(np.where(inside, betainccinv(more, np.where(inside, n - k, 1.0), level), 1.0))
+    return np.asarray(np.where(inside, betainccinv(more, np.where(inside, n - k, 1.0), alpha), 1.0))
 
 
 ErrorRates = Callable[[float], tuple[float, float]]
@@ -141,10 +135,9 @@ def gaussian_threshold(mu: float, *, trials: int, alpha: float) -> float:
     the score is <y - x, x' - x> / (sigma |x' - x|). The threshold maximises the expected mu-GDP bound. It affects the
     power only: an audit is valid at any threshold fixed beforehand.
     """
-    shift, n = require.positive(mu=mu), require.count(trials=trials)
-    at = np.linspace(-6.0, shift + 6.0, 4001)
-    fpr, fnr = ndtr(-at), ndtr(at - shift)
-    limits = [upper_limit(n * rate, n, alpha=require.open_probability(alpha=alpha) / 2) for rate in (fpr, fnr)]
+    at = np.linspace(-6.0, mu + 6.0, 4001)
+    fpr, fnr = ndtr(-at), ndtr(at - mu)
+    limits = [upper_limit(trials * rate, trials, alpha=alpha / 2) for rate in (fpr, fnr)]
     with np.errstate(divide="ignore", invalid="ignore"):
         shown = (ndtri(limits[0]) + ndtri(limits[1])) / (ndtri(fpr) + ndtri(fnr))
     shown = np.where(np.isfinite(shown), shown, -math.inf)
@@ -223,9 +216,8 @@ def reject_claim(
     correction (the profile is one hypothesis). A claim that is not rejected is NOT proven: the trials may have been too
     few.
     Errors: ConfigError for NaN scores, and for a profile with values outside [max(0, 1 - e^epsilon), 1]."""
-    level = require.open_probability(alpha=alpha)
     counts = ErrorCounts.from_scores(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds)
-    return reject_counts(counts, profile, alpha=level)
+    return reject_counts(counts, profile, alpha=alpha)
 
 
 def reject_counts(counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float) -> ClaimTest:

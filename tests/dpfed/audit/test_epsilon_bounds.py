@@ -141,9 +141,5 @@ def test_infinite_scores_are_guessed():
     assert found == pytest.approx(math.log(limit / (1 - limit)))
 
 
-def test_delta_of_one_is_refused():
-    refused(ConfigError, r"delta=1.0", lambda: epsilon_lower_bound([0.0], [1.0], delta=1.0, alpha=ALPHA, cuts=cut(0.5)))
-
-
 def test_nan_scores_are_refused():
     refused(ConfigError, "scores0: 1 of 1 scores are NaN", gdp_lower_bound, [math.nan], [1.0], alpha=ALPHA, cut=0.0)
