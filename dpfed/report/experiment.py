@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_CURVES = 8
+_LAST_ROUND = "test accuracy, last round, %"
 _ACCURACY, _UPLINK, _EPSILON = "test_accuracy", "uplink_megabytes_total", "privacy.epsilon"
 _AXES = {
     "method.keep": "share of entries kept (method.keep)",
@@ -69,18 +70,17 @@ def _quantity_over_x(collection: RunCollection, groups: Sequence[RunGroup], fold
         for group in groups
         if (one := group_mean(group, quantity.key, collection)).mean is not None
     ]
-    path = folder / "axis.png"
     xlabel = _AXES.get(x, short_axis_name(x))
-    drawing = plot_over_axis(
+    yield _panels_over_axis(
+        collection,
         points,
-        path,
+        folder / "axis.png",
+        f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.",
         xlabel=xlabel,
         ylabel=quantity.heading,
         logarithmic=x == _EPSILON,
         bounds=x in (_EPSILON, "privacy.noise_multiplier"),
-        looks=_row_looks(collection),
     )
-    yield _page_panels(drawing, path, f"{quantity.heading.capitalize()}, over {xlabel}. Bars: deviation over seeds.")
 
 
 def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -94,21 +94,13 @@ def _accuracy_over_epsilon(collection: RunCollection, groups: Sequence[RunGroup]
         for group in groups
         if (one := group_mean(group, _ACCURACY, collection)).mean is not None
     ]
-    path = folder / "privacy-utility.png"
-    drawing = plot_over_axis(
-        points,
-        path,
-        xlabel="epsilon (upper bound)",
-        ylabel="test accuracy, last round, %",
-        logarithmic=True,
-        bounds=True,
-        looks=_row_looks(collection),
-    )
     caption = (
         "Accuracy against epsilon. Bars: deviation over seeds; dashed lines: not private. Points are comparable if "
         "delta, unit and adjacency are equal (see the table of readings)."
     )
-    yield _page_panels(drawing, path, caption)
+    labels = {"xlabel": "epsilon (upper bound)", "ylabel": _LAST_ROUND}
+    path = folder / "privacy-utility.png"
+    yield _panels_over_axis(collection, points, path, caption, **labels, logarithmic=True, bounds=True)
 
 
 def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -122,17 +114,9 @@ def _accuracy_over_bytes(collection: RunCollection, groups: Sequence[RunGroup], 
         for group in groups
         if (one := group_mean(group, _ACCURACY, collection)).mean is not None and sent[group.name]
     ]
-    path = folder / "uplink-utility.png"
-    drawing = plot_over_axis(
-        points,
-        path,
-        xlabel="uplink of all clients, MB",
-        ylabel="test accuracy, last round, %",
-        logarithmic=True,
-        bounds=False,
-        looks=_row_looks(collection),
-    )
-    yield _page_panels(drawing, path, "Accuracy against the uplink of all clients. Bars: deviation over seeds.")
+    caption = "Accuracy against the uplink of all clients. Bars: deviation over seeds."
+    labels = {"xlabel": "uplink of all clients, MB", "ylabel": _LAST_ROUND}
+    yield _panels_over_axis(collection, points, folder / "uplink-utility.png", caption, **labels, logarithmic=True)
 
 
 def _accuracy_curves(collection: RunCollection, groups: Sequence[RunGroup], folder: Path) -> Iterator[ChartGroup]:
@@ -149,6 +133,13 @@ def _accuracy_curves(collection: RunCollection, groups: Sequence[RunGroup], fold
             where = f" at {words}" if words else ""
             caption = f"Accuracy over rounds and over the uplink of all clients{where}."
             yield _page_panels(plot_curves(drawn, path, looks=_row_looks(collection)), path, caption)
+
+
+def _panels_over_axis(
+    collection: RunCollection, points: Sequence[Point], path: Path, caption: str, **options: Any
+) -> ChartGroup:
+    """Return the panels of a figure of points. options: labels and scale, as of `plot_over_axis`."""
+    return _page_panels(plot_over_axis(points, path, looks=_row_looks(collection), **options), path, caption)
 
 
 def _page_panels(drawing: Figure, path: Path, caption: str) -> ChartGroup:

@@ -228,7 +228,6 @@ class PlannedSweep:
     folder: Path
     settings: tuple[str, ...]
     neighbours: str | None
-    only: tuple[str, ...]
     grid: Grid
     whole_grid: Grid
     published: tuple[PublishedNumber, ...]
@@ -285,7 +284,6 @@ def plan(
         folder=out or Path("runs") / _default_folder_name(file, name),
         settings=tuple(settings),
         neighbours=neighbours,
-        only=tuple(only),
         grid=grid,
         whole_grid=whole,
         published=() if numbers is None else read_published(file.parent / numbers, experiment),

@@ -216,41 +216,30 @@ def _draw_row(
     joined: bool,
     bounds: bool,
 ) -> None:
-    somewhere = sorted(
-        ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
-    )
-    if somewhere:
+    placed = sorted(((place[point.x], point) for point in points if point.x is not None), key=lambda both: both[0])
+    if placed:
+        x, means, stds = [x for x, _ in placed], [one.mean for _, one in placed], [one.std for _, one in placed]
         axes.errorbar(
-            [x for x, _ in somewhere],
-            [point.mean for _, point in somewhere],
-            yerr=[point.std for _, point in somewhere] if any(point.std for _, point in somewhere) else None,
+            x,
+            means,
+            yerr=stds if any(stds) else None,
             color=look.colour,
-            linestyle=look.style if joined and len(somewhere) > 1 else "none",
+            linestyle=look.style if joined and len(placed) > 1 else "none",
             marker=look.marker,
             markersize=5,
             capsize=3,
             label=points[0].name,
         )
-        seen = [(x, point.published) for x, point in somewhere if point.published is not None]
+        add_tooltips(axes, x, means, [_point_text(one, bounds) for _, one in placed])
+        published = [(x, one.published) for x, one in placed if one.published is not None]
+        x, there = [x for x, _ in published], [one for _, one in published]
         axes.plot(
-            [x for x, _ in seen],
-            [published for _, published in seen],
-            color=look.colour,
-            linestyle="none",
-            marker=look.marker,
-            markerfacecolor="white",
-            markersize=6,
+            x, there, color=look.colour, linestyle="none", marker=look.marker, markerfacecolor="white", markersize=6
         )
-        x = [x for x, _ in somewhere]
-        add_tooltips(
-            axes, x, [point.mean for _, point in somewhere], [_point_text(point, bounds) for _, point in somewhere]
-        )
-        add_tooltips(
-            axes, [x for x, _ in seen], [y for _, y in seen], [f"{points[0].name}, published: {y:g}" for _, y in seen]
-        )
+        add_tooltips(axes, x, there, [f"{points[0].name}, published: {one:g}" for one in there])
     for point in points:
         if point.x is None:
-            label = points[0].name if not somewhere else None
+            label = None if placed else point.name
             axes.axhline(point.mean, color=look.colour, linestyle=(0, (4, 2)), linewidth=1.2, label=label)
             if point.std:
                 axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
