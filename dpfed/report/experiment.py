@@ -6,7 +6,7 @@ The figures' data are drawn by `dpfed.report.figures.experiment`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
 from dpfed.report.figures.figure import ChartGroup, LineLook, distinct_looks, inline_svg
 from dpfed.report.page import render_page
 from dpfed.report.privacy_card import PrivacyCard, differing_conditions, short_card_of
+from dpfed.report.privacy_text import percent_text, significant_text
 from dpfed.report.statistics import (
     GroupMean,
     RunGroup,
@@ -244,9 +245,17 @@ def _page_content(collection: RunCollection) -> dict[str, Any]:
         "seeds": ", ".join(dict.fromkeys(str(run.summary.seed) for run in collection.runs)),
         "upwards": upwards,
         "downwards": downwards,
-        "percent": lambda value: "failed" if value is None else f"{value:.2%}",
+        "score": _candidate_score,
         "pairs": lambda table: ", ".join(f"{key} {value}" for key, value in table.items() if key != SEED),
     }
+
+
+def _candidate_score(scores: Mapping[str, Any]) -> str:
+    """Return the validation accuracy of a tuning candidate or, if targets are not classes, its validation loss."""
+    accuracy, loss = scores.get("validation_accuracy"), scores.get("validation_loss")
+    if accuracy is not None:
+        return percent_text(accuracy)
+    return "failed" if loss is None else significant_text(loss, 4)
 
 
 def _privacy_cards(groups: Sequence[RunGroup], collection: RunCollection) -> list[tuple[str, PrivacyCard]]:

@@ -100,9 +100,14 @@ def groups_of(collection: RunCollection) -> list[RunGroup]:
 
 
 def group_mean(group: RunGroup, key: str, collection: RunCollection) -> GroupMean:
-    """Return the mean of a key of the summary over those runs of the group that have this number."""
+    """Return the mean of a key of the summary over those runs of the group that have this number.
+
+    An upper bound that one of the runs does not have is none of the group.
+    """
     quantity = QUANTITIES[key]
     values = [quantity.scale * value for run in group.runs if (value := run.summary.number(key)) is not None]
+    if quantity.over_seeds == "largest" and len(values) < len(group.runs):
+        values = []
     return GroupMean(
         quantity=quantity,
         n=len(values),

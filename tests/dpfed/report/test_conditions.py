@@ -13,7 +13,7 @@ from dpfed.cli import status
 from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.privacy_card import conditions_text, differing_conditions
-from dpfed.report.statistics import groups_of, latex_table, privacy_paragraph, readings_of
+from dpfed.report.statistics import group_mean, groups_of, latex_table, privacy_paragraph, readings_of
 from dpfed.runs.sweep_folder import ListedRun, Sweep, write_sweep
 
 OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}
@@ -104,6 +104,7 @@ def test_a_run_without_statement_is_the_worst_of_its_group(tmp_path: Path) -> No
     (group,) = groups_of(found)
     assert group.worst.no_statement
     assert readings_of(group) is None
+    assert group_mean(group, "epsilon", found).mean is None
     assert privacy_paragraph(found) == "dp-fedavg: no differential privacy."
     page = write_experiment_report(found, tmp_path / "page").read_text()
     assert "no statement" in page

@@ -67,6 +67,13 @@ def read_csv(path):
         return list(csv.DictReader(stream))
 
 
+def test_candidates_are_shown_by_their_loss_without_classes(sweep_folder, tmp_path):
+    text = (sweep_folder / "sweep.json").read_text()
+    (sweep_folder / "sweep.json").write_text(text.replace('"validation_accuracy": 0.5', '"validation_loss": 0.51234'))
+    page = write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page")
+    assert "0.5123" in page.read_text()
+
+
 def test_means_deviations_and_differences_by_hand(sweep_folder, tmp_path):
     write_experiment_report(collect_runs([sweep_folder]), tmp_path / "page")
     table = {(one["row"], one["method.keep"], one["quantity"]): one for one in read_csv(tmp_path / "page/table.csv")}
