@@ -1,4 +1,4 @@
-"""Trials of pairs of neighbouring inputs: directions of updates, order of calls, and trials and alpha of each pair.
+"""Directions of the updates in which audits compare pairs of neighbouring inputs.
 
 Some directions have entries of equal size, others of uneven size: code that treats entries by their size (quantising,
 picking the largest, a norm of some entries) can keep its bound for equal entries and exceed it for uneven entries.
@@ -6,22 +6,12 @@ picking the largest, a norm of some entries) can keep its bound for equal entrie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-CallNumbers = NDArray[np.int64]
-
-Pair = TypeVar("Pair")
-
-CallOutput = TypeVar("CallOutput")
-
 Progress = Callable[[str], object]
-
-_CHUNK = 500
 
 Direction = NDArray[np.float64]
 
@@ -31,67 +21,6 @@ LOUD_NORM = 1e3
 _SMALL = 0.05
 
 _FEW = 8  # "few coordinates" has one entry in 8 that is not zero
-
-
-def calls_in_random_order(
-    call: Callable[[list[int]], list[CallOutput]], count: int, generator: np.random.Generator
-) -> Iterator[tuple[CallNumbers, list[CallOutput]]]:
-    """Make calls 0 to count - 1 in a random order; yield (numbers, outputs) of at most 500 calls at a time.
-
-    The low numbers are calls of one input, the high numbers those of its neighbour. In a random order, a state, a
-    cache or the time, which change from call to call, do not separate the two inputs.
-    """
-    order = generator.permutation(count)
-    for start in range(0, count, _CHUNK):
-        chunk = order[start : start + _CHUNK]
-        yield chunk, call(chunk.tolist())
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TrialShare(Generic[Pair]):
-    """Trials and error probability (alpha) that one pair has in an audit.
-
-    best: True for the pair whose power is stated. seed: seed of the fair coin flips that choose each trial's input.
-    """
-
-    pair: Pair
-    trials: int
-    alpha: float
-    best: bool = False
-    seed: int = 0
-
-    @property
-    def probability_of_both_worlds(self) -> float:
-        """Probability that both inputs of the pair get at least one trial."""
-        return 1 - 2.0 ** (1 - self.trials)
-
-
-def split_trials(
-    pairs: Sequence[Pair],
-    shown: Sequence[float],
-    *,
-    trials: int,
-    alpha: float,
-    seed: int,
-    nearly: float,
-) -> list[TrialShare[Pair]]:
-    """Give the best pair half of the trials and of alpha, and divide the other half equally among the other pairs.
-
-    The best pair gets all trials and all of alpha if the other pairs would have fewer than two trials each.
-    shown: separation of each pair, measured without the counted trials. nearly: the best pair is the first whose
-    separation is at least this part of the largest.
-    """
-    best = next(k for k, one in enumerate(shown) if one >= nearly * max(shown))
-    others = [pair for k, pair in enumerate(pairs) if k != best]
-    part = trials // 2 // len(others) if others else 0
-    level = alpha / 2
-    if part < 2:
-        return [TrialShare(pair=pairs[best], trials=trials, alpha=alpha, best=True, seed=seed)]
-    first = TrialShare(pair=pairs[best], trials=trials - part * len(others), alpha=alpha - level, best=True, seed=seed)
-    rest = [
-        TrialShare(pair=pair, trials=part, alpha=level / len(others), seed=seed + k) for k, pair in enumerate(others, 1)
-    ]
-    return [first, *rest]
 
 
 def fixed_signs(size: int) -> Direction:

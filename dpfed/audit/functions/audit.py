@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from dpfed.audit.functions.pilots import CODES, Pilot, events_test, exact_distan
 from dpfed.audit.functions.process import FunctionProcess
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ScoreCuts, reject_claim, trials_in_worlds
-from dpfed.audit.trials import Progress, TrialShare, split_trials
+from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import Check, Verdict
 from dpfed.errors import ConfigError
 
@@ -49,11 +48,24 @@ _CUT = 1e6
 _ROUNDING = 1e-9
 
 
-class PilotedPair(NamedTuple):
-    """Pair of inputs and its pilot."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrialShare:
+    """Trials and error probability (alpha) that one pair of inputs has in an audit.
+
+    best: True for the pair whose power is stated. seed: seed of the fair coin flips that choose each trial's input.
+    """
 
     pair: Worlds
     pilot: Pilot
+    trials: int
+    alpha: float
+    best: bool = False
+    seed: int
+
+    @property
+    def probability_of_both_worlds(self) -> float:
+        """Probability that both inputs of the pair get at least one trial."""
+        return 1 - 2.0 ** (1 - self.trials)
 
 
 def audit_function(
@@ -151,14 +163,7 @@ def audit_calls(
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
     tests: list[PairTest] = []
     guessed = []
-    shares = split_trials(
-        [PilotedPair(*both) for both in zip(pairs, pilots, strict=True)],
-        [one.largest_separation for one in pilots],
-        trials=number,
-        alpha=alpha * (1 - part),
-        seed=seed,
-        nearly=_NEARLY,
-    )
+    shares = _split_trials(pairs, pilots, trials=number, alpha=alpha * (1 - part), seed=seed)
     for share in shares:
         found, guesses = _pair_tests(share, trial, claim)
         tests += found
@@ -167,7 +172,7 @@ def audit_calls(
         worlds = [np.concatenate([both[world] for both in guessed]) for world in (0, 1)]
         both_seen = math.prod(share.probability_of_both_worlds for share in shares)
         tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
-    tried = {share.pair.pair.name for share in shares}
+    tried = {share.pair.name for share in shares}
     power = min((one.power for one in tests if one.power is not None), key=lambda one: one.epsilon)
     known = claim.is_gaussian or claim.drawn_cohort is not None
     return FunctionTrials(
@@ -187,11 +192,34 @@ def audit_calls(
     ).as_verdict()
 
 
+def _split_trials(
+    pairs: Sequence[Worlds], pilots: Sequence[Pilot], *, trials: int, alpha: float, seed: int
+) -> list[TrialShare]:
+    """Give the best pair half of the trials and of alpha, and divide the other half equally among the other pairs.
+
+    The best pair gets all trials and all of alpha if the other pairs would have fewer than two trials each. Pilots are
+    not counted as trials.
+    """
+    shown = [one.largest_separation for one in pilots]
+    best = next(k for k, one in enumerate(shown) if one >= _NEARLY * max(shown))
+    others = [k for k in range(len(pairs)) if k != best]
+    part = trials // 2 // len(others) if others else 0
+    if part < 2:
+        others = []
+    level, left = alpha / 2 if others else 0.0, trials - part * len(others)
+    first = TrialShare(pair=pairs[best], pilot=pilots[best], trials=left, alpha=alpha - level, best=True, seed=seed)
+    rest = [
+        TrialShare(pair=pairs[k], pilot=pilots[k], trials=part, alpha=level / len(others), seed=seed + place)
+        for place, k in enumerate(others, start=1)
+    ]
+    return [first, *rest]
+
+
 def _pair_tests(
-    share: TrialShare[PilotedPair], trial: CallTrials, claim: FunctionClaim
+    share: TrialShare, trial: CallTrials, claim: FunctionClaim
 ) -> tuple[list[PairTest], tuple[Floats, Floats]]:
     """Return one test for every score of a pair, and its guesses from events in worlds 0 and 1."""
-    pair, pilot = share.pair
+    pair, pilot = share.pair, share.pilot
     alpha, counts = share.alpha / len(pilot.scores), trials_in_worlds(share.trials, share.seed)
     mu = claim.mu if claim.is_gaussian else None
     cuts = [
@@ -212,7 +240,7 @@ def _pair_tests(
 
 
 def _score_test(
-    share: TrialShare[PilotedPair],
+    share: TrialShare,
     score: LearntScore,
     seen: tuple[Floats, Floats],
     claim: FunctionClaim,
@@ -229,7 +257,7 @@ def _score_test(
     of_bound = level if claim.is_gaussian else level / 2
     mu = gdp_lower_bound(*seen, alpha=level / 2, cut=cuts.gaussian_cut)
     test = PairTest(
-        pair=share.pair.pair.name,
+        pair=share.pair.name,
         score=score.kind,
         gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
         trials=share.trials,

@@ -12,21 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accounting.arrays import Floats
+from accounting.arrays import Floats, Ints
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.trials import (
-    LOUD_NORM,
-    CallNumbers,
-    Progress,
-    calls_in_random_order,
-    fixed_signs,
-    layerwise_direction,
-    uneven_directions,
-)
+from dpfed.audit.trials import LOUD_NORM, Progress, fixed_signs, layerwise_direction, uneven_directions
 from dpfed.errors import ConfigError
 
 _BARELY = 0.01  # relative change of an entry: it changes which entries are the largest, and hardly changes the norm
 _PARTS = 4
+_CHUNK = 500
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -269,25 +262,23 @@ class CallTrials:
 
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
-    ) -> Iterator[tuple[CallNumbers, list[Output]]]:
-        """Make the calls of a pair; yield (numbers, outputs) of one chunk of calls at a time, in a random order.
+    ) -> Iterator[tuple[Ints, list[Output]]]:
+        """Make the calls of a pair; yield (numbers, outputs) of at most 500 calls at a time, in a random order.
 
-        Call k has world 0 and seeds[0][k] if k < len(seeds[0]); later numbers have world 1 and seeds[1].
+        Call k has world 0 and seeds[0][k] if k < len(seeds[0]); later numbers have world 1 and seeds[1]. In a random
+        order, a state, a cache or the time, which change from call to call, do not separate the worlds.
         words: label of progress messages.
         """
         both = [*seeds[0], *seeds[1]]
-
-        def call(numbers: list[int]) -> list[Output]:
-            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in numbers], [both[k] for k in numbers])
+        order = self.seeds.permutation(len(both))
+        for start in range(0, len(both), _CHUNK):
+            numbers = order[start : start + _CHUNK]
+            worlds = (numbers >= len(seeds[0])).astype(int).tolist()
+            rows = self.calls.outputs(pair.both, worlds, [both[k] for k in numbers])
             self.raised.extend(row.raised for row in rows if row.raised)
             self.calls_per_chunk.append(len(rows))
-            return rows
-
-        done = 0
-        for chunk, rows in calls_in_random_order(call, len(both), self.seeds):
-            done += len(rows)
-            self.say(f"{words}: {done:,} of {len(both):,} calls")
-            yield chunk, rows
+            self.say(f"{words}: {start + len(rows):,} of {len(both):,} calls")
+            yield numbers, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
         """Return coded tables of the outputs of worlds 0 and 1 for seeds[0] and seeds[1], rows in the
