@@ -14,7 +14,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.power import A_FIFTH, HONEST, LIKELY, NOISES, RejectionRegion, scores_of_all_clients
+from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, RejectionRegion, scores_of_all_clients
 from dpfed.audit.statistics.rejection import ClaimTest, upper_limit
 from dpfed.audit.verdict import Check, Outcome, PairRow, Verdict
 
@@ -92,15 +92,13 @@ def _epsilon_found_by_profile(claim: FunctionClaim, trials: tuple[int, int], alp
         alpha=alpha,
     )
     low, high = claim.mu, claim.mu
-    while region.probability(scores_of_all_clients(high), HONEST) < LIKELY:
+    while region.probability(scores_of_all_clients(high)) < LIKELY:
         low, high = high, 1.3 * high
         if high > 40 * max(1.0, claim.mu):
             return math.inf
     while high - low > 0.005 * high:
         between = (low + high) / 2
-        low, high = (
-            (low, between) if region.probability(scores_of_all_clients(between), HONEST) >= LIKELY else (between, high)
-        )
+        low, high = (low, between) if region.probability(scores_of_all_clients(between)) >= LIKELY else (between, high)
     return epsilon_of_shift(high, delta=claim.delta)
 
 
@@ -127,7 +125,7 @@ def _epsilon_found_for_drawn_cohort(
         at_it = (
             less.centre + (threshold - drawn.centre) * less.std / drawn.std
         )  # cut of the same score under this noise
-        if replace(region, threshold=at_it).probability(less.law, HONEST) < LIKELY:
+        if replace(region, threshold=at_it).probability(less.law) < LIKELY:
             break
         found = short
     return drawn.with_noise_short(found).epsilon if found < 1 else math.inf

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +18,6 @@ from scipy.special import bdtr, ndtr
 
 from accounting.arrays import Floats
 from dpfed.audit.statistics.rejection import ErrorCounts, PrivacyProfile, reject_counts
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """Fault: noise has (1 - noise_short) of its claimed std; the client moves the release (1 + too_far)
-    times as far.
-    """
-
-    noise_short: float = 0.0
-    too_far: float = 0.0
-
-
-HONEST = Deviation()
-
-
-class ScoreDistribution(Protocol):
-    """Distribution of scores, given by the error rates of threshold tests."""
-
-    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
-        """Return upper bounds on P0(score >= threshold) and P1(score < threshold) under the distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,11 +31,16 @@ class NormalMixture:
     means: tuple[Floats, Floats]
     own: tuple[Floats, Floats]
 
-    def error_rates(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
-        std = max(1 - fault.noise_short, 1e-300)
+    def error_rates(self, threshold: float, noise_short: float = 0.0, too_far: float = 0.0) -> tuple[float, float]:
+        """Return P0(score >= threshold) and P1(score < threshold) under a fault.
+
+        noise_short: part by which the noise's standard deviation is below the claimed one. too_far: part by which the
+        client moves the release farther than claimed.
+        """
+        std = max(1 - noise_short, 1e-300)
         below = []
         for weights, means, own in zip(self.weights, self.means, self.own, strict=True):
-            below.append(float((weights * ndtr((threshold - means - fault.too_far * own) / std)).sum()))
+            below.append(float((weights * ndtr((threshold - means - too_far * own) / std)).sum()))
         return 1 - below[0], below[1]
 
     def range_of_means(self) -> tuple[float, float]:
@@ -77,7 +61,6 @@ LIKELY = 0.9
 A_FIFTH = 0.2
 """Smallest shortfall of the noise's standard deviation, as a part of it, that an audit must be able to find."""
 
-_TOO_FAR = A_FIFTH / (1 - A_FIFTH)
 _PLACES = 41
 _CELLS = 64
 _REACH = 8.0
@@ -92,38 +75,30 @@ def threshold_for_short_noise(law: NormalMixture, profile: PrivacyProfile, *, tr
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
     shown = []
     for threshold in at:
-        rates = law.error_rates(float(threshold), Deviation(noise_short=A_FIFTH))
+        rates = law.error_rates(float(threshold), noise_short=A_FIFTH)
         shown.append(reject_counts(ErrorCounts.expected_counts(rates, trials=trials), profile, alpha=alpha).excess)
     return float(at[int(np.argmax(shown))])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """Smallest faults that would have been found with `probability`; None if no fault of the kind would have been.
+    """Smallest faults that would have been found with probability 90%; None if no fault of the kind would have been.
 
-    noise_short: part by which the noise's standard deviation is too small; None for Bernoulli samples, which have no
-                 such noise
+    noise_short: part by which the noise's standard deviation is too small
     too_far:     part by which the client moves the released vector farther than claimed
     """
 
-    probability: float
     noise_short: float | None
     too_far: float | None
 
     @property
     def is_sufficient(self) -> bool:
-        """True if noise short by a fifth would have been found.
-
-        For Bernoulli samples: True if a client that moves the release farther by a quarter would have been found, which
-        is the same ratio of move to noise.
-        """
-        if self.noise_short is not None:
-            return self.noise_short <= A_FIFTH + 1e-9
-        return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
+        """True if noise short by a fifth would have been found."""
+        return self.noise_short is not None and self.noise_short <= A_FIFTH + 1e-9
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        return {**asdict(self), "enough": self.is_sufficient}
+        return {"probability": LIKELY, **asdict(self), "enough": self.is_sufficient}
 
     def as_text(self) -> str:
         """Return text such as "noise short by 12% or a client that moves the release 15% too far, with probability
@@ -136,7 +111,7 @@ class Power:
             found.append(f"a client that moves the release {_percent_text(self.too_far)} too far")
         if not found:
             return "no fault of the noise or of the clip, however large"
-        return f"{' or '.join(found)}, with probability {self.probability:.0%}"
+        return f"{' or '.join(found)}, with probability {LIKELY:.0%}"
 
 
 def _percent_text(part: float) -> str:
@@ -162,7 +137,7 @@ class RejectionRegion:
     def of_one_threshold(
         cls,
         profile: PrivacyProfile,
-        law: ScoreDistribution,
+        law: NormalMixture,
         *,
         threshold: float,
         trials0: int,
@@ -191,9 +166,12 @@ class RejectionRegion:
             most_negatives=np.array(limits),
         )
 
-    def probability(self, law: ScoreDistribution, fault: Deviation) -> float:
-        """Return a lower bound on the probability of a rejection if scores are distributed as `law` under `fault`."""
-        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.error_rates(self.threshold, fault))
+    def probability(self, law: NormalMixture, **fault: float) -> float:
+        """Return a lower bound on the probability of a rejection if scores are distributed as `law` under a fault.
+
+        fault: as of `NormalMixture.error_rates`
+        """
+        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.error_rates(self.threshold, **fault))
         in_cell = np.diff(_binomial_cdf(self.false_positives, self.trials0, fpr), prepend=0.0)
         return float((in_cell * _binomial_cdf(self.most_negatives, self.trials1, fnr)).sum())
 
@@ -227,22 +205,18 @@ def _largest_holding(holds: Callable[[int], bool], most: int) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
 
 
-def power_of(region: RejectionRegion, law: ScoreDistribution) -> Power:
+def power_of(region: RejectionRegion, law: NormalMixture) -> Power:
     """Return, for `NOISES` and for `MOVES`, the smallest listed fault such that it and all larger ones are found."""
 
     def smallest_fault(name: str, sizes: Sequence[float]) -> float | None:
         found = None
         for size in reversed(sizes):
-            if region.probability(law, Deviation(**{name: size})) < LIKELY:
+            if region.probability(law, **{name: size}) < LIKELY:
                 break
             found = size
         return found
 
-    return Power(
-        probability=LIKELY,
-        noise_short=smallest_fault("noise_short", NOISES),
-        too_far=smallest_fault("too_far", MOVES),
-    )
+    return Power(noise_short=smallest_fault("noise_short", NOISES), too_far=smallest_fault("too_far", MOVES))
 
 
 NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 100) / 100]), 4).tolist())

@@ -7,8 +7,6 @@ from scipy.stats import binom, norm
 from accounting import gaussian
 from dpfed.audit.statistics.power import (
     A_FIFTH,
-    HONEST,
-    Deviation,
     Power,
     RejectionRegion,
     power_of,
@@ -34,8 +32,8 @@ def test_power_is_that_of_all_counts_for_few_trials():
     n, threshold = 12, 0.5
     at = (threshold,)
     found = region(n)
-    for fault in (HONEST, Deviation(noise_short=0.6), Deviation(too_far=2.0)):
-        std, mu = 1 - fault.noise_short, 1 + fault.too_far
+    for fault in ({}, {"noise_short": 0.6}, {"too_far": 2.0}):
+        std, mu = 1 - fault.get("noise_short", 0.0), 1 + fault.get("too_far", 0.0)
         rates = norm.sf(threshold / std), norm.cdf((threshold - mu) / std)
         exact = 0.0
         for positives in range(n + 1):
@@ -44,12 +42,12 @@ def test_power_is_that_of_all_counts_for_few_trials():
                 scores1 = np.r_[np.zeros(negatives), np.full(n - negatives, 1.0)]
                 if reject_claim(scores0, scores1, profile, alpha=ALPHA, thresholds=at).rejected:
                     exact += binom.pmf(positives, n, rates[0]) * binom.pmf(negatives, n, rates[1])
-        assert found.probability(scores_of_all_clients(1.0), fault) == pytest.approx(exact, abs=1e-12)
+        assert found.probability(scores_of_all_clients(1.0), **fault) == pytest.approx(exact, abs=1e-12)
 
 
 def test_an_honest_round_is_refuted_with_probability_at_most_alpha():
     for trials in (20, 300, 3_000):
-        assert region(trials).probability(scores_of_all_clients(1.0), HONEST) <= ALPHA
+        assert region(trials).probability(scores_of_all_clients(1.0)) <= ALPHA
 
 
 @pytest.mark.slow
@@ -59,7 +57,7 @@ def test_power_is_how_often_simulated_faults_are_found():
     n, generator = 400, np.random.default_rng(0)
     found, at = region(n), (0.5,)
     for short in (0.1, 0.3):
-        power = found.probability(scores_of_all_clients(1.0), Deviation(noise_short=short))
+        power = found.probability(scores_of_all_clients(1.0), noise_short=short)
         caught = 0
         for _ in range(1_000):
             scores0, scores1 = (mu + (1 - short) * generator.standard_normal(n) for mu in (0.0, 1.0))
@@ -81,7 +79,6 @@ def test_more_trials_find_smaller_faults_and_five_find_none():
 
 
 def test_a_fifth_is_the_limit():
-    assert Power(probability=0.9, noise_short=A_FIFTH, too_far=None).is_sufficient
-    assert not Power(probability=0.9, noise_short=0.205, too_far=0.1).is_sufficient
-    assert Power(probability=0.9, noise_short=None, too_far=0.25).is_sufficient  # coins
-    assert not Power(probability=0.9, noise_short=None, too_far=None).is_sufficient
+    assert Power(noise_short=A_FIFTH, too_far=None).is_sufficient
+    assert not Power(noise_short=0.205, too_far=0.1).is_sufficient
+    assert not Power(noise_short=None, too_far=None).is_sufficient
