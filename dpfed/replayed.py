@@ -44,7 +44,6 @@ class Replay(Protocol):
         sensitivity: float | None,
         norm: Norm = "l2",
         client: int | None = None,
-        step: int | None = None,
         adjacency: Adjacency = "add-remove",
     ) -> Released:
         """Compare the input of a mechanism, and return the mechanism's output in the first run."""

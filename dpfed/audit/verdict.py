@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from accounting.errors import AccountingError
+from accounting.rounding import upwards
 from dpfed.errors import DpfedError
 
 Outcome = Literal["pass", "fail", "inconclusive", "nothing tested"]
@@ -208,4 +209,4 @@ def rounds_text(rounds: Sequence[int], most: int = 5) -> str:
 
 def false_alarm_text(alpha: float) -> str:
     """Return a sentence with the false-alarm probability of a statistical check, for the detail of a failed one."""
-    return f"A correct run fails here with probability at most {alpha:.2%}."
+    return f"A correct run fails here with probability at most {upwards(alpha, digits=2)}."

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from accounting.ledger import regular_file
-from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.records.reading import json_object, text_of_file
 from dpfed.records.summary import FinishedRun, Summary
@@ -22,10 +21,10 @@ from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_text import adversary_text, noise_text, privacy_statement, readings_text, unit_text
 from dpfed.report.registry_entry import StatementAnswers, registry_entry
 from dpfed.runs.durable_files import put
+from dpfed.runs.sweep_folder import SAFELY
 
 PUBLISHED = ("config.toml", "ledger.jsonl", "ledger.jsonl.sig", "summary.json", "metrics.jsonl", "model.safetensors")
 """Files of a run folder that its guarantee covers."""
-_ROUNDED_UP = ("epsilon", "delta", "advantage", "noise_multiplier", "server_epsilon", "project_epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +132,7 @@ def _value_and_line(file: str, key: str, run: FinishedRun, texts: dict[str, str]
 
 def _value_text(key: str, value: object) -> str:
     if isinstance(value, float):
-        return (
-            upwards(value)
-            if key in _ROUNDED_UP
-            else downwards(value)
-            if key in ("lower_bound", "clip_norm")
-            else f"{value:.6g}"
-        )
+        return SAFELY[key](value) if key in SAFELY else f"{value:.6g}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

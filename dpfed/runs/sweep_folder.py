@@ -21,8 +21,10 @@ from dpfed.runs.durable_files import put
 SAFELY: Mapping[str, Callable[[float], str]] = {
     "epsilon": upwards,
     "server_epsilon": upwards,
+    "hostile_clients_epsilon": upwards,
     "project_epsilon": upwards,
     "delta": upwards,
+    "advantage": upwards,
     "noise_multiplier": upwards,
     "lower_bound": downwards,
     "clip_norm": downwards,

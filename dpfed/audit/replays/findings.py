@@ -213,15 +213,6 @@ _STEPS = (
 )
 
 
-def next_step(words: str, value: str) -> str:
-    """Return one sentence about what to change; `words` describe the difference of the value."""
-    if value.startswith("file "):
-        return "Write only noisy outputs and public values to the folder, and no times."
-    if value.startswith(("expected batch size", "sampling rate", "number of steps")):
-        return "Declare it as a constant, not as a function of the number of records."
-    return next((step for start, step in _STEPS if start in words), "")
-
-
 def call_site() -> str:
     """Return the innermost line of the code under audit that is now executed, as "file.py:12 in train"."""
     frame = sys._getframe(1)
@@ -282,7 +273,11 @@ class Difference:
     @property
     def next_step(self) -> str:
         """Sentence about what to change in the audited code."""
-        return next_step(self.words, self.value)
+        if self.value.startswith("file "):
+            return "Write only noisy outputs and public values to the folder, and no times."
+        if self.value.startswith(("expected batch size", "sampling rate", "number of steps")):
+            return "Declare it as a constant, not as a function of the number of records."
+        return next((step for start, step in _STEPS if start in self.words), "")
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the difference."""

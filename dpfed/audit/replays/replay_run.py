@@ -129,9 +129,9 @@ class ReplayRun(Replay):
                 words = f"differs ({shown[0]} and {shown[1]})" if all(shown) and shown[0][:1] != "#" else "differs"
                 self.finding(words, key)
 
-    def _key(self, name: str, client: int | tuple[int, int] | None, at: int | None = None) -> Key:
+    def _key(self, name: str, client: int | tuple[int, int] | None) -> Key:
         with self._lock:
-            place = at if at is not None else self._times[self.round, name, client]
+            place = self._times[self.round, name, client]
             self._times[self.round, name, client] += 1
             key = (self.round, name, client, place)
             self.met_keys.add(key)
@@ -262,7 +262,6 @@ class ReplayRun(Replay):
         sensitivity: float | None,
         norm: Norm = "l2",
         client: int | None = None,
-        step: int | None = None,
         units: int | None = None,
         adds_noise: bool = True,
         adjacency: Adjacency = "add-remove",
@@ -273,7 +272,7 @@ class ReplayRun(Replay):
         noise. adjacency: neighbours that the sensitivity is for
         """
         entered, left = as_array(given), as_array(noisy)
-        key = self._key(name, client, step)
+        key = self._key(name, client)
         self.seen.declared_replacement = adjacency == "replace-one" and (
             self.seen.declared_replacement or not self.seen.mechanisms
         )

@@ -9,6 +9,7 @@ import torch
 import dpfed
 from dpfed.audit.round.noise_checks import NoiseDraws, size_check, tail_check
 from dpfed.audit.run import audit_run
+from dpfed.audit.verdict import false_alarm_text
 from dpfed.runs.client_level.book import diagnostics_file
 
 from . import run_folders
@@ -19,6 +20,10 @@ CANNOT_FAIL = {"cohorts follow the seed only if simulated", "members follow the 
 def draws(seed, change=lambda noise: noise, shape=(400, 50)):
     noise = change(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
     return NoiseDraws(released=noise, added=noise, half_step=0.0)
+
+
+def test_a_false_alarm_is_never_stated_to_be_rarer_than_it_is():
+    assert [false_alarm_text(alpha).split()[-1] for alpha in (1e-6, 0.05 / 8)] == ["1e-06.", "0.0063."]
 
 
 def test_noise_as_short_as_is_said_is_found():

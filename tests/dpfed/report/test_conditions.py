@@ -14,7 +14,7 @@ from dpfed.report.collection import collect_runs
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.privacy_card import conditions_text, differing_conditions
 from dpfed.report.statistics import group_mean, groups_of, latex_table, privacy_paragraph, readings_of
-from dpfed.runs.sweep_folder import ListedRun, Sweep, write_sweep
+from dpfed.runs.sweep_folder import QUANTITIES, ListedRun, Sweep, write_sweep
 
 OTHER = {**PRIVATE, "adjacency": "zero-out", "public_samples": 137}
 
@@ -62,6 +62,13 @@ def test_rows_with_other_conditions_are_named_first(folder: Path, tmp_path: Path
     assert {line["row"]: line["epsilon_holds_for"] for line in lines}.keys() == {"A & B", "C, masks", "D"}
     assert all("replace-one" in line["epsilon_holds_for"] for line in lines if line["row"] == "A & B")
     assert all(line["epsilon_holds_for"] == "no guarantee" for line in lines if line["row"] == "D")
+
+
+def test_bounds_are_rounded_in_their_direction() -> None:
+    bounds = {"largest": "1.0001", "smallest": "1.0000"}
+    for quantity in QUANTITIES.values():
+        if quantity.over_seeds in bounds:
+            assert quantity.printed(1.00001) == bounds[quantity.over_seeds], quantity.key
 
 
 def test_equal_conditions_give_no_warning(folder: Path) -> None:
