@@ -163,7 +163,7 @@ class Sweep:
     paper: str
     profile: str | None
     note: str
-    quantities: tuple[str, ...]
+    quantities: Annotated[tuple[str, ...], Field(min_length=1)]
     x: str | None
     rows: tuple[str, ...]
     runs: tuple[ListedRun, ...]

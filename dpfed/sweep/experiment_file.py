@@ -187,7 +187,12 @@ class ExperimentFile(_ExperimentTable):
     title: str
     paper: str = ""
     published: str | None = None
-    quantities: list[str] = ["test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total"]
+    quantities: Annotated[list[str], Field(min_length=1)] = [
+        "test_accuracy",
+        "best_test_accuracy",
+        "epsilon",
+        "uplink_megabytes_total",
+    ]
     x: str | None = None
     base: dict[str, object] = {}
     axes: AxesTable = {}

@@ -6,6 +6,7 @@ import platform
 import re
 import shlex
 import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -122,8 +123,8 @@ def expand_grid(
 
 
 def folder_name(text: str) -> str:
-    """Return the text with only characters that are safe in a folder name."""
-    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-._").lower()
+    """Return the text with only characters that are safe in a folder name; its checksum if it has none of these."""
+    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-._").lower() or f"{zlib.crc32(text.encode()):08x}"
 
 
 def _row_settings(experiment: ExperimentFile, row: Row) -> RowSettings:

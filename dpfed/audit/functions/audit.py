@@ -298,16 +298,13 @@ def _not_a_number_check(trial: CallTrials, pair: Worlds) -> Check:
 
     In most code it is visible; the verdict does not depend on this check.
     """
-    name = "not a number"
     rows = trial.calls.outputs((pair_with_nan(pair).one,), [0] * 20, trial.draw_seeds(20))
+    detail = "an update with NaN leaves no NaN in the output."
     if all(row.raised for row in rows):
-        return Check(name=name, passed=None, detail="an update that is not finite is refused.", decides=False)
-    if not any(np.isnan(row.numbers).any() for row in rows):
-        return Check(name=name, passed=None, detail="an update with NaN leaves no NaN in the output.", decides=False)
-    return Check(
-        name=name,
-        passed=None,
-        detail="an update with NaN makes the output NaN: a client that sends NaN reveals that it took part. Replace "
-        "NaN by zero before the clip.",
-        decides=False,
-    )
+        detail = "an update that is not finite is refused."
+    elif any(np.isnan(row.numbers).any() for row in rows):
+        detail = (
+            "an update with NaN makes the output NaN: a client that sends NaN reveals that it took part. Replace NaN "
+            "by zero before the clip."
+        )
+    return Check(name="not a number", passed=None, detail=detail, decides=False)

@@ -191,9 +191,15 @@ def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | N
         raise ConfigError(
             f"delta={at!r}: the claim {claim!r} states another delta. Leave delta out, or claim an epsilon at {at!r}."
         )
+    return _claim_of_profile(f"({epsilon!r}, {delta!r})", point_profile(epsilon, delta), epsilon, delta, adjacency)
+
+
+def _claim_of_profile(
+    description: str, profile: PrivacyProfile, epsilon: float, delta: float, adjacency: str | None
+) -> FunctionClaim:
     return FunctionClaim(
-        description=f"({epsilon!r}, {delta!r})",
-        profile=point_profile(epsilon, delta),
+        description=description,
+        profile=profile,
         epsilon=epsilon,
         delta=delta,
         mu=equivalent_shift(epsilon, delta),
@@ -252,15 +258,7 @@ def _profile_claim(claim: Callable[[Floats], ArrayLike], delta: float, adjacency
         raise ConfigError(f"claim: gave shape {deltas.shape} for {at.size} epsilons. {_PROFILE}")
     below = deltas <= delta
     epsilon = float(at[int(np.argmax(below))]) if below.any() else math.inf
-    return FunctionClaim(
-        description="a profile",
-        profile=claim,
-        epsilon=epsilon,
-        delta=delta,
-        mu=equivalent_shift(epsilon, delta),
-        is_gaussian=False,
-        adjacency=Adjacency.of(adjacency or "add-remove"),
-    )
+    return _claim_of_profile("a profile", claim, epsilon, delta, adjacency)
 
 
 def largest_gap_ratio(mu: float) -> float:

@@ -86,6 +86,10 @@ class ReplayRunOfRounds(ReplayRun):
     last: number of rounds of `dpfed.run` with clients, at its end; None for all. Earlier cohorts are empty
     """
 
+    _method: Method
+    """Method of the present round, from its opening on."""
+    _now: Round
+
     def __init__(
         self,
         pair: Pair | None,
@@ -98,10 +102,9 @@ class ReplayRunOfRounds(ReplayRun):
     ) -> None:
         super().__init__(pair, recording, draws)
         self._loop, self._most, self._last, self._empty = loop, most, last, 0
-        self._method: Method | None = None
         self._chains: list[Stages] = []
         """Chain of this round's method, and the chain of the node whose rows are compared."""
-        self._now: Round | None = None
+        self._bits: int | None = None
         self._model: bytes | None = None
         self._held: Holdings | None = None
         self._cohort: frozenset[int] = frozenset()
@@ -160,7 +163,7 @@ class ReplayRunOfRounds(ReplayRun):
 
     def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> ReplayRunOfRounds:
         self.stop_if_found()
-        self.round, self._method, self._now = now.number, method, now
+        self.round, self._method, self._now, self._bits = now.number, method, now, method.stages.bits
         self._sum, self._added, self._in_rows = None, 0, None
         self._chains, self._halves = [method.stages], []
         self._set_scope(method, now)
@@ -260,7 +263,6 @@ class ReplayRunOfRounds(ReplayRun):
         return any(stage is one.private for one in self._chains)
 
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        assert self._method is not None
         stages = self._method.stages
         if any(stage is next(iter(one)) for one in self._chains):
             self._compare_rows("update of local training", rows, ids, fillers=False)
@@ -272,7 +274,6 @@ class ReplayRunOfRounds(ReplayRun):
         pass
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        assert self._method is not None
         changed = self._compare_rows(f"row after {type(stage).__name__}", rows, ids)
         if self._is_private(stage):
             self._charged = dict(zip(ids.tolist(), rows.detach().cpu().numpy().copy(), strict=True))
@@ -315,8 +316,6 @@ class ReplayRunOfRounds(ReplayRun):
 
     def _row_beyond_bound(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Record a finding for each row, of any client and in any run, whose norm is above the charged bound."""
-        assert self._method is not None
-        assert self._now is not None
         moves = self._method.stages.find(ClipMoves)
         for row, client in zip(rows, ids, strict=True):
             if moves is not None:
@@ -342,7 +341,6 @@ class ReplayRunOfRounds(ReplayRun):
         return int(np.flatnonzero(self._held.of(client) == record)[0])
 
     def private_rows(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        assert self._method is not None
         if not self._is_private(stage) or not self._method.stages.every_upload_is_a_release or not len(rows):
             return rows
         name = f"upload that {type(stage).__name__} makes private"
@@ -364,7 +362,6 @@ class ReplayRunOfRounds(ReplayRun):
 
     def _compare_uploads(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Find rows of a sum that changed after their bound was checked; integers may be reduced modulo 2^bits."""
-        assert self._method is not None
         if self._method.stages.every_upload_is_a_release:
             return  # a release may be changed in any way
         for row, client in zip(rows.detach().cpu().numpy(), ids.tolist(), strict=True):
@@ -377,7 +374,6 @@ class ReplayRunOfRounds(ReplayRun):
                     )
 
     def gather(self, ranks: Ranks) -> None:
-        assert self._method is not None
         if self._sum is None:
             floating = self._method.stages.summed_as.is_floating_point
             self._sum = np.zeros(self._method.stages.width, dtype=np.float64 if floating else np.int64)
@@ -422,18 +418,17 @@ class ReplayRunOfRounds(ReplayRun):
             return
         apart = np.abs(self.difference(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
-        of_rows = (
-            2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0
-        )  # rows may cancel in the sum, so that its size does not bound their rounding
+        of_rows = 2**-22 * uploads * self._now.clip_norm  # rows may cancel, so that the sum does not bound rounding
         room = 0.0 if entered.dtype.kind in "iu" else max(ROUNDING * scale, of_rows, 1e-30)
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
     def difference(self, one: Array, two: Array) -> Floats:
-        bits = None if self._method is None else self._method.stages.bits
         apart = super().difference(one, two)
-        half = 0.0 if bits is None else 2.0 ** (bits - 1)
-        return apart if bits is None else (apart + half) % (2 * half) - half
+        if self._bits is None:
+            return apart
+        half = 2.0 ** (self._bits - 1)
+        return (apart + half) % (2 * half) - half
 
     def compare_result(self, done: RoundResult) -> None:
         state = done.state
@@ -456,7 +451,6 @@ class ReplayRunOfRounds(ReplayRun):
 
     def _compare_memory(self, name: str, value: Tensor) -> None:
         """Compare a value of the server's memory; if it has one row for each client, row by row."""
-        assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:
             for client, row in enumerate(value):
                 self.outside(f"{_MEMORY}, {name}", row, client)

@@ -75,22 +75,12 @@ def _noise_text(plan: Plan, answer: Budget) -> str:
 def _epsilon_at(
     plan: Plan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion
 ) -> Budget | Guarantee:
+    account: dict[str, Any] = {"accountant": accountant, "conversion": conversion}
+    account["with_lower_bound"] = accountant == "best"
     if plan.noise_schedule is not None:
-        return guarantee(
-            plan.first_rounds(answer.noise_multiplier, rounds, of=answer.rounds),
-            delta=plan.delta,
-            accountant=accountant,
-            conversion=conversion,
-            with_lower_bound=accountant == "best",
-        )
-    return budget.solve(
-        plan,
-        noise_multiplier=answer.noise_multiplier,
-        rounds=rounds,
-        accountant=accountant,
-        conversion=conversion,
-        with_lower_bound=accountant == "best",
-    )
+        first = plan.first_rounds(answer.noise_multiplier, rounds, of=answer.rounds)
+        return guarantee(first, delta=plan.delta, **account)
+    return budget.solve(plan, noise_multiplier=answer.noise_multiplier, rounds=rounds, **account)
 
 
 def readings_path(path: Path) -> Path:

@@ -27,6 +27,7 @@ def refusal(path, **options):
         ('"run.seed" = [1, 2]', '"run.seed" = [1, 1]', ["axis 'run.seed'", "must differ"]),
         ('"run.seed" = [1, 2]', '"run.seed" = 1', ["axes.run.seed=1", "valid list"]),
         ('["test_accuracy", "epsilon"]', '["accuracy", "epsilon"]', ["quantities", "Did you mean 'test_accuracy'?"]),
+        ('["test_accuracy", "epsilon"]', "[]", ["quantities", "at least 1 item"]),
         ('x = "privacy.noise_multiplier"', 'x = "privacy.noise"', ["x='privacy.noise' is no axis"]),
         ('method.name = "fedavg"', 'preset = "fedavg-digit"', ["fedavg-digit", "'fedavg-digits'"]),
         ('data.name = "digits"', 'data.name = "digit"', ["row 'FedAvg'", "Did you mean 'digits'?"]),

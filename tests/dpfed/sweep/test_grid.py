@@ -30,6 +30,16 @@ def test_every_row_at_every_point_of_its_axes(experiment_file):
     assert len({cell.folder for cell in cells}) == 6
 
 
+def test_every_row_has_a_folder_inside_that_of_the_sweep(experiment_file, tmp_path):
+    """Planted: names without a letter of folder names, which once were folders at the root."""
+    names = ('name = "FedAvg"', 'name = "метод"'), ('name = "DP-FedAvg"', 'name = "..."')
+    path = experiment_file(*names, numbers="row,x,quantity,value,where\n")
+    found = plan(path, profile=None, out=tmp_path / "out")
+    folders = [found.folder / cell.folder for cell in found.grid.cells]
+    assert all(folder.is_relative_to(tmp_path / "out") for folder in folders)
+    assert len({folder.parent for folder in folders}) == 2
+
+
 def test_a_profile_comes_last_and_replaces_axes_that_a_row_has(experiment_file):
     more = '"privacy.noise_multiplier" = [3.0]\n'
     path = experiment_file(('axes = { "run.seed" = [1] }', f'axes."run.seed" = [1]\naxes.{more}'))
