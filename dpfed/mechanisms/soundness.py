@@ -8,7 +8,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip, ClipMoves
+from dpfed.stages.clip import Clip, ClipMoves, DropNotFinite, FixedClip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Stage, Wire, is_private, stage_attribute
@@ -110,11 +110,17 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
     others = [stage for stage in stages if is_private(stage) and stage is not private]
     if others:
         raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
-    clip = stages.find(Clip)
-    if clip is not None and clip.adaptive is not getattr(private, "adaptive", None):
+    adaptive = getattr(private, "adaptive", None)
+    if any(stage.adaptive is not adaptive for stage in stages if isinstance(stage, Clip)):
         raise ConfigError(
             f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
             "charges. Give both the same AdaptiveClip, or none."
+        )
+    counting = [type(stage).__name__ for stage in stages if isinstance(stage, Clip | FixedClip | DropNotFinite)]
+    if adaptive is not None and len(counting) > 1:
+        raise ConfigError(
+            f"the chain {stages!r}: {', '.join(counting)} all count the rows of a client, and the count that moves the "
+            "clip norm is charged for one of them. Keep the Clip with the AdaptiveClip alone."
         )
     moving = [stage for stage in stages.own if _moves_state(stage) and not isinstance(stage, Clip)]
     if moving:

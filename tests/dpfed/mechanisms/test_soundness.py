@@ -15,7 +15,7 @@ from dpfed.randomness import Simulated
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves, Weigh
+from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves, DropNotFinite, FixedClip, Weigh
 from dpfed.stages.encode import Encode
 from dpfed.stages.wires import Words
 
@@ -92,6 +92,22 @@ def test_a_count_that_is_not_charged_is_refused(chains):
     for name in ("server", "shares", "integers", "decoded first", "uploads"):
         with pytest.raises(ConfigError, match="the count that moves the clip norm"):
             require_sound(chains[name].replace_stage(Clip, lambda stage: Clip(adaptive=counted)))
+
+
+def test_a_second_clip_with_a_count_that_is_not_charged_is_refused(chains):
+    draws = Simulated(seeds=Seeds(root=0))
+    counted = AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=5.0, cohort=65.0, randomness=draws)
+    project, clip, *others = chains["server"]
+    stages = Stages(project, clip, Clip(adaptive=counted), *others)
+    refused(ConfigError, "the count that moves", require_sound, stages)
+
+
+@pytest.mark.parametrize("counts", ["DropNotFinite", "FixedClip", "Clip"])
+def test_rows_that_two_stages_count_have_no_adaptive_clip(counts):
+    stages = build(preset(*CHAINS["server"], "privacy.adaptive.quantile=0.5")).method.stages
+    require_sound(stages)
+    before = {"DropNotFinite": DropNotFinite(), "FixedClip": FixedClip(norm=5.0), "Clip": stages.find(Clip)}[counts]
+    refused(ConfigError, "charged for one of them", require_sound, with_before(stages, Clip, before))
 
 
 def test_a_second_release_is_refused(chains):
