@@ -45,7 +45,9 @@ class Encode(Stage):
                   variant)
     sizes_secret: True: a payload's length would reveal private data, so it is counted with its largest possible length
     feedback:     number of clients with error feedback (`dpfed.compress.payload.encode_with_feedback`). Their errors
-                  are the memory of this stage: memory["errors"], [feedback, k]
+                  are the memory of this stage: memory["errors"], [feedback, k]. A client that sends no payload keeps its
+                  error. One that grows beyond the scheme's largest entry is forgotten, as it does with schemes whose
+                  error is longer than the update
     """
 
     scheme: Scheme
@@ -79,7 +81,7 @@ class Encode(Stage):
             return self._send_unchanged(rows, now)
         with one_thread():
             wrong, comes = self._wrong_and_sent(rows)
-            made = self._encode(rows, wrong, ids, now)
+            made = self._encode(rows, wrong, comes, ids, now)
             size = 0 if self.sizes_secret else made.count_bytes(comes, now.tally)
             rows = self._arrived_rows(made.decode_rows(comes), comes, now)
         self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
@@ -103,7 +105,7 @@ class Encode(Stage):
         or is zero."""
         with one_thread():
             wrong, comes = self._wrong_and_sent(rows)
-            made = self._encode(rows, wrong, ids, now)
+            made = self._encode(rows, wrong, comes, ids, now)
             verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
             return [
                 made.message(place) if sent else (NOT_SENT if lost else ZEROS)
@@ -150,28 +152,34 @@ class Encode(Stage):
         fits = largest <= self._largest_entry
         return ~fits, fits if self.model else fits & (largest > 0)
 
-    def _encode(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _EncodedRows:
+    def _encode(self, rows: Tensor, wrong: Tensor, comes: Tensor, ids: NDArray[np.int64], now: Round) -> _EncodedRows:
         if bool(wrong.any()):
             rows = torch.where(wrong[:, None], 0.0, rows)
         rows = rows + now.reference if self.model else rows
         scheme, seeds = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _EncodedRows(payloads=self._payloads(scheme, rows, ids, seeds, now))
+            return _EncodedRows(payloads=self._payloads(scheme, rows, comes, ids, seeds, now))
         between = _slices_without(self.dense, rows.shape[1])
         return _EncodedRows(
-            payloads=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
+            payloads=self._payloads(
+                scheme, torch.cat([rows[:, place] for place in between], dim=1), comes, ids, seeds, now
+            ),
             encoded_slices=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
             dense_places=self.dense,
         )
 
-    def _payloads(self, scheme: Scheme, rows: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round) -> Payloads:
+    def _payloads(
+        self, scheme: Scheme, rows: Tensor, comes: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round
+    ) -> Payloads:
         if self.feedback is None:
             return scheme.encode(rows, seed=seeds)
         errors = self._client_errors(rows, now)
         places = torch.from_numpy(ids).to(rows.device)
-        payloads, error = encode_with_feedback(scheme, rows, errors[places], seed=seeds)
-        errors[places] = error
+        carried = errors[places]
+        carried[~(largest_magnitudes(rows + carried) <= self._largest_entry)] = 0.0
+        payloads, error = encode_with_feedback(scheme, rows, carried, seed=seeds)
+        errors[places[comes]] = error[comes]
         return payloads
 
     def _arrived_rows(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:

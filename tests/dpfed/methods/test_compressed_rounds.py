@@ -161,11 +161,28 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         arrived += encode.client(rows, np.array([7, 30]), now)
     torch.testing.assert_close(sent, arrived + memory["errors"][[7, 30]], atol=1e-4, rtol=1e-4)
 
+    rows = torch.full((2, SIZE), float("nan"))
+    rows[1] = 0.0
+    before = memory["errors"].clone()  # no payload is sent, so that nothing is taken from the errors
+    assert not encode.client(rows, np.array([7, 30]), replace(a_round(rows[1], number=5), memory=memory)).any()
+    assert torch.equal(memory["errors"], before)
+
     whole = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "whole")
 
     killed_run(config("signsgd", "method.error_feedback=true"), tmp_path / "cut", after=2)
     resumed = federation.run(build(config("signsgd", "method.error_feedback=true")), tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
+
+
+def test_errors_that_grow_without_end_end_no_round():
+    """The error of a projection is longer than the update: after some rounds it was beyond what is sent."""
+    encode, memory = build(config("fedscalar", "method.error_feedback=true")).method.stages.wire, {}
+    generator = torch.Generator().manual_seed(0)
+    for number in range(60):
+        rows = torch.randn(2, SIZE, generator=generator)
+        now = replace(a_round(rows[0], number=number), memory=memory)
+        assert encode.client(rows, np.array([7, 30]), now).isfinite().all()
+    assert memory["errors"].isfinite().all()
 
 
 @pytest.mark.parametrize(
