@@ -25,7 +25,7 @@ from dpfed.compress.symbols import (
     symbol_counts,
     unpack_bits,
 )
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 
 LARGEST = 1e31
 """Largest magnitude in a message: its product with d/k, and the sum of a round's payloads, are finite in float32."""
@@ -116,7 +116,7 @@ class Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolField:
-    """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
+    """`count` integers from 0 to alphabet - 1, alphabet from 2 to 65,536.
 
     The symbols are packed, as many to a byte as fit (8 bits, 5 trits, 4 symbols of 2 bits, ...), or in
     ceil(log2 alphabet) bits each. Or they are entropy-coded with their counts as the model, several at once
@@ -125,6 +125,10 @@ class SymbolField:
 
     alphabet: int
     count: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.alphabet <= 1 << 16:
+            raise ConfigError(f"{self.alphabet} symbols of a field: must be from 2 to {1 << 16}.")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -172,7 +176,7 @@ class SymbolField:
     def _group_size(self) -> int:
         """Number of symbols in a byte."""
         group = 1
-        while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
+        while self.alphabet ** (group + 1) <= 256:
             group += 1
         return group
 

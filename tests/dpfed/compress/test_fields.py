@@ -10,7 +10,7 @@ from refusals import refused
 
 from dpfed.compress.fields import Floats, Indices, Reader, SymbolField
 from dpfed.compress.symbols import entropy_bits, pack_bits
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 
 ALPHABETS = [2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 200, 256, 257, 1000]
 
@@ -126,6 +126,12 @@ OTHER = {
 @pytest.mark.parametrize(("field", "content", "words"), OTHER.values(), ids=OTHER)
 def test_forged_content_is_refused(field, content, words):
     refused(WireError, words, field.read, Reader(content=content))
+
+
+@pytest.mark.parametrize("alphabet", [1, 65_537])
+def test_an_alphabet_that_the_bytes_do_not_hold_is_refused(alphabet):
+    """Symbols from 65,536 on were sent modulo 65,536, and coded bytes of one symbol ended in a ValueError."""
+    refused(ConfigError, "must be from 2 to 65536", SymbolField, alphabet=alphabet, count=3)
 
 
 @given(st.binary(max_size=60), st.sampled_from(ALPHABETS), st.integers(0, 40))
