@@ -45,9 +45,9 @@ class Encode(Stage):
                   variant)
     sizes_secret: True: a payload's length would reveal private data, so it is counted with its largest possible length
     feedback:     number of clients with error feedback (`dpfed.compress.payload.encode_with_feedback`). Their errors
-                  are the memory of this stage: memory["errors"], [feedback, k]. A client that sends no payload keeps its
-                  error. One that grows beyond the scheme's largest entry is forgotten, as it does with schemes whose
-                  error is longer than the update
+                  are the memory of this stage: memory["errors"], [feedback, k]. A client that sends no payload keeps
+                  its error. An error beyond the scheme's largest entry is forgotten: with schemes whose error is longer
+                  than the update it grows without end
     """
 
     scheme: Scheme
