@@ -19,7 +19,7 @@ from dpfed.errors import WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round, Stage, Tally, require_room_for_memory, rows_of_clients
-from dpfed.stages.wires import count_payloads_beside
+from dpfed.stages.wires import count_payloads_beside, scheme_of_round
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
 """Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""
@@ -82,8 +82,8 @@ class Encode(Stage):
         with one_thread():
             wrong, comes = self._wrong_and_sent(rows)
             made = self._encode(rows, wrong, comes, ids, now)
-            size = 0 if self.sizes_secret else made.count_bytes(comes, now.tally)
-            rows = self._arrived_rows(made.decode_rows(comes), comes, now)
+            size = 0 if self.sizes_secret else _count_bytes(made, comes, now.tally)
+            rows = self._arrived_rows(self._decode_rows(made, comes), comes, now)
         self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
 
@@ -108,7 +108,7 @@ class Encode(Stage):
             made = self._encode(rows, wrong, comes, ids, now)
             verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
             return [
-                made.message(place) if sent else (NOT_SENT if lost else ZEROS)
+                b"".join(part[place].to_bytes() for part in made) if sent else (NOT_SENT if lost else ZEROS)
                 for place, (sent, lost) in enumerate(verdicts)
             ]
 
@@ -117,7 +117,7 @@ class Encode(Stage):
         rows = torch.zeros(len(messages), len(now.reference), device=now.reference.device)
         if came:
             with one_thread():
-                decoded = self._decode_messages([messages[place] for place in came], ids[came], now)
+                decoded = self._decode_messages([messages[place] for place in came], now)
                 comes = torch.zeros(len(messages), dtype=torch.bool, device=rows.device)
                 comes[came] = True
                 rows = self._arrived_rows(decoded, comes, now)
@@ -135,15 +135,10 @@ class Encode(Stage):
         NaN."""
         return largest_entry(self.scheme)
 
-    def _scheme_and_seeds(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
-        seeds = [self.seeds.integer(self.seed_purpose, number, int(client)) for client in clients]
+    def _round_scheme(self, number: int) -> Scheme:
         if self.scheme_of is not None:
-            return self.scheme_of(number), seeds
-        if getattr(self.scheme, "shared_seed", None) is None:
-            return self.scheme, seeds
-        shared = self.seeds.integer(self.seed_purpose, number)
-        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
-        return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
+            return self.scheme_of(number)
+        return scheme_of_round(self.scheme, self.seeds, self.seed_purpose, number)
 
     def _wrong_and_sent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return masks [c] of rows that cannot be sent, and of rows that are sent: the other rows except zeros or, for
@@ -152,29 +147,28 @@ class Encode(Stage):
         fits = largest <= self._largest_entry
         return ~fits, fits if self.model else fits & (largest > 0)
 
-    def _encode(self, rows: Tensor, wrong: Tensor, comes: Tensor, ids: NDArray[np.int64], now: Round) -> _EncodedRows:
+    def _encode(self, rows: Tensor, wrong: Tensor, comes: Tensor, ids: NDArray[np.int64], now: Round) -> list[Payloads]:
+        """Return the payloads of the scheme, preceded by those of exempt entries if there are any."""
         if bool(wrong.any()):
             rows = torch.where(wrong[:, None], 0.0, rows)
         rows = rows + now.reference if self.model else rows
-        scheme, seeds = self._scheme_and_seeds(now.number, ids)
+        scheme = self._round_scheme(now.number)
+        seeds = [self.seeds.integer(self.seed_purpose, now.number, int(client)) for client in ids]
         if self.dense is None:
-            return _EncodedRows(payloads=self._payloads(scheme, rows, comes, ids, seeds, now))
-        between = _slices_without(self.dense, rows.shape[1])
-        return _EncodedRows(
-            payloads=self._payloads(
-                scheme, torch.cat([rows[:, place] for place in between], dim=1), comes, ids, seeds, now
-            ),
-            encoded_slices=between,
-            dense=Dense().encode(rows[:, self.dense], seed=seeds),
-            dense_places=self.dense,
-        )
+            return [self._payloads(scheme, rows, comes, ids, seeds, now)]
+        rest = torch.cat([rows[:, place] for place in _slices_without(self.dense, rows.shape[1])], dim=1)
+        return [
+            Dense().encode(rows[:, self.dense], seed=seeds),
+            self._payloads(scheme, rest, comes, ids, seeds, now),
+        ]
 
     def _payloads(
         self, scheme: Scheme, rows: Tensor, comes: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round
     ) -> Payloads:
         if self.feedback is None:
             return scheme.encode(rows, seed=seeds)
-        errors = self._client_errors(rows, now)
+        require_room_for_memory("method.error_feedback", self.feedback, rows.shape[1])
+        errors = rows_of_clients(now.memory, "errors", clients=self.feedback, like=rows)
         places = torch.from_numpy(ids).to(rows.device)
         carried = errors[places]
         carried[~(largest_magnitudes(rows + carried) <= self._largest_entry)] = 0.0
@@ -194,65 +188,43 @@ class Encode(Stage):
         rows[comes] = moves
         return rows
 
-    def _decode_messages(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
-        origin = now.reference
-        scheme, _ = self._scheme_and_seeds(now.number, ids)
+    def _decode_messages(self, messages: list[bytes], now: Round) -> Tensor:
+        origin, scheme = now.reference, self._round_scheme(now.number)
         if self.dense is None:
             return _decode_messages(scheme, messages, len(origin)).to(origin.device)
-        exempt = most_bytes(Dense(), len(self.dense))
-        rows = torch.empty(len(messages), len(origin), device=origin.device)
-        rows[:, self.dense] = _decode_messages(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(
-            rows
-        )
-        rest = _decode_messages(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(
-            rows
-        )
-        _write_slices(rest, rows, _slices_without(self.dense, len(origin)))
-        return rows
+        end, exempt = most_bytes(Dense(), len(self.dense)), len(self.dense)
+        entries = _decode_messages(Dense(), [message[:end] for message in messages], exempt)
+        rest = _decode_messages(scheme, [message[end:] for message in messages], len(origin) - exempt)
+        return self._insert_exempt(rest.to(origin.device), entries)
 
-    def _client_errors(self, rows: Tensor, now: Round) -> Tensor:
-        assert self.feedback is not None
-        require_room_for_memory("method.error_feedback", self.feedback, rows.shape[1])
-        return rows_of_clients(now.memory, "errors", clients=self.feedback, like=rows)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _EncodedRows:
-    """Payloads of a scheme. If entries are exempt: payloads of the entries `encoded_slices` them, and exempt ones as
-    floats."""
-
-    payloads: Payloads
-    encoded_slices: Sequence[slice] = ()
-    dense: Payloads | None = None
-    dense_places: Tensor | None = None
-
-    def message(self, place: int) -> bytes:
-        """Return the message of the client at this position."""
-        exempt = b"" if self.dense is None else self.dense[place].to_bytes()
-        return exempt + self.payloads[place].to_bytes()
-
-    def count_bytes(self, comes: Tensor, tally: Tally) -> int:
-        """Return the total length in bytes of the messages of clients that send one; on a GPU without the fields that
-        other processes count for the tally."""
-        parts = (self.payloads,) if self.dense is None else (self.dense, self.payloads)
-        if comes.device.type == "cpu":
-            return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
-        total = 0
-        for part in parts:
-            size, counts = count_payloads_beside(_select_payloads(part, comes))
-            total, tally.counts = total + size, tally.counts + counts
-        return total
-
-    def decode_rows(self, comes: Tensor) -> Tensor:
+    def _decode_rows(self, made: list[Payloads], comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""
-        rest = _select_payloads(self.payloads, comes)
+        *exempt, rest = (_select_payloads(part, comes) for part in made)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
-        if self.dense is None or self.dense_places is None:
-            return rows
-        whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
-        _write_slices(rows, whole, self.encoded_slices)
-        whole[:, self.dense_places] = self.dense.fields["values"][comes]
+        return self._insert_exempt(rows, exempt[0].fields["values"]) if exempt else rows
+
+    def _insert_exempt(self, rest: Tensor, exempt: Tensor) -> Tensor:
+        """Return rows [c, k] of the entries that the scheme encodes, and the exempt ones."""
+        assert self.dense is not None
+        whole = rest.new_empty(len(rest), rest.shape[1] + len(self.dense))
+        whole[:, self.dense] = exempt.to(whole)
+        places = _slices_without(self.dense, whole.shape[1])
+        parts = torch.split(rest, [place.stop - place.start for place in places], dim=1)
+        for place, part in zip(places, parts, strict=True):
+            whole[:, place] = part
         return whole
+
+
+def _count_bytes(made: list[Payloads], comes: Tensor, tally: Tally) -> int:
+    """Return the total length in bytes of the messages of clients that send one; on a GPU without the fields that other
+    processes count for the tally."""
+    if comes.device.type == "cpu":
+        return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in made)
+    total = 0
+    for part in made:
+        size, counts = count_payloads_beside(_select_payloads(part, comes))
+        total, tally.counts = total + size, tally.counts + counts
+    return total
 
 
 def _slices_without(exempt: Tensor, size: int) -> list[slice]:
@@ -262,13 +234,6 @@ def _slices_without(exempt: Tensor, size: int) -> list[slice]:
     return [
         slice(before + 1, after) for before, after in zip(edges[wide].tolist(), edges[wide + 1].tolist(), strict=True)
     ]
-
-
-def _write_slices(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
-    """Write rows [c, k] into these slices, of total length k, of whole rows [c, d]."""
-    lengths = [place.stop - place.start for place in stretches]
-    for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
-        whole[:, place] = part
 
 
 def _select_payloads(payloads: Payloads, chosen: Tensor) -> Payloads:

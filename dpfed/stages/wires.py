@@ -128,10 +128,15 @@ class Symbols(Stage):
         return now.uploads * scheme.decode(together)[0]
 
     def _round_scheme(self, number: int) -> Scheme:
-        if getattr(self.scheme, "shared_seed", None) is None:
-            return self.scheme
-        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
-        return replace(self.scheme, shared_seed=self.seeds.integer(self.seed_purpose, number))  # type: ignore[type-var]
+        return scheme_of_round(self.scheme, self.seeds, self.seed_purpose, number)
+
+
+def scheme_of_round(scheme: Scheme, seeds: Seeds, purpose: str, number: int) -> Scheme:
+    """Return the scheme with the round's seed, if its clients share one."""
+    if getattr(scheme, "shared_seed", None) is None:
+        return scheme
+    # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
+    return replace(scheme, shared_seed=seeds.integer(purpose, number))  # type: ignore[type-var]
 
 
 def alphabet_of(scheme: Scheme, size: int) -> int:
