@@ -34,7 +34,7 @@ from dpfed.runs.resuming import with_solved_noise
 from dpfed.seeds import Seeds
 from dpfed.server.rules import ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
+from dpfed.stages.clip import clip_rows
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project, RandomSharedMask, SendAll, kept_coordinates
 from dpfed.stages.stage import Round, Stage, stage_attribute
@@ -121,7 +121,9 @@ class ClippedUpload(Stage):
     encode: Encode
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return self.encode.read(self.encode.messages(Clip().client(rows, ids, now), ids, now), ids, now)
+        clipped = clip_rows(rows, now.clip_norm)
+        now.tally.not_finite += clipped.not_finite  # the loop's own clip counts all other rows
+        return self.encode.read(self.encode.messages(clipped.rows, ids, now), ids, now)
 
 
 def upload_stages(

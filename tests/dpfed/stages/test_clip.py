@@ -8,7 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.stages.clip import clip_rows, drop_not_finite
+from dpfed import compress
+from dpfed.runs.client_level.plan import ClippedUpload
+from dpfed.seeds import Seeds
+from dpfed.stages.clip import Clip, clip_rows, drop_not_finite
+from dpfed.stages.encode import Encode
+
+from ..announced import a_round
 
 any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -78,3 +84,11 @@ def test_a_clipped_row_depends_on_its_own_row_alone_in_bits(neighbour):
     rows[2] *= neighbour
     together = clip_rows(rows, 1e-3).rows
     assert torch.equal(torch.cat([together[:2], together[3:]]), torch.cat([alone[:2], alone[3:]]))
+
+
+def test_an_upload_that_is_clipped_by_node_and_loop_is_counted_once():
+    encode = Encode(scheme=compress.get("qsgd"), seeds=Seeds(root=0), sizes_secret=True)
+    rows, now = torch.ones(3, 50), a_round(torch.zeros(50))
+    rows[0], rows[2, 3] = 1e-3, float("nan")
+    Clip().client(ClippedUpload(encode=encode).client(rows, np.arange(3), now), np.arange(3), now)
+    assert (now.tally.counted, now.tally.not_finite) == (2, 1)
