@@ -32,6 +32,8 @@ from dpfed.compress.payload import (
     Payload,
     Payloads,
     Scheme,
+    frame_header,
+    header_bytes,
     largest_entry,
     most_bytes,
     parse,
@@ -353,9 +355,8 @@ def _parse(scheme: Scheme, message: bytes, dimension: int) -> Payload:
 
 
 def _split_message(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
-    header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=payload.dimension, seed=payload.seed)
-    start = len(write_frame(header, b"")) - 4
-    return header, payload.to_bytes()[start:-4]
+    header = frame_header(scheme, payload.dimension, payload.seed)
+    return header, payload.to_bytes()[header_bytes(scheme, payload.dimension) - 4 : -4]
 
 
 def _scheme_text(scheme: Scheme) -> str:

@@ -17,6 +17,7 @@ from dpfed.compress.symbols import (
     SymbolGroups,
     Values,
     decode_symbols,
+    digits_of,
     encode_symbols,
     entropy_bits,
     group_weights,
@@ -181,10 +182,6 @@ class SymbolField:
         return group
 
     @property
-    def _group_count(self) -> int:
-        return -(-self.count // self._group_size)
-
-    @property
     def _bits(self) -> int:
         return (self.alphabet - 1).bit_length()
 
@@ -194,7 +191,9 @@ class SymbolField:
 
     @property
     def _packed_bytes(self) -> int:
-        return self._group_count if self._whole_bytes else packed_bytes(self.count, self._bits)
+        if self._whole_bytes:
+            return -(-self.count // self._group_size)
+        return packed_bytes(self.count, self._bits)
 
     @property
     def _count_width(self) -> int:
@@ -265,17 +264,10 @@ class SymbolField:
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
                 raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
-            full = np.take(self._digit_table, grouped, axis=0).reshape(-1)
+            full = np.take(digits_of(0, self.alphabet, group), grouped, axis=0).astype(np.uint8).reshape(-1)
         if full[self.count :].any():
             raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
         return full[: self.count]
-
-    @property
-    def _digit_table(self) -> NDArray[np.uint8]:
-        """Return the table from a byte to its digits, [alphabet^group, group]."""
-        powers = self.alphabet ** np.arange(self._group_size)
-        numbers = np.arange(self.alphabet**self._group_size)[:, None]
-        return (numbers // powers % self.alphabet).astype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ class MaskCoder:
 
         The size is about the cross-entropy in bits, plus at most 64 bits and 1e-4 bits per entry.
         """
-        entries = mask.view(np.uint8) if mask.dtype == np.bool_ else mask.astype(np.uint8)
+        entries = mask.view(np.uint8)
         symbols = np.packbits(entries[self._grouped_entries], bitorder="little").astype(np.int32)
         encoder = constriction.stream.queue.RangeEncoder()
         for first, last, model in self._models:

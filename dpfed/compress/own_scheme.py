@@ -68,16 +68,9 @@ def _scheme_class(name: str, given: Any) -> Any:
     if not given.__dataclass_params__.frozen:
         raise ConfigError(f"scheme {name!r}: {given.__name__} is a mutable dataclass. Give it frozen=True.")
     claims = {claim: False for claim in ("linear", "unbiased") if not hasattr(given, claim)}
-    return type(
-        given.__name__,
-        (given,),
-        _kept_names(given) | claims | {"name": name} | ({} if whole else _protocol_methods(given)),
-    )
-
-
-def _kept_names(given: type) -> dict[str, object]:
-    """Return the attributes by which a scheme is found, shown and pickled as the class that it is made from."""
-    return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
+    # The class is found, shown and pickled as the one that it is made from.
+    kept = {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__, "name": name}
+    return type(given.__name__, (given,), kept | claims | ({} if whole else _protocol_methods(given)))
 
 
 def _protocol_methods(given: Any) -> dict[str, object]:

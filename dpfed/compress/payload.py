@@ -21,7 +21,7 @@ A scheme, the protocol of encoders, is a frozen keyword-only dataclass whose fie
         def unbiased(self) -> bool: ...                     # or a ClassVar
 
         def layout(self, dimension: int) -> Layout:      # fields of a message, computed from public things only
-            return {"scale": Floats(count=1, signed=False), "trits": Symbols(alphabet=3, count=dimension)}
+            return {"scale": Floats(count=1, signed=False), "trits": SymbolField(alphabet=3, count=dimension)}
 
         def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
             x = checked_updates(x)                          # float32 [c, d], finite, or ConfigError naming the row
@@ -217,18 +217,19 @@ class Payload:
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the client sends; `dpfed.compress.from_bytes` is the inverse."""
-        return self._frame(self._blocks())
+        content = b"".join(block.content for block in self._blocks())
+        return write_frame(frame_header(self.scheme, self.dimension, self.seed), content)
 
     def byte_count(self) -> int:
         """Return the length of `to_bytes`."""
-        return len(write_frame(self._header(), b"")) + sum(len(block.content) for block in self._blocks())
+        return header_bytes(self.scheme, self.dimension) + sum(len(block.content) for block in self._blocks())
 
     def size(self) -> Size:
         """Return the length of `to_bytes`, split into header, raw content and entropy-coded content."""
         blocks = self._blocks()
-        total, coded = len(self._frame(blocks)), sum(len(block.content) for block in blocks if block.coded)
-        raw = sum(len(block.content) for block in blocks if not block.coded)
-        return Size(header_bytes=total - raw - coded, raw_bits=8 * raw, coded_bits=8 * coded)
+        coded = 8 * sum(len(block.content) for block in blocks if block.coded)
+        raw = 8 * sum(len(block.content) for block in blocks) - coded
+        return Size(header_bytes=header_bytes(self.scheme, self.dimension), raw_bits=raw, coded_bits=coded)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -243,13 +244,6 @@ class Payload:
     def _blocks(self) -> list[FieldBytes]:
         layout = self.scheme.layout(self.dimension)
         return [part.write(self.fields[name]) for name, part in layout.items()]
-
-    def _frame(self, blocks: list[FieldBytes]) -> bytes:
-        return write_frame(self._header(), b"".join(block.content for block in blocks))
-
-    def _header(self) -> FrameHeader:
-        options = wire_options(self.scheme)
-        return FrameHeader(name=self.scheme.name, options=options, dimension=self.dimension, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -281,12 +275,6 @@ class Payloads(Sequence[Payload]):
             seeds = torch.zeros(len(content), dtype=torch.int64, device=content.device)
         return cls(scheme=scheme, dimension=dimension, seeds=seeds, fields=shaped)
 
-    @property
-    def header_bytes(self) -> int:
-        """Length of a message around its content, equal for all clients."""
-        header = FrameHeader(name=self.scheme.name, options=wire_options(self.scheme), dimension=self.dimension, seed=0)
-        return len(write_frame(header, b""))
-
     def __len__(self) -> int:
         return len(self.seeds)
 
@@ -313,11 +301,19 @@ class Payloads(Sequence[Payload]):
         return (self[index] for index in range(len(self)))
 
 
+def frame_header(scheme: Scheme, dimension: int, seed: int) -> FrameHeader:
+    """Return the header of a scheme's payload."""
+    return FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=seed)
+
+
+def header_bytes(scheme: Scheme, dimension: int) -> int:
+    """Return the length of a message around its content, equal for all clients."""
+    return len(write_frame(frame_header(scheme, dimension, 0), b""))
+
+
 def most_bytes(scheme: Scheme, dimension: int) -> int:
     """Return an upper bound on `len(payload.to_bytes())` for any content: its length without entropy coding."""
-    header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
-    content = sum(part.most_bytes for part in scheme.layout(dimension).values())
-    return len(write_frame(header, b"")) + content
+    return header_bytes(scheme, dimension) + sum(part.most_bytes for part in scheme.layout(dimension).values())
 
 
 def largest_entry(scheme: Scheme) -> float:

@@ -131,10 +131,6 @@ class RotatedBlock:
         return slice(self.start, self.start + self.length)
 
     @property
-    def outputs(self) -> slice:
-        return slice(self.start, self.start + self.count * self.size)
-
-    @property
     def blocks(self) -> slice:
         return slice(self.number, self.number + self.count)
 

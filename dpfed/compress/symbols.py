@@ -127,16 +127,16 @@ class SymbolGroups:
 
     def split_numbers(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
         """Return the `count` symbols of `join_symbols`; raise WireError unless all further symbols are `fill`."""
-        symbols: NDArray[np.uint16] = np.take(
-            _digits_of(self.low, self.span, self.per_number), numbers, axis=0
-        ).reshape(-1)
+        symbols: NDArray[np.uint16] = np.take(digits_of(self.low, self.span, self.per_number), numbers, axis=0).reshape(
+            -1
+        )
         if (symbols[count:] != fill).any():
             raise WireError(f"{count} symbols: the padding of the last group of {self.per_number} is wrong.")
         return symbols[:count]
 
 
 @lru_cache(maxsize=8)
-def _digits_of(low: int, base: int, count: int) -> NDArray[np.uint16]:
+def digits_of(low: int, base: int, count: int) -> NDArray[np.uint16]:
     """Return the table from a number to low plus each of its `count` digits, the lowest first, [base^count, count]."""
     digits = np.arange(base**count)[:, None] // base ** np.arange(count) % base
     return (digits + low).astype(np.uint16)

@@ -55,11 +55,8 @@ class Coins(Stage):
     first, the others if those do not decide. The sum S of m over K uploads decodes to S - K g(reference), with g the
     mean of a sample: g(p) = p without noise before the clip (`PrivateCoins` may have such noise).
 
-    canaries: number of canaries that take part in a round beside the clients
-    bits:     bits of the ring of a secure sum, None without one. The ring holds every count of zeros and ones with
-              certainty, including those of canaries. A client may send any residue instead: then the count is wrong.
-              The release is still post-processing of the number of ones of the other clients, padding included, since
-              `server` reduces the sum again after they are added
+    bits: bits of the ring of a secure sum, None without one. The ring holds every count of zeros and ones with
+          certainty, including those of canaries. A client may send any residue instead: then the count is wrong
     """
 
     randomness: Randomness
@@ -68,7 +65,8 @@ class Coins(Stage):
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        check_edge(self.edge)
+        if not 0 <= self.edge < 0.5:
+            raise ConfigError(f"edge {self.edge} of Bernoulli uploads (mask.edge, privacy.edge): must be in [0, 1/2).")
 
     @property
     def ring_bits(self) -> int | None:
@@ -108,10 +106,11 @@ class PrivateCoins(Private):
     decodes to K (g^-1(S / K) - reference). A sum that must always have K uploads is padded with samples of the public
     reference; the caller sends the uploads of at most K clients.
 
-    canaries: as in `Coins`
+    canaries: number of canaries that take part in a round beside the clients
     bits:     bits of the ring of a sum. The ring may hold every count, or be smaller. In a smaller ring the sum is read
-              as the count nearest to the expected count of the reference. A count farther away is read wrong by 2^bits,
-              which lowers accuracy; the release is post-processing of the counts in any case
+              as the count nearest to the expected count of the reference. A count farther away, or a client that sends
+              another residue, makes it wrong, which lowers accuracy. The release is post-processing of the number of
+              ones in any case, padding included, since `server` reduces the sum again after it is added
     trials:   m samples of each probability; an upload has the number of ones among them: the Poisson binomial mechanism
               (Chen, Ozgur, Kairouz 2022). `coins` then describes m times as many individually visible samples and a
               clip sqrt(m) times as long; the number of ones is post-processing of these. The sum decodes to that of
@@ -133,13 +132,6 @@ class PrivateCoins(Private):
     bits: int | None = None
     trials: int = 1
     rests_on = (ClipMoves,)
-
-    def __post_init__(self) -> None:
-        check_edge(self.edge)
-        if self.trials > 1 and self.coins.noise_std:
-            raise ConfigError(
-                f"privacy.trials={self.trials} with privacy.noise_std: not supported. Remove one of them."
-            )
 
     @classmethod
     def calibrated(cls, table: BernoulliPrivacy, run: NoiseSettings) -> PrivacyTarget:
@@ -336,11 +328,6 @@ def bernoulli_draws(
 def reduce_in_ring(total: Tensor, bits: int | None) -> Tensor:
     """Return a sum modulo 2^bits, if `bits` is given; else the sum itself."""
     return total if bits is None else total.remainder(1 << bits)
-
-
-def check_edge(edge: float) -> None:
-    if not 0 <= edge < 0.5:
-        raise ConfigError(f"edge {edge} of Bernoulli uploads (mask.edge, privacy.edge): must be in [0, 1/2).")
 
 
 def _moved_reference(reference: Tensor, row: Tensor | None) -> Tensor:

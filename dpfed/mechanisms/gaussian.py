@@ -250,16 +250,16 @@ class GaussianNoise(Private):
         noise = self._fresh_noise(total, now.number, now)
         if now.observer is not None:
             now.observer.noise(noise)
-        if self.correlated is None or noise_matrix(self.correlated) is None:
+        past = self._past_noise
+        if past is None:
             return total + noise
-        return total + self._past_noise.noise(noise, now.number, lambda earlier: self._fresh_noise(total, earlier, now))
+        return total + past.noise(noise, now.number, lambda earlier: self._fresh_noise(total, earlier, now))
 
     @cached_property
-    def _past_noise(self) -> Correlated:
-        """Noise of earlier rounds, kept by this instance only."""
+    def _past_noise(self) -> Correlated | None:
+        """Noise of earlier rounds, kept by this instance only; None if the rounds' noise is independent."""
         matrix = None if self.correlated is None else noise_matrix(self.correlated)
-        assert matrix is not None
-        return Correlated(law=matrix)
+        return None if matrix is None else Correlated(law=matrix)
 
     def _fresh_noise(self, like: Tensor, number: int, now: Round) -> Tensor:
         """Return the fresh noise of a round's sum."""

@@ -84,20 +84,13 @@ def draw_short(
     if len(undecided):
         few = heads[undecided].astype(np.int64)
         more = (randomness.bits(len(few), purpose + ".rest", *path) >> np.uint64(WORD - _REST)).view(np.int64)
-        magnitudes = _look_up_magnitudes(law, (few >> 1) << _REST | more, FIRST_BITS, randomness, purpose, *path)
+        uniforms = (few >> 1) << _REST | more
+        magnitudes, open_cells = _inversion_table(law, FIRST_BITS).look_up(uniforms)
+        if len(open_cells):
+            left = uniforms[open_cells].tolist()
+            magnitudes[open_cells] = _resolved_draws(law, left, FIRST_BITS, randomness, purpose, *path)
         drawn[undecided] = _apply_signs(magnitudes, few.view(np.uint64))
     return drawn
-
-
-def _look_up_magnitudes(
-    law: SymmetricDistribution, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
-) -> NDArray[np.int64]:
-    """Return |X| for every u of `bits` bits, with further bits for each u that does not decide."""
-    magnitudes, open_cells = _inversion_table(law, bits).look_up(heads)
-    if len(open_cells):
-        settled = _resolved_draws(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
-        magnitudes[open_cells] = settled
-    return magnitudes
 
 
 @lru_cache(maxsize=8)
@@ -124,13 +117,13 @@ def draw(
     table = _inversion_table(law, bits)
     words = randomness.bits(count, purpose, *path)
     drawn = np.empty(count, dtype=np.int64)
-    unsure: list[NDArray[np.int64]] = []
+    unsure = [np.empty(0, dtype=np.int64)]
     for first in range(0, count, _AT_ONCE):
         part = words[first : first + _AT_ONCE]
         magnitudes, open_cells = table.look_up((part >> np.uint64(WORD - bits)).view(np.int64))
         drawn[first : first + _AT_ONCE] = _apply_signs(magnitudes, part)
         unsure.append(open_cells + first)
-    indices = np.concatenate(unsure) if unsure else np.empty(0, dtype=np.int64)
+    indices = np.concatenate(unsure)
     if len(indices):
         heads = [int(word) >> (WORD - bits) for word in words[indices]]
         settled = _resolved_draws(law, heads, bits, randomness, purpose, *path)
@@ -276,12 +269,11 @@ class DiscreteGaussianLaw(IntegerDistribution):
     Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020). Its variance is less than
     σ², by a relative difference below 1e-6. A sum of draws is close to a discrete Gaussian, but is not one: Kairouz,
     Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation" (ICML
-    2021). `sample` has exactly this distribution for fair random bits; see `inversion`. Errors: ConfigError unless σ²
-    is from 1 to 2^34.
+    2021). `sample` has exactly this distribution for fair random bits. Errors: ConfigError unless σ² is from 1 to 2^34.
     """
 
     def weights(self, bits: int) -> list[int]:
-        """Return 2^b exp(-k² / 2σ²), k = 0 ... n, as `inversion.SymmetricDistribution` requires; b = bits + 96.
+        """Return 2^b exp(-k² / 2σ²), k = 0 ... n, as `SymmetricDistribution` requires; b = bits + 96.
 
         w_{k+1} = w_k s_k, s_k = r^{2k+1}, r = exp(-1/2σ²), every product rounded down. The error of r is at most 2
         units of 2^-b. The error of a product of factors at most 1 is at most the sum of their errors and 1. So the
@@ -307,12 +299,11 @@ class SkellamLaw(IntegerDistribution):
 
     Its variance is V, and a sum of r independent draws is Skellam of variance r V: exactly closed under sums. Agarwal,
     Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning" (NeurIPS 2021). `sample` has
-    exactly this distribution for fair random bits; see `inversion`. Errors: ConfigError unless V is an integer from 1
-    to 2^34.
+    exactly this distribution for fair random bits. Errors: ConfigError unless V is an integer from 1 to 2^34.
     """
 
     def weights(self, bits: int) -> list[int]:
-        """Return weights proportional to I_k(V), k = 0 ... n, as `inversion.SymmetricDistribution` requires, by
+        """Return weights proportional to I_k(V), k = 0 ... n, as `SymmetricDistribution` requires, by
         Miller's recurrence.
 
             f_{n+1} = f_n = 2^b,    f_{k-1} = f_{k+1} + (2k/V) f_k rounded down,    b = bits + 64

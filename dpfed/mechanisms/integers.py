@@ -175,8 +175,8 @@ class IntegerNoise(Private):
     ...     steps_per_unit=10.0,
     ...     detail={},
     ... )
-    >>> integers.share_variance, integers.kind
-    (25, 'skellam')
+    >>> integers.share_variance
+    25
     """
 
     noise: NoisyIntegers
@@ -325,11 +325,6 @@ class IntegerNoise(Private):
     def law(self) -> IntegerDistribution:
         """Distribution of every draw."""
         return distribution_of(self.noise)
-
-    @property
-    def kind(self) -> str:
-        """Name of the distribution: discrete-gaussian or skellam."""
-        return self.noise.kind
 
     @property
     def share_variance(self) -> int:

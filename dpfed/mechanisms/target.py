@@ -57,7 +57,6 @@ class PrivacyTarget(Target):
     least_uploads: int | None = None
     unit: Literal["client"] = "client"
     table: ClassVar[str] = "privacy"
-    records: ClassVar[None] = None
 
     @property
     def advice(self) -> str:

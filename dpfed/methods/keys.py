@@ -314,11 +314,7 @@ def _type_text(schema: dict[str, Any]) -> str:
     if kind == "boolean":
         return "true or false"
     name = {"integer": "whole number", "number": "number", "string": "text"}.get(str(kind), "value")
-    return " ".join([name, *_bounds_text(schema)])
-
-
-def _bounds_text(schema: dict[str, Any]) -> list[str]:
-    return [f"{word} {_short_number(schema[name])}" for name, word in _BOUNDS if name in schema]
+    return " ".join([name, *(f"{word} {_short_number(schema[bound])}" for bound, word in _BOUNDS if bound in schema)])
 
 
 def _short_number(number: float) -> str:

@@ -54,11 +54,6 @@ class RecordTarget(Target):
         """Noise of a step on the sum of a whole batch."""
         return self.record.noise
 
-    @property
-    def records(self) -> int:
-        """Total number of records of all clients."""
-        return self.local.partition.total
-
     def require_consistent_bounds(self, rounds: int) -> None:
         """Accept every plan; for records, upper and lower bounds are compared when epsilon is stated."""
 

@@ -7,7 +7,6 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.mechanisms.samplings.planned import Sampler
@@ -244,23 +243,21 @@ class Settings(TrainingParts):
         """Cache of calibrated privacy targets, by the number of values that clients send."""
         return {}
 
-    def _integer_chain(
-        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
-    ) -> Stages:
+    def _integer_chain(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...]) -> Stages:
         if privacy_target is None or privacy_target.integer_rows is None:
             clip = self.config.aggregation.clip_norm if privacy_target is None else privacy_target.clip_norm
             integers = integer_encoding(self.config, clip, project.sent, self.randomness, self.seeds)
-            largest = self._sample_weights()
-            weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
-            bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)
+            bound: tuple[Stage, ...] = (
+                FixedClip(norm=integers.clip_norm),
+                *self._weigh_stages(at_most_one=True),
+                integers,
+            )
         else:
             integers, bound = privacy_target.integer_rows, privacy_target.stages
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbol_chain(
-        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
-    ) -> Stages:
+    def _symbol_chain(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...]) -> Stages:
         """Return the chain that sums the scheme's symbols; raises ConfigError for a scheme without symbols."""
         made = scheme_of_method(self.config, self.specification, project.sent)
         alphabet = alphabet_of(made, project.sent)
@@ -296,15 +293,13 @@ class Settings(TrainingParts):
             feedback=config.federation.clients if config.method.error_feedback else None,
         )
 
-    def _weigh_stages(self) -> tuple[Weigh, ...]:
-        weights = self._sample_weights()
-        return () if weights is None else (Weigh(weights=weights),)
-
-    def _sample_weights(self) -> NDArray[np.float64] | None:
-        """Return the weights of clients, their numbers of samples [clients]; None if all weights are equal."""
+    def _weigh_stages(self, *, at_most_one: bool = False) -> tuple[Weigh, ...]:
+        """Return the stage of clients' weights, their numbers of samples or shares of the largest; none if all are
+        equal."""
         if not weights_by_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
-            return None
-        return self.clients.partition.sizes.astype(np.float64)
+            return ()
+        weights = self.clients.partition.sizes.astype(np.float64)
+        return (Weigh(weights=weights / max(weights.max(), 1.0) if at_most_one else weights),)
 
     def _mask_wire(self, size: int, bits: int | None, largest: int = 1) -> MaskWire | Words:
         return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)

@@ -56,8 +56,8 @@ _ROUNDING_LOSS = 1e-4
 """Largest relative increase of the norm bound by rounding without integer noise (the rounding error is 1.4% of the clip
 norm)."""
 _BITS_OF_A_FLOAT = 32
-_MOST_STEPS = 1 << 30
-"""Largest number of steps per clip norm for which the exact sum of squares of a row fits into 64 bits."""
+_MOST_BITS_OF_STEPS = 30
+"""Largest binary logarithm of the steps per clip norm for which the exact sum of squares of a row fits into 64 bits."""
 
 
 def sums_of(
@@ -160,7 +160,4 @@ def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
         )
         return bits <= _BITS_OF_A_FLOAT
 
-    steps = _MOST_STEPS
-    while steps > 1 and not fits_into_float_bits(steps):
-        steps //= 2
-    return steps
+    return next((1 << power for power in range(_MOST_BITS_OF_STEPS, 0, -1) if fits_into_float_bits(1 << power)), 1)

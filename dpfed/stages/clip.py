@@ -263,8 +263,6 @@ class ClipMoves(Stage):
 
     def largest_bound_fraction(self, rows: Tensor, reference: Tensor, norm: float) -> float:
         """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows obey both bounds."""
-        if not rows.numel():
-            return 0.0
         moves = rows if self.metric == "euclidean" else rows.double() / self._exact_units(reference)
         largest = float(row_norms(moves).max()) / norm
         return max(largest, float(largest_magnitudes(moves).max()) / self.linf) if self.linf else largest

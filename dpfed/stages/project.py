@@ -32,6 +32,7 @@ from dpfed.compress.counter import client_seeds
 from dpfed.compress.mask_schemes import random_noise
 from dpfed.compress.payload import Payloads
 from dpfed.compress.rotation import FedScalar
+from dpfed.compress.sparse import largest_indices
 from dpfed.data.dataset import floats_hold
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
@@ -232,11 +233,9 @@ _BESIDE = ThreadPoolExecutor(1)
 def top_indices(updates: Tensor, kept: int) -> Tensor:
     """Return indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
 
-    Ties go to the lower index and NaN counts as zero: by a stable sort, since torch.topk guarantees neither.
+    Ties go to the lower index and NaN counts as zero.
     """
-    magnitudes = updates.abs().nan_to_num_(nan=0.0)
-    order = torch.sort(magnitudes, dim=1, descending=True, stable=True).indices
-    return order[:, :kept].sort(dim=1).values
+    return largest_indices(updates.nan_to_num(nan=0.0), kept)
 
 
 def index_bits(size: int) -> int:

@@ -134,9 +134,6 @@ class ManyObservers:
         self._observers = observers
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
         def call_all(*given: object, **more: object) -> None:
             for each in self._observers:
                 getattr(each, name)(*given, **more)

@@ -24,7 +24,7 @@ from torch import Tensor
 from dpfed.compress.fields import Floats, SymbolField
 from dpfed.compress.fixed_point import centre_residues, ring_from_bytes, ring_to_bytes
 from dpfed.compress.mask_schemes import MaskCoder
-from dpfed.compress.payload import Payloads, Scheme
+from dpfed.compress.payload import Payloads, Scheme, header_bytes
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
@@ -53,7 +53,7 @@ def count_payloads_beside(payloads: Payloads) -> tuple[int, list[Future[Traffic]
     """Return the bytes of the fields whose length is fixed, with headers, and the counts of all other fields."""
     if not len(payloads):
         return 0, []
-    fixed, counts = payloads.header_bytes, list[Future[Traffic]]()
+    fixed, counts = header_bytes(payloads.scheme, payloads.dimension), list[Future[Traffic]]()
     for name, part in payloads.scheme.layout(payloads.dimension).items():
         if isinstance(part, Floats):
             fixed += part.most_bytes
@@ -118,8 +118,6 @@ class Symbols(Stage):
         return symbols.to(torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        if not now.uploads:
-            return torch.zeros_like(now.reference)
         scheme = self._round_scheme(now.number)
         (name,) = scheme.layout(len(now.reference))
         mean = (total.double() / now.uploads).to(now.reference.dtype)

@@ -12,6 +12,11 @@ from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_bac
 from dpfed.errors import ConfigError
 
 
+def outputs(block):
+    """Where the rotated coordinates of a block go."""
+    return slice(block.start, block.start + block.count * block.size)
+
+
 def rotated_dimension(dimension, block):
     return sum(one.size for one in blocks(dimension, block))
 
@@ -20,7 +25,7 @@ def rotated(x, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(x))
     whole = torch.empty(len(x), rotated_dimension(x.shape[1], block))
     for rows, one in pieces(len(x), x.shape[1], block, x.device):
-        whole[rows, one.outputs] = rotate(x[rows, one.inputs], seeds[rows], one, rounds)
+        whole[rows, outputs(one)] = rotate(x[rows, one.inputs], seeds[rows], one, rounds)
     return whole
 
 
@@ -28,7 +33,7 @@ def rotated_back(y, dimension, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(y))
     whole = torch.empty(len(y), dimension)
     for rows, one in pieces(len(y), dimension, block, y.device):
-        whole[rows, one.inputs] = rotate_back(y[rows, one.outputs].clone(), seeds[rows], one, rounds)
+        whole[rows, one.inputs] = rotate_back(y[rows, outputs(one)].clone(), seeds[rows], one, rounds)
     return whole
 
 
