@@ -10,7 +10,7 @@ Otherwise it requires the last head, or the operator's statement that nothing wa
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,8 @@ def check_head(ledger: Ledger, head: str | None, *, needed: bool) -> None:
 
 PATIENCE = 60.0
 """Seconds to wait for another process that holds the lock."""
+_RETRY_SECONDS = 0.002
+"""Seconds between two attempts to acquire a lock."""
 _LARGEST = 1 << 33
 _KEYS = ("{}.key", "population.key")
 """File names of the key for fingerprints of the population, beside the ledger of a project and of a run."""
@@ -132,7 +134,8 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     `last_head`.
     Errors: LedgerError if the claim would not hold, or if nothing shows that the copy is the newest.
     """
-    with _lock_held(path):
+    lock = path.with_name(f"{path.name}.lock")  # of the writers, so that no release is charged meanwhile
+    with lock_held(FileLock(lock), "restored", seconds=PATIENCE) if lock.exists() else nullcontext():
         return _restored(copy, path, last_head, nothing_since)
 
 
@@ -173,20 +176,22 @@ def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool
 
 
 @contextmanager
-def _lock_held(path: Path) -> Iterator[None]:
-    """Hold the writers' lock, if the ledger has one, so that no release is charged during the restore."""
-    lock = path.with_name(f"{path.name}.lock")
-    if not lock.exists():
-        yield
-        return
+def lock_held(lock: FileLock, done: str, *, seconds: float) -> Iterator[None]:
+    """Hold the lock inside the context. Errors: LedgerError, which says that nothing was `done`."""
     try:
-        with FileLock(lock, timeout=PATIENCE):
-            yield
+        regular_file.require_locks(Path(lock.lock_file))
+        lock.acquire(timeout=seconds, poll_interval=_RETRY_SECONDS)
     except Timeout:
         raise LedgerError(
-            f"{lock}: another process has held the ledger's lock for {PATIENCE:g} s. Nothing was restored; end that "
-            "process."
+            f"{lock.lock_file}: another process has held the lock for {seconds:g} s. Nothing was {done}; end that "
+            "process or try again."
         ) from None
+    except OSError as error:
+        raise LedgerError(f"{lock.lock_file}: cannot be locked ({error}). Nothing was {done}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _whole_lines(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from accounting import mechanisms, require
 from accounting.compose.histories import Steps
-from accounting.errors import AccountingError, InvalidParameter
+from accounting.errors import InvalidParameter
 from accounting.ledger.planned import Planned, planned_from
 from accounting.mechanisms import Composed, SingleRelease, unsampled
 from accounting.rounding import upwards
@@ -201,16 +201,19 @@ def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[object]
 
 def plan_from(record: object) -> tuple[tuple[SingleRelease, int], ...]:
     """Return the plan of a list that `plan_to_list` wrote. Errors: InvalidParameter for any other object."""
-    if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
-        raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
-    parts = tuple((_single_release(mechanism), require.count(count=count)) for mechanism, count in record)
-    return Composed(parts=parts).parts
+    pairs = _required_pairs(record, "plan: must be a list of pairs of a mechanism and a count.")
+    return Composed(parts=tuple((single_release_from(one), require.count(count=count)) for one, count in pairs)).parts
 
 
 def _rounds_from(record: object) -> tuple[tuple[int, int], ...]:
-    if not isinstance(record, list) or any(not isinstance(one, list) or len(one) != 2 for one in record):
-        raise InvalidParameter("rounds: must be a list of pairs of a first round and a number of rounds.")
-    return tuple((require.count(0, round=first), require.count(count=count)) for first, count in record)
+    pairs = _required_pairs(record, "rounds: must be a list of pairs of a first round and a number of rounds.")
+    return tuple((require.count(0, round=first), require.count(count=count)) for first, count in pairs)
+
+
+def _required_pairs(record: object, error_text: str) -> list[list[Any]]:
+    if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
+        raise InvalidParameter(error_text)
+    return record
 
 
 def _nonce_field(nonce: str | None) -> dict[str, str]:
@@ -309,8 +312,6 @@ class EntryParser:
         if self._before is None or self._before[0] != record:
             try:
                 self._before = record, _entry_with_round_0(record)
-            except AccountingError:
-                raise
             except (KeyError, TypeError) as error:
                 raise InvalidParameter(f"this version does not support the entry ({error}).") from None
         entry = replace(self._before[1], round=round)
@@ -344,16 +345,17 @@ def _entry_with_round_0(record: Mapping[str, Any]) -> Entry:
     if record["kind"] == "local-release":
         return LocalRelease(steps=tuple(_steps_from(part) for part in record["steps"]), **common)
     placement = _required_text(noise_placement=record["noise_placement"])
-    return Release(mechanism=_single_release(record["mechanism"]), noise_placement=placement, **common)
+    return Release(mechanism=single_release_from(record["mechanism"]), noise_placement=placement, **common)
 
 
 def _steps_from(record: Mapping[str, Any]) -> Steps:
     return Steps(
-        mechanism=_single_release(record["mechanism"]), count=record["count"], clients=tuple(record["clients"])
+        mechanism=single_release_from(record["mechanism"]), count=record["count"], clients=tuple(record["clients"])
     )
 
 
-def _single_release(record: Mapping[str, object]) -> SingleRelease:
+def single_release_from(record: Mapping[str, object]) -> SingleRelease:
+    """Return the release that a mechanism's `to_dict` wrote. Errors: InvalidParameter for a composition."""
     mechanism = mechanisms.from_dict(record)
     if isinstance(mechanism, Composed):
         raise InvalidParameter("a composition was given where one release is needed.")

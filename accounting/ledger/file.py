@@ -127,13 +127,12 @@ class Ledger:
 
         None means that lines up to this head are missing, or that the hash belongs to another ledger.
         """
-        digest_bytes, place = _digest(head), len(self._heads)
-        while (
-            digest_bytes is not None
-            and (place := self._heads.rfind(digest_bytes, 0, place + len(digest_bytes) - 1)) >= 0
-        ):
-            if place % len(digest_bytes) == 0:
-                return (len(self._heads) - place) // len(digest_bytes) - 1
+        if regular_file.DIGITS.fullmatch(head) is None:
+            return None
+        digest, place = bytes.fromhex(head), len(self._heads)
+        while (place := self._heads.rfind(digest, 0, place + _DIGEST - 1)) >= 0:
+            if place % _DIGEST == 0:
+                return (len(self._heads) - place) // _DIGEST - 1
         return None
 
     @classmethod
@@ -166,10 +165,7 @@ class Ledger:
     @classmethod
     def header_of(cls, path: str | os.PathLike[str]) -> Header:
         """Read and verify only the header. Errors: LedgerError."""
-        first = next(_lines(Path(path), 0), b"")
-        if not first.endswith(b"\n"):
-            raise TruncatedLedger(f"{path}, line 1: the header is incomplete, so nothing was released.")
-        return _read_header(Path(path), first)[0]
+        return cls._without_entries(Path(path), _lines(Path(path), 0)).header
 
     @classmethod
     def so_far(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -188,13 +184,17 @@ class Ledger:
     def _read(cls, path: Path) -> "tuple[Ledger, bool]":
         """Return the ledger of the complete lines, and True if an incomplete line follows."""
         lines = _lines(path, 0)
+        ledger = cls._without_entries(path, lines)
+        return ledger, ledger._take_lines(lines)
+
+    @classmethod
+    def _without_entries(cls, path: Path, lines: Iterator[bytes]) -> "Ledger":
+        """Return the ledger of the first of these lines, its header."""
         first = next(lines, b"")
         if not first.endswith(b"\n"):
             fault = "the header is incomplete" if first else "the file is empty"
             raise TruncatedLedger(f"{path}, line 1: {fault}, so nothing was released.")
-        header, chain = _read_header(path, first)
-        ledger = cls(path, header, chain, len(first))
-        return ledger, ledger._take_lines(lines)
+        return cls(path, *_read_header(path, first), len(first))
 
     def catch_up(self) -> list[Entry]:
         """Read and return the entries that another process has written since the last read.
@@ -388,9 +388,7 @@ class Ledger:
         if not record_level:
             return stated
         steps = sum(count for _, count in mechanism.parts)
-        if (
-            sum(1 for _ in self.histories().distinct()) > 1
-        ):  # at other deltas another client may have the largest epsilon
+        if len(self.histories().distinct()) > 1:  # at other deltas another client may have the largest epsilon
             stated = replace(stated, mechanism=None)
         return replace(
             stated,
@@ -432,15 +430,6 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
                 yield line
     except OSError as error:
         raise LedgerError(f"{path}: the ledger cannot be read ({error}).") from error
-
-
-def _digest(head: str) -> bytes | None:
-    """Return the bytes of a hexadecimal hash; None for any other text."""
-    try:
-        digest = bytes.fromhex(head)
-    except ValueError:
-        return None
-    return digest if len(digest) == _DIGEST and digest.hex() == head else None
 
 
 def _read_header(path: Path, line: bytes) -> tuple[Header, str]:

@@ -18,7 +18,6 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, ReleasedRounds, SingleRelease, schedule_of
 from accounting.rounding import upwards
 
-_CHARGED_AGAIN = "{} rounds were charged again: epsilon holds if the interruptions did not depend on results"
 FIXED = "true if number and kind of the releases were fixed before the first result was seen"
 
 
@@ -121,15 +120,10 @@ def statement(
     is_complete = not exceeds_plan and len(set(rounds)) + len(rounds_without_result) == plan.rounds
     if is_complete and not plan.spare:
         return _complete_run(lines, plan, repeated_charges=repeats, rounds_without_result=len(rounds_without_result))
-    beyond = repeats > plan.spare
-    budget, planned_guarantee = (
-        plan.budget_at(lines.delta),
-        None
-        if exceeds_plan
-        else _planned_guarantee(
-            lines, plan, first, accountant, units, max(repeats - plan.spare, 0), repeated[plan.spare :]
-        ),
-    )
+    beyond = max(repeats - plan.spare, 0)
+    budget, planned_guarantee = plan.budget_at(lines.delta), None
+    if not exceeds_plan:
+        planned_guarantee = _planned_guarantee(lines, plan, first, accountant, units, beyond, repeated[plan.spare :])
     claim = "it holds for any stopping rule"
     if planned_guarantee is not None and (budget is None or planned_guarantee.epsilon <= budget):
         spare = f" and {plan.spare} spare ones" if plan.spare else ""
@@ -206,7 +200,8 @@ def _complete_run(lines: Guarantee, plan: Planned, *, repeated_charges: int, rou
     Its notes state the conditions.
     """
     if repeated_charges:
-        lines = _with_note(lines, _CHARGED_AGAIN.format(repeated_charges))
+        claim = "epsilon holds if the interruptions did not depend on results"
+        lines = _with_note(lines, f"{repeated_charges} rounds were charged again: {claim}")
     if rounds_without_result:
         note = (
             f"{rounds_without_result} rounds ended without a result: epsilon holds if dropouts do not depend on results"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from accounting import require
 from accounting.compose.accountant import Guarantee
@@ -17,7 +17,7 @@ from accounting.errors import AccountingError, BudgetSpent, LedgerError, Unsuppo
 from accounting.ledger import backups, regular_file
 from accounting.ledger.file import Header, Ledger, Purchase, Release
 from accounting.ledger.hash_chain import chained_line
-from accounting.ledger.regular_file import one_path, require_locks
+from accounting.ledger.regular_file import one_path
 from accounting.ledger.terms import RESERVE, Plan, Terms, charged_as, plan_text
 from accounting.ledger.unit_filter import RefusedRelease, UnitFilter
 from accounting.mechanisms import SingleRelease, schedule_of
@@ -26,9 +26,8 @@ from accounting.rounding import downwards, upwards
 PATIENCE = 60.0
 """Seconds to wait for another process that holds the lock."""
 
-# Seconds between two attempts to acquire the lock, and seconds of pause after its release. Without the
-# pause, a process that charges in a tight loop would block all other processes.
-_RETRY_SECONDS, _PAUSE_SECONDS = 0.002, 0.005
+_PAUSE_SECONDS = 0.005
+"""Seconds of pause after the release of the lock: a process that charges in a tight loop would block all others."""
 
 _PLANNED = 1000
 
@@ -96,7 +95,7 @@ class ProjectLedger:
             about={"project": terms.to_dict(), "head_kept": True},
             population=population,
         )
-        with _lock_held(FileLock(f"{target}.lock"), target):
+        with _lock_held(FileLock(f"{target}.lock")):
             if not target.exists():  # a crash between the two writes leaves a head without a project, never the reverse
                 backups.write_head(target, chained_line(header.to_dict(), "")[1])
                 if key is not None:
@@ -139,7 +138,7 @@ class ProjectLedger:
     def key(self) -> bytes:
         """Return the secret key for fingerprints of the population; the first call creates it. Errors: LedgerError."""
         path = _key_of(self.ledger.path)
-        with _lock_held(self._lock, self.ledger.path):
+        with _lock_held(self._lock):
             self._read_new_lines()
             key = regular_file.read_key(path)
             if key is None and self.population is not None:
@@ -184,7 +183,7 @@ class ProjectLedger:
 
     def refusal(self, release: SingleRelease, *, run: str, number: int) -> str | None:
         """Return the reason for which round `number` of a run must not make this release now; None if it may."""
-        with _lock_held(self._lock, self.ledger.path):
+        with _lock_held(self._lock):
             self._catch_up(release)
             return self._refusal_reason(release, run, number)
 
@@ -207,7 +206,7 @@ class ProjectLedger:
         """
         if not rounds:
             return ""
-        with _lock_held(self._lock, self.ledger.path):
+        with _lock_held(self._lock):
             self._catch_up(rounds[0])
             self.require_population(population)
             if self._unpaid is not None:
@@ -222,8 +221,7 @@ class ProjectLedger:
             if purchase is None:
                 return ""
             plan, bought, units = purchase
-            population_field = {} if population is None else {"population": population}
-            detail = {"run": run, **population_field}
+            detail = _detail_of(run, population)
             self._record_line(Purchase(round=first, units=units, plan=plan, rounds=bought, detail=detail))
             return (
                 f"{self.ledger.path}: {units} units paid for {plan_text(plan)}, {self._filter.remaining_units} units "
@@ -250,10 +248,9 @@ class ProjectLedger:
         first: called under the lock after the budget check, before the line is written; it writes the line of the run's
         ledger, or raises an error.
         Errors: LedgerError for clients other than the project's."""
-        population_field = {} if population is None else {"population": population}
         charge_field = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
-        line = replace(release, detail={**release.detail, "run": run, **population_field, **charge_field})
-        with _lock_held(self._lock, self.ledger.path):
+        line = replace(release, detail={**release.detail, **_detail_of(run, population), **charge_field})
+        with _lock_held(self._lock):
             self._catch_up(release.mechanism)
             self.require_population(population)
             if repeatable and self._lines.get((run, release.round)) == line:
@@ -337,13 +334,13 @@ class ProjectLedger:
         self._read_new_lines()
         self._apply_new_lines()
         first = next(iter(self.ledger.entries), None)
-        project_unit = self.terms.unit or (first.plan if isinstance(first, Purchase) else None)
-        if project_unit is None and isinstance(first, Release):
-            project_unit = ((first.mechanism, 1),)
-        if project_unit is not None and project_unit[0][0].adjacency is not mechanism.adjacency:
+        known = first.mechanism if isinstance(first, Release) else None
+        if unit := self.terms.unit or (first.plan if isinstance(first, Purchase) else None):
+            known = unit[0][0]
+        if known is not None and known.adjacency is not mechanism.adjacency:
             raise UnsupportedMechanism(
                 f"adjacency={str(mechanism.adjacency)!r} on {self.ledger.path}, which holds releases under "
-                f"{str(project_unit[0][0].adjacency)!r}: a project has one adjacency. Use this adjacency for the run."
+                f"{str(known.adjacency)!r}: a project has one adjacency. Use this adjacency for the run."
             )
 
     def _refusal_reason(self, release: SingleRelease, run: str, number: int) -> str | None:
@@ -424,26 +421,20 @@ def _key_of(ledger: Path) -> Path:
     return ledger.with_name(f"{ledger.name}.key")
 
 
+def _detail_of(run: str, population: str | None) -> dict[str, str]:
+    return {"run": run} | ({} if population is None else {"population": population})
+
+
 def _population_of(line: Release | Purchase) -> str | None:
     found = line.detail.get("population")
     return None if found is None else str(found)
 
 
 @contextmanager
-def _lock_held(lock: FileLock, path: Path) -> Iterator[None]:
-    """Hold the lock inside the context. Errors: LedgerError if another process holds it too long."""
+def _lock_held(lock: FileLock) -> Iterator[None]:
+    """Hold the lock inside the context, and pause after its release."""
     try:
-        require_locks(Path(lock.lock_file))
-        lock.acquire(timeout=PATIENCE, poll_interval=_RETRY_SECONDS)
-    except Timeout:
-        raise LedgerError(
-            f"{path}.lock: another process has held the lock for {PATIENCE:g} s. Nothing was charged; end that "
-            "process or try again."
-        ) from None
-    except OSError as error:
-        raise LedgerError(f"{path}.lock: cannot be locked ({error}). Nothing was charged.") from error
-    try:
-        yield
+        with backups.lock_held(lock, "charged", seconds=PATIENCE):
+            yield
     finally:
-        lock.release()
         time.sleep(_PAUSE_SECONDS)

@@ -88,7 +88,7 @@ def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> B
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        size = _require_regular(descriptor).st_size
+        size = _require_regular(os.fstat(descriptor)).st_size
         if at_most is not None and size > at_most:
             raise OSError(errno.EFBIG, f"has {size:,} bytes; the limit is {at_most:,}")
         return os.fdopen(descriptor, "rb")
@@ -105,18 +105,14 @@ def open_output(path: str | os.PathLike[str], flags: int, *, mode: int = 0o666) 
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, mode)
     try:
-        _require_regular(descriptor)
+        _require_regular(os.fstat(descriptor))
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _require_regular(descriptor: int) -> os.stat_result:
-    return _require_regular_status(os.fstat(descriptor))
-
-
-def _require_regular_status(status: os.stat_result) -> os.stat_result:
+def _require_regular(status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         kind = _KIND_NAMES.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"is {kind}; only regular files are allowed")
@@ -193,7 +189,7 @@ def _require_replaceable(path: Path) -> None:
     with suppress(FileNotFoundError):
         status = os.stat(path, follow_symlinks=False)
         if not stat.S_ISLNK(status.st_mode):
-            _require_regular_status(status)
+            _require_regular(status)
 
 
 def truncate_file(path: Path, size: int) -> None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from accounting import mechanisms, require
+from accounting import require
 from accounting.compose.unit_currency import with_stream
-from accounting.errors import InvalidParameter, LedgerError
-from accounting.ledger.entries import Release, plan_from, plan_to_list
+from accounting.errors import InvalidParameter
+from accounting.ledger.entries import Release, plan_from, plan_to_list, single_release_from
 from accounting.mechanisms import (
     BallsAndBins,
-    Composed,
     Cyclic,
     SingleRelease,
     gaussian_of,
@@ -82,13 +81,7 @@ class Terms:
 def charged_as(line: Release) -> SingleRelease:
     """Return the release that a line charges: that with the largest charge if the charge depends on the outcome."""
     worst = line.detail.get("charged_as")
-    if worst is None:
-        return line.mechanism
-    found = mechanisms.from_dict(worst)
-    if isinstance(found, Composed):
-        raise LedgerError("charged_as: a composition was given where one release is needed.")
-    release: SingleRelease = found
-    return release
+    return line.mechanism if worst is None else single_release_from(worst)
 
 
 def plan_text(plan: Plan) -> str:

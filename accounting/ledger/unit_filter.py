@@ -10,7 +10,7 @@ adjacency.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from accounting.compose.unit_currency import Currency, Price, currency, is_quieter, with_stream
@@ -328,12 +328,10 @@ class UnitFilter:
             if by_rounds is not None and by_rounds.units <= units:
                 return by_rounds.reserve
             composed, reserve = Composed(parts=plan), self._reserve
-            try:
+            with suppress(UnsupportedMechanism):
                 found = self.currency.suffices(composed, units, remaining_units=self.remaining_units, reserve=reserve)
-            except UnsupportedMechanism:
-                found = None
-            if found is not None:
-                return found.reserve
+                if found is not None:
+                    return found.reserve
         raise RefusedRelease(f"{units} of {self.remaining_units} units do not suffice for {plan_text(plan)}.")
 
     def _reserve_as_unit(self, release: SingleRelease) -> float | None:
@@ -342,23 +340,15 @@ class UnitFilter:
         """
         if release not in self._reserve_of_release:
             ((unit, count), *more) = self._required_unit()
-            one_round = not more and count == 1 and schedule_of(unit) is None
-            if not one_round or release.adjacency is not unit.adjacency:
-                found = None
-            elif release == unit or (self.terms.reserve is not None and is_quieter(release, unit)):
-                found = 0.0
-            else:
-                found = self._reserve_by_comparison(release)
+            one_round, found = not more and count == 1 and schedule_of(unit) is None, None
+            if one_round and release.adjacency is unit.adjacency:
+                if release == unit or (self.terms.reserve is not None and is_quieter(release, unit)):
+                    found = 0.0
+                elif self.terms.reserve is not None:
+                    with suppress(UnsupportedMechanism):
+                        found = self.currency.covers(release)
             self._reserve_of_release[release] = found
         return self._reserve_of_release[release]
-
-    def _reserve_by_comparison(self, release: SingleRelease) -> float | None:
-        if self.terms.reserve is None:
-            return None
-        try:
-            return self.currency.covers(release)
-        except UnsupportedMechanism:
-            return None
 
     def _required_unit(self) -> Plan:
         if self.unit is None:

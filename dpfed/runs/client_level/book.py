@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from accounting.cohorts import NamedClients
 from accounting.ledger import Entry, Header, Ledger, backups, regular_file
 from accounting.ledger.hash_chain import chained_line
-from accounting.ledger.regular_file import LARGEST_LINES, one_path, read_text, require_locks
+from accounting.ledger.regular_file import LARGEST_LINES, one_path, read_text
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
@@ -81,10 +81,8 @@ class LoopBook:
         """Open a new ledger, or an existing ledger of this plan. Raises RunError or LedgerError for any other file."""
         path = resolved_path(path)
         lock = FileLock(f"{path}.lock")
-        with _locked_ledger(lock, path):
-            if has_incomplete_header(
-                path
-            ):  # an earlier process ended while it created the ledger, before the first round
+        with backups.lock_held(lock, "charged", seconds=PATIENCE):
+            if has_incomplete_header(path):  # a process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
                 backups.write_head(path, chained_line(header.to_dict(), "")[1])
@@ -112,7 +110,7 @@ class LoopBook:
         """Write the line of a round and return when it is on the disk; do nothing if the last written line is equal."""
         if entry == self._written:
             return
-        with _locked_ledger(self._lock, self.ledger.path):
+        with backups.lock_held(self._lock, "charged", seconds=PATIENCE):
             if self.ledger.catch_up():
                 raise RunError(
                     f"{self.ledger.path}: another process has written to this ledger meanwhile. The round was not "
@@ -203,25 +201,3 @@ def _drop_unfinished(file: Path) -> None:
         return
     except (OSError, ValueError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Restore it from a copy.") from None
-
-
-class _locked_ledger:
-    """Context manager that locks the ledger, and raises RunError if another process has locked it for too long."""
-
-    def __init__(self, lock: FileLock, path: Path) -> None:
-        self._lock, self._path = lock, path
-
-    def __enter__(self) -> None:
-        try:
-            require_locks(Path(self._lock.lock_file))
-            self._lock.acquire(timeout=PATIENCE)
-        except Timeout:
-            raise RunError(
-                f"{self._path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end "
-                "that process or try again."
-            ) from None
-        except OSError as error:
-            raise RunError(f"{self._path}.lock: cannot be locked ({error.strerror}). Nothing was charged.") from None
-
-    def __exit__(self, *problem: object) -> None:
-        self._lock.release()

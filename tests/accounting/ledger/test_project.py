@@ -43,6 +43,17 @@ def test_two_runs_draw_from_one_budget_until_it_is_spent(project):
     assert project.to_dict()["runs"] == {"a": -(-charged // 2), "b": charged // 2}
 
 
+def test_a_release_whose_noise_varies_is_charged_with_the_least(project):
+    """Its line has the noise that arrived."""
+    project.charge(release(0), run="a")
+    more, less = poisson(0.05, 2.0), poisson(0.05, 1.0)
+    refused(BudgetSpent, "differ from this project's unit", project.charge, release(1, more), run="a", worst=less)
+    project.charge(release(1, more), run="a", worst=ROUND)
+    units, left = ProjectLedger.open(project.ledger.path).units
+    assert left == units - 2
+    assert Ledger.read(project.ledger.path).releases[1].mechanism == more
+
+
 def test_a_small_delta_allows_units_alone(tmp_path):
     sampled = poisson(0.01, 1.0)
     scheduled = Subsampled(mechanism=gaussian(0.5), sampling=BallsAndBins(bins=10, stream="b"))
