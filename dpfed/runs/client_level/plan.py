@@ -213,9 +213,8 @@ def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoopMethod:
-    """Method for updates [c, size], and the privacy target with the charge of its rounds."""
+    """Method for updates of one size, and the privacy target with the charge of its rounds."""
 
-    size: int
     method: Method
     privacy_target: PrivacyTarget
 
@@ -243,7 +242,7 @@ def loop_method_of(parts: PlanParts, stages_of: StagesOf | None) -> LoopMethod:
         group=1,
         divisor=parts.sampler.expected,
     )
-    return LoopMethod(size=parts.size, method=method, privacy_target=privacy_target)
+    return LoopMethod(method=method, privacy_target=privacy_target)
 
 
 class TrainingByCaller:
@@ -263,8 +262,8 @@ class ModelOfCaller:
 def plan_parts_of(
     plan: dict[str, dict[str, object]],
     dimension: int | None,
-    ids: ClientIds | None = None,
-    ledger: str | os.PathLike[str] | None = None,
+    ids: ClientIds | None,
+    ledger: str | os.PathLike[str] | None,
 ) -> PlanParts:
     """Return the settings from which the chain of a plan is made.
 
@@ -274,22 +273,21 @@ def plan_parts_of(
     config = config_of(plan, source="dpfed.ClientLevel")
     if ledger is not None:
         config = with_solved_noise(config, Path(ledger))
-    calibrated = config.privacy is not None and config.privacy.noise_multiplier is None
-    scheduled = sampler_of(config).law.is_schedule
-    if calibrated and scheduled and dimension is None and config.privacy and config.privacy.noise != "gaussian":
+    privacy = config.privacy
+    assert privacy is not None
+    calibrated_integers = privacy.noise_multiplier is None and privacy.noise != "gaussian"
+    if calibrated_integers and dimension is None and sampler_of(config).law.is_schedule:
         raise ConfigError(
             f"sampling={config.federation.sampling!r} with epsilon and integer noise, without dimension: the noise is "
             "calibrated for the dimension before round 1, and all rounds of a schedule have the same. Give dimension=."
         )
-    if ids is None and turns_are_public(config) and config.privacy and config.privacy.adjacency == "add-remove":
+    if ids is None and turns_are_public(config) and privacy.adjacency == "add-remove":
         raise ConfigError(
             f"adjacency='add-remove' with sampling={config.federation.sampling!r}: lanes and turns are derived "
             "from clients' numbers, and adding a client may change those of all later clients. Give clients as the "
             "list of their names, or adjacency='zero-out', or lane_secrecy='secret' with lanes."
         )
     seeds = Seeds(root=config.run.seed)
-    if dimension is not None and dimension < 1:
-        raise ConfigError(f"dimension={dimension}: must be at least 1; it is the number of numbers in an update.")
     return PlanParts(
         config=config,
         size=dimension or 0,

@@ -140,45 +140,45 @@ class ClientLevel:
         names, count = _clients_of(clients)
         if delta is None and count > 0:  # the configuration refuses other numbers of clients
             delta = (None if ledger is None else delta_of_old_ledger(Path(ledger))) or default_delta(count)
-        privacy = {
-            "clip_norm": clip_norm,
-            "epsilon": epsilon,
-            "noise_multiplier": noise_multiplier,
-            "delta": delta,
-            "adjacency": adjacency,
-            "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
-        }
-        schedule = {
-            "separation": separation,
-            "lanes": lanes,
-            "lane_secrecy": lane_secrecy,
-            "cohort_cap": cohort_cap,
+        tables: dict[str, dict[str, object]] = {
+            "federation": {
+                "clients": count,
+                "cohort": cohort,
+                "rounds": rounds,
+                "sampling": sampling,
+                "separation": separation,
+                "lanes": lanes,
+                "lane_secrecy": lane_secrecy,
+                "cohort_cap": cohort_cap,
+            },
+            "privacy": {
+                "clip_norm": clip_norm,
+                "epsilon": epsilon,
+                "noise_multiplier": noise_multiplier,
+                "delta": delta,
+                "adjacency": adjacency,
+                "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
+            },
+            "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
         plan: dict[str, dict[str, Any]] = plain_values(
-            {
-                "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
-                | {key: value for key, value in schedule.items() if value is not None},
-                "privacy": {key: value for key, value in privacy.items() if value is not None},
-                "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
-            }
+            {name: {key: one for key, one in table.items() if one is not None} for name, table in tables.items()}
         )
         self._names = names
-        ids = None if self._names is None else ClientIds.of(self._names)
+        ids = None if names is None else ClientIds.of(names)
         size = None if dimension is None else require.count(dimension=dimension)
         uploads = upload_stages(size, keep=keep, scheme=compress, options=options)
         if stages is not None and (keep is not None or compress != "dense"):
             raise ConfigError("stages with keep or compress: a custom chain has its own. Remove one of them.")
         stages = stages or uploads
         self._parts, self._stages_of = plan_parts_of(plan, size, ids, ledger), stages
-        rounds, clip_norm = self._parts.config.federation.rounds, float(plan["privacy"]["clip_norm"])
-        delta = plan["privacy"].get("delta")
+        self.rounds_planned, self.clip_norm = self._parts.config.federation.rounds, float(plan["privacy"]["clip_norm"])
+        self.delta = float(plan["privacy"]["delta"])
         self._machine, self._target = planned_method(self._parts, stages)
-        if self._target is not None and noise_multiplier is not None:
-            _require_affordable_round(self._target, rounds)
         if self._target is not None:
-            self._target.require_consistent_bounds(rounds)
-        self.rounds_planned, self.clip_norm = rounds, clip_norm
-        self.delta = float(delta or 0)
+            if noise_multiplier is not None:
+                _require_affordable_round(self._target, self.rounds_planned)
+            self._target.require_consistent_bounds(self.rounds_planned)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: UpdateForm | None = None
         self._step: Step | None = None
@@ -463,15 +463,10 @@ def _clients_of(clients: object) -> tuple[tuple[str, ...] | None, int]:
             f"clients={require.short_repr(clients)}: must be a whole number of clients, or their names (a list, a "
             "dictionary, or anything that yields them)."
         )
-    names = _distinct_names(clients)
-    return names, len(names)
-
-
-def _distinct_names(names: Iterable[object]) -> tuple[str, ...]:
-    found = tuple(str(name) for name in names)
-    if len(set(found)) < len(found):
+    names = tuple(str(name) for name in clients)
+    if len(set(names)) < len(names):
         raise ConfigError(
             "clients: a name occurs twice, but names must be different. Make them unique, or give the number of "
             "clients."
         )
-    return found
+    return names, len(names)

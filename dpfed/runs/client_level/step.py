@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, overload
+from typing import Protocol, overload
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ def form_and_updates(updates: object) -> tuple[UpdateForm | None, Iterator[objec
     first = next(rows, None)
     if first is None:
         return _form_of_empty_cohort(updates), iter(())
-    return _form_of(first), chain([first], rows)
+    return _form_and_parts(first)[0], chain([first], rows)
 
 
 def updates_in_groups(rows: Iterator[object], form: UpdateForm, count: int, *, at_once: int) -> Iterator[Tensor]:
@@ -156,30 +156,33 @@ def _wrong_count_error(found: int | None, count: int) -> ConfigError:
     )
 
 
-def _form_of(update: object) -> UpdateForm:
+def _form_and_parts(update: object) -> tuple[UpdateForm, list[Tensor]]:
+    """Return the form of an update, and its tensors in their order: the vector, or the values of the dictionary."""
     if not isinstance(update, Mapping):
         vector = _float_tensor(update, "an update")
         if vector.dim() != 1 or not len(vector):
             raise ConfigError(
                 f"an update of shape {tuple(vector.shape)}: must be a vector [d], or a dictionary of tensors."
             )
-        return UpdateForm(size=len(vector), device=vector.device)
+        return UpdateForm(size=len(vector), device=vector.device), [vector]
     tensors = {name: _float_tensor(value, f"update[{name!r}]") for name, value in update.items()}
     size = sum(tensor.numel() for tensor in tensors.values())
     if not size:
         raise ConfigError("an update: a dictionary without numbers. Give the differences of the trained tensors.")
-    return UpdateForm(
+    parts = list(tensors.values())
+    form = UpdateForm(
         size=size,
-        device=next(iter(tensors.values())).device,
+        device=parts[0].device,
         names=tuple(tensors),
-        shapes=tuple(tensor.shape for tensor in tensors.values()),
-        dtypes=tuple(tensor.dtype for tensor in tensors.values()),
+        shapes=tuple(part.shape for part in parts),
+        dtypes=tuple(part.dtype for part in parts),
     )
+    return form, parts
 
 
-def _update_vector(update: Any, form: UpdateForm) -> Tensor:
-    """Return the update as float32 [size]; raises ConfigError if its form is not `form`."""
-    found = _form_of(update)
+def _update_vector(update: object, form: UpdateForm) -> Tensor:
+    """Return the update as a vector [size]; raises ConfigError if its form is not `form`."""
+    found, parts = _form_and_parts(update)
     if found.names != form.names and sorted(found.names) == sorted(form.names):
         place = next(i for i, name in enumerate(form.names) if found.names[i] != name)
         raise ConfigError(
@@ -192,10 +195,7 @@ def _update_vector(update: Any, form: UpdateForm) -> Tensor:
             f"updates: {found.description} after {form.description}; all must have one form, one order of names, one "
             "device. Nothing of the round was released."
         )
-    if not form.names:
-        return _float_tensor(update, "an update").to(torch.float32)
-    parts = [_float_tensor(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
-    return torch.cat(parts)
+    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts]) if form.names else parts[0]
 
 
 def _float_tensor(value: object, what: str) -> Tensor:
