@@ -90,8 +90,7 @@ def configuration_hash(tables: Mapping[str, Any]) -> str:
     The number of rounds is left out because a run can be prolonged (`dpfed.runs.resuming`); the ledger records it.
     """
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
-    tables = {**tables, "federation": federation}
-    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+    return configuration_fingerprint({**tables, "federation": federation})
 
 
 def configuration_fingerprint(tables: Mapping[str, object]) -> str:

@@ -187,8 +187,7 @@ class Summary:
             checked_factors((1.0,) if found.noise_schedule is None else found.noise_schedule)
         except InvalidParameter as error:
             raise InvalidRecord(f"{where}: {error}") from None
-        rates = found.tpr_at_fpr or {}
-        if not all(_is_rate(rate) for rate in rates):
+        if not all(_is_rate(rate) for rate in found.tpr_at_fpr or ()):
             raise InvalidRecord(f"{where}: tpr_at_fpr has a key that is not a rate in (0, 1).")
         return found
 
@@ -241,17 +240,14 @@ def read_finished(folder: Path) -> FinishedRun:
         summary, metrics = Summary.of_folder(folder), read_lines(folder / "metrics.jsonl", MetricsLine)
         config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         rounds = folder / "diagnostics.jsonl"
-        seconds = (
-            sum(line.seconds for line in read_lines(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
-        )
+        seen = read_lines(rounds, RoundRecord, running=True) if rounds.exists() else []
     except (ValueError, RecursionError, Unavailable) as error:
         raise RunError(
             f"{folder}: is no folder of a finished run ({error}). Name a folder that `dpfed run` wrote."
         ) from None
     # The seconds in the summary of a resumed run count from the round of the resumption.
-    return FinishedRun(
-        folder=folder, summary=replace(summary, seconds=max(summary.seconds, seconds)), metrics=metrics, config=config
-    )
+    summary = replace(summary, seconds=max(summary.seconds, sum(line.seconds for line in seen)))
+    return FinishedRun(folder=folder, summary=summary, metrics=metrics, config=config)
 
 
 def _is_rate(text: str) -> bool:

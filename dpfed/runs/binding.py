@@ -83,10 +83,13 @@ def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
     """Return the hash of the tensors with which the first round starts."""
     found = hashlib.sha256()
     for tensor in tensors:
-        values = tensor.detach().cpu().contiguous()
-        found.update(json.dumps([str(values.dtype), list(values.shape)]).encode() + b"\n")
-        found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
+        found.update(_bytes_of(tensor))
     return found.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def binding_of(experiment: Experiment, configuration: str, key: bytes, public_start: Tensor | None = None) -> Binding:
@@ -238,10 +241,9 @@ def _check_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> No
 def _content_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """Return a digest that detects damage and accidental edits, but not forgery."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+    for name, tensor in sorted(tensors.items()):
         found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(_bytes_of(tensor))
     return found.hexdigest()
 
 

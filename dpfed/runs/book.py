@@ -39,10 +39,9 @@ class LedgerBook:
         self.ledger, self.project = ledger, project
         self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
-        self._written = {entry.round: entry for entry in ledger.entries_in_force}
         self._of_project = Counter(line.round for line in project_releases_of(self.run_name, project))
-        self._nonces = {one.nonce for one in self.ledger.shared_releases}
         self._compared = 0
+        self._note_lines()
 
     @classmethod
     def open(
@@ -78,9 +77,18 @@ class LedgerBook:
                 f"{path}: has no line for round {missing[0]}, but the checkpoint has {rounds_done} rounds. Rounds "
                 "were released without a charge, or lines were lost; no guarantee can be stated for this run."
             )
-        book._require_last_line(heads.ledger)
+        if heads.ledger and book.ledger.entries_after(heads.ledger) is None:
+            raise RunError(
+                f"{path}: has no line of hash {heads.ledger[:12]}..., its last one when the checkpoint was written. "
+                "Lines were cut off, or it is the ledger of another run. Restore it from a copy."
+            )
         book._mark_unpaid_charges()
         return book
+
+    def _note_lines(self) -> None:
+        """Note the entries of the run's ledger by their rounds, and the nonces of its releases."""
+        self._written = {entry.round: entry for entry in self.ledger.entries_in_force}
+        self._nonces = {one.nonce for one in self.ledger.shared_releases}
 
     def _check_header(self, header: Header) -> None:
         """Raise RunError if the ledger belongs to another run, or if the run was charged to a project and now is not,
@@ -103,15 +111,6 @@ class LedgerBook:
             raise RunError(
                 f"{path}: the run {was} charged to a project, which must not change: either all its rounds are charged "
                 f"there, or none. To resume, {do} --ledger."
-            )
-
-    def _require_last_line(self, head: str) -> None:
-        """Raise RunError unless the ledger still has its line of hash `head`, its last one when the checkpoint was
-        saved."""
-        if head and self.ledger.entries_after(head) is None:
-            raise RunError(
-                f"{self.ledger.path}: has no line of hash {head[:12]}..., its last one when the checkpoint was "
-                "written. Lines were cut off, or it is the ledger of another run. Restore it from a copy."
             )
 
     def _require_project_charges(self, seen: str, rounds_done: int) -> None:
@@ -186,8 +185,7 @@ class LedgerBook:
                     key: value for key, value in line.detail.items() if key not in ("run", "population", "charged_as")
                 }
                 self.ledger.record(replace(line, detail=detail))
-        self._written = {entry.round: entry for entry in self.ledger.entries_in_force}
-        self._nonces = {one.nonce for one in self.ledger.shared_releases}
+        self._note_lines()
 
     def record(self, entry: Entry) -> None:
         """Charge a round by writing its line, unless an interrupted simulated round has already written an equal

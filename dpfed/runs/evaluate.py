@@ -44,15 +44,6 @@ It returns a number, or one number per sample [N], which are averaged.
 """
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return, for each sample, the fraction of its labels that have the largest logit.
-
-    Shapes: outputs [n, classes, ...], targets [n, ...], result [n].
-    """
-    right = (outputs.argmax(dim=1) == targets).double()
-    return right.flatten(1).mean(dim=1) if right.dim() > 1 else right
-
-
 def _prediction_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the differences of outputs and targets [n, k], float64."""
     return (outputs.reshape(targets.shape).double() - targets.double()).reshape(len(targets), -1)
@@ -77,20 +68,14 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     return 1 - _prediction_errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "mae": mae, "rmse": rmse, "r2": r2}
-"""Built-in metrics, by their name in run.metrics."""
+METRICS: dict[str, Metric] = {"mae": mae, "rmse": rmse, "r2": r2}
+"""Built-in metrics, by their name in run.metrics; "accuracy" is `Objective.accuracies`."""
 
 _OF_NUMBERS = ("mae", "r2")
 """Default of run.metrics for numeric targets."""
 
 _TAKEN = ("loss", "accuracy")
 """Names that a user-defined metric cannot have, because metrics.jsonl uses them."""
-
-
-def metric_named(name: str) -> Metric:
-    """Return the metric of this name; raises ConfigError, which suggests a similar name, if it is unknown."""
-    require_name(f"run.metrics={name!r}: known are", name, METRICS)
-    return METRICS[name]
 
 
 def check_metric_names(metrics: Mapping[str, Metric]) -> None:
@@ -262,7 +247,9 @@ def objective_of(
     of_logits = chosen.name == BINARY
     binary = of_logits and bool(np.isin(dataset.test_labels, (0, 1)).all())
     names = [name for name in _metric_names(config, dataset, outputs, binary=binary) if name != "accuracy"]
-    named: dict[str, Metric] = {name: metric_named(name) for name in names}
+    for name in names:
+        require_name(f"run.metrics={name!r}: known are", name, ("accuracy", *METRICS))
+    named: dict[str, Metric] = {name: METRICS[name] for name in names}
     if of_logits:
         named = {name: partial(_of_probabilities, metric) for name, metric in named.items()}
     objective = Objective(

@@ -244,7 +244,10 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
     if config.server.start == "public":
         notes.append(PUBLIC_START_NOTE)
     if privacy_target is not None and is_user_defined(stages):
-        notes.append(_trusted_code_note(stages))
+        notes.append(
+            f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
+            "private, and epsilon holds if it does what it says (`dpfed audit` with --load tests it)"
+        )
     if start is not None and stated is not None:
         notes.append(TRIAL_LIMITS)
     return Experiment(
@@ -369,10 +372,3 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     if counted and config.privacy is None and config.federation.sampling != "poisson":
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits
-
-
-def _trusted_code_note(stages: Stages) -> str:
-    return (
-        f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
-        "private, and epsilon holds if it does what it says (`dpfed audit` with --load tests it)"
-    )

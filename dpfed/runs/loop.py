@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.errors import BudgetSpent
-from accounting.ledger import Entry, Header
+from accounting.ledger import Entry, Header, LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
 from dpfed.data.samples import require_samples_here
@@ -160,7 +160,7 @@ class Run:
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
         if (found := saved.report) is not None:  # a crash may have prevented these lines
-            self._write_report(lambda: found, self._spent.charge(None))
+            self._write_report(lambda: found, self._epsilon_after(None))
         scheduled = experiment.method.sampler.law.is_schedule
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
             self._skip_charged_round()
@@ -189,13 +189,11 @@ class Run:
             experiment.privacy_target.require_consistent_bounds(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         apart = experiment.for_release and trains_here
-        public_code = start_public_code(Evaluation.of(experiment), viewers, apart=apart)
-        try:
+        with ExitStack() as undo:
+            public_code = start_public_code(Evaluation.of(experiment), viewers, apart=apart)
+            undo.callback(public_code.close)
             folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
-        except BaseException:
-            public_code.close()
-            raise
-        try:
+            undo.callback(folder.discard_new_folder)
             folder.record_own_code(experiment.own_code, resume=resume)
             folder.record_client_ids(experiment.method.sampler.ids, resume=resume)
             folder.record_client_names(public_client_ids(experiment.method.clients.partition))
@@ -216,11 +214,8 @@ class Run:
             opened = cls(experiment, folder, saved, on_round, binding, project, alone, public_code=public_code)
             if folder.shorter is not None:
                 folder.prolong(experiment.config.federation.rounds)
+            undo.pop_all()
             return opened
-        except BaseException:
-            folder.discard_new_folder()
-            public_code.close()
-            raise
 
     def unlock(self) -> None:
         """Finish the files, release the lock on the run folder, and close trackers and their process."""
@@ -290,7 +285,7 @@ class Run:
             reports.append(report)
 
         self._files.write(save)
-        self._write_report(lambda: reports[0], self._spent.charge(done.release))
+        self._write_report(lambda: reports[0], self._epsilon_after(done.release))
 
     def _skip_charged_round(self) -> None:
         """Record the next round as one without a result, because an interruption ended it after its charge.
@@ -299,13 +294,17 @@ class Run:
         """
         self._save_round(skipped_round(self.state, self.experiment.method), 0.0)
 
+    def _epsilon_after(self, release: Release | LocalRelease | None) -> float | None:
+        """Charge the release of a round in the running account, and return epsilon so far; None without privacy."""
+        return None if self._spent is None else self._spent.charge(release)
+
     def _mask_entropy_with(self, record: RoundRecord) -> int | None:
         """Return the bits of the uploads of all rounds by FedPM's measure; None if a round was not measured."""
         if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
             return None
         return self._mask_entropy + (record.mask_entropy or 0)
 
-    def _write_report(self, report: Callable[[], CheckpointReport], epsilon: float) -> None:
+    def _write_report(self, report: Callable[[], CheckpointReport], epsilon: float | None) -> None:
         """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
@@ -324,7 +323,7 @@ class Run:
             line = MetricsLine(
                 round=state.round,
                 scores=scores,
-                epsilon=None if math.isnan(epsilon) else epsilon,
+                epsilon=epsilon,
                 clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
                 majority_accuracy=majority,
                 uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
@@ -358,7 +357,9 @@ class Run:
             self.state,
             self._book,
             self._lines,
-            scores=scores_of_summary(self._lines, self._last_scores),
+            scores=scores_of_summary(
+                self._lines, lambda: self._public_code.scores(evaluated_weights(experiment.readout, self.state))[0]
+            ),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -379,9 +380,6 @@ class Run:
         self.unlock()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
-    def _last_scores(self) -> Scores:
-        return self._public_code.scores(evaluated_weights(self.experiment.readout, self.state))[0]
-
     def _stop_for_project(self, why: BudgetSpent) -> None:
         """Stop the run because another run has spent the project's budget since this round began."""
         self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
@@ -391,15 +389,11 @@ class Run:
 
     def _is_affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Return True if one more round exceeds neither the budget of the run nor that of its project."""
-        privacy_target, project, book, number = (
-            self.experiment.privacy_target,
-            self._project,
-            self._book,
-            self.state.round,
-        )
-        after = self._spent.with_round(cohort, number)
-        if privacy_target is None or book is None:
+        privacy_target, project, book = self.experiment.privacy_target, self._project, self._book
+        if privacy_target is None or book is None or self._spent is None:
             return True
+        number = self.state.round
+        after = self._spent.with_round(cohort, number)
         if privacy_target.budget is not None and after > privacy_target.budget:
             self._exceeded = partial(over_budget_text, privacy_target, after)
             return False

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from accounting import require
 from dpfed.errors import ConfigError
 
 ADDRESS = "DPFED_METRICS_ADDRESS"
@@ -59,22 +58,19 @@ class MetricsEndpoint:
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
-    def line(self, record: Mapping[str, object]) -> None:
+    def line(self, record: Mapping[str, Any]) -> None:
         """Update the served numbers from a line of metrics.jsonl."""
         now = time.time()
         self._set_gauge("round", record["round"], "last round that has ended")
         self._set_gauge("round_seconds", now - self._last, "seconds of the last round")
         self._set_gauge("last_round_timestamp_seconds", now, "when the last round ended")
         self._last = now
-        epsilon = record.get("epsilon")
-        if require.is_number(epsilon):
+        if (epsilon := record["epsilon"]) is not None:
             self._set_gauge("epsilon_spent", epsilon, "epsilon so far, an upper bound")
-            if require.is_number(self._budget):
-                self._set_gauge(
-                    "epsilon_left", max(float(self._budget) - float(str(epsilon)), 0.0), "epsilon of the plan left"
-                )
+            if self._budget is not None:
+                self._set_gauge("epsilon_left", max(self._budget - epsilon, 0.0), "epsilon of the plan left")
         for key in ("uplink_megabytes", "test_accuracy", "test_loss"):
-            if require.is_number(record.get(key)):
+            if record.get(key) is not None:
                 self._set_gauge(key, record[key], f"{key} of metrics.jsonl")
         if record.get("aborted"):
             self._set_gauge("aborted_round", record["round"], "last round that ended without a result")

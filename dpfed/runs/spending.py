@@ -3,7 +3,6 @@ small."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -36,14 +35,14 @@ class Spending(Protocol):
         """Charge the release of a round, None if it has no release, and return epsilon so far."""
 
 
-def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_done: int) -> Spending:
-    """Return the running account for the remaining rounds.
+def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_done: int) -> Spending | None:
+    """Return the running account for the remaining rounds; None in a run without privacy.
 
-    Every epsilon is an upper bound; it is NaN in a run without privacy.
+    Every epsilon is an upper bound.
     """
     privacy_target = experiment.privacy_target
     if privacy_target is None or book is None:
-        return NoSpending()
+        return None
     before = book.counted_releases(rounds_done)
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
@@ -55,16 +54,6 @@ def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_don
     ):
         return VaryingRounds(privacy_target, experiment.config.federation.rounds, lines)
     return EqualRounds(privacy_target, experiment.config.federation.rounds, len(lines))
-
-
-class NoSpending:
-    """Account of a run without privacy, whose epsilon is NaN."""
-
-    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return math.nan
-
-    def charge(self, release: Release | LocalRelease | None) -> float:
-        return math.nan
 
 
 class EqualRounds:

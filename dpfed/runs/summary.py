@@ -230,9 +230,9 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
+def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget) -> dict[str, object]:
     """Return the fields of summary.json about the noise schedule; their values are None in a run without a schedule."""
-    schedule = None if privacy_target is None else privacy_target.schedule
+    schedule = privacy_target.schedule
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
         "noise_schedule_rounds": schedule.rounds if schedule else None,

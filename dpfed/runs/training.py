@@ -284,27 +284,21 @@ def start_of_rounds(
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), WeightsReadout(model=model)
     else:
-        broadcast, readout = _start_of_masks(config, network, dataset, seeds)
+        table = config.mask or MaskTable()
+        recipe = Recipe(
+            model=config.model.name,
+            input_shape=dataset.input_shape,
+            classes=dataset.outputs,
+            options=model_options(config),
+            seed=seeds.root,
+            constant=table.constant,
+            biases=table.biases,
+            scale=table.scale,
+            spread=table.spread,
+        )
+        broadcast = network.initial.clamp(table.edge, 1 - table.edge)
+        readout = MaskedReadout(network=network, recipe=recipe, rule=table.readout)
     return broadcast, readout if config.server.average is None else AveragedReadout(readout=readout)
-
-
-def _start_of_masks(
-    config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds
-) -> tuple[torch.Tensor, Readout]:
-    table = config.mask or MaskTable()
-    recipe = Recipe(
-        model=config.model.name,
-        input_shape=dataset.input_shape,
-        classes=dataset.outputs,
-        options=model_options(config),
-        seed=seeds.root,
-        constant=table.constant,
-        biases=table.biases,
-        scale=table.scale,
-        spread=table.spread,
-    )
-    start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, MaskedReadout(network=network, recipe=recipe, rule=table.readout)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:

@@ -102,8 +102,7 @@ class AdaptiveRule:
         w = w + learning_rate m / (sqrt(v) + tau)
 
     The entries `averaged` (running statistics of normalisation) are not a direction to step along: they are set to the
-    clients' mean. If a sum is noised, v includes the noise's variance. Post-processing of the released sum. Raises
-    ConfigError.
+    clients' mean. If a sum is noised, v includes the noise's variance. Post-processing of the released sum.
     """
 
     kind: Kind
@@ -285,7 +284,7 @@ class MovingAverage:
 
         a = w after the first round, then a = decay a + (1 - decay) w
 
-    Rounds continue from w, as without the average. Post-processing of released models. Raises ConfigError.
+    Rounds continue from w, as without the average. Post-processing of released models.
     """
 
     rule: ServerRule
