@@ -297,11 +297,16 @@ def _differing_parts(there: Header, header: Header) -> str:
     return " and ".join(words for name, words in PARTS.items() if before.get(name) != now.get(name))
 
 
+_BEGINNING = b'{"chain":"'
+"""First bytes of every ledger."""
+
+
 def has_incomplete_header(path: Path) -> bool:
-    """Return True if the first line of the file is incomplete."""
+    """Return True if the file is empty, or begins as a ledger and ends within its first line."""
     try:
         with open_input(path) as file:
-            return not file.readline(LONGEST_LINE).endswith(b"\n")
+            first = file.readline(LONGEST_LINE)
+            return not first.endswith(b"\n") and _BEGINNING.startswith(first[: len(_BEGINNING)])
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -193,6 +193,14 @@ def test_killed_while_the_ledger_was_made(tmp_path):
     assert len(releases(level(tmp_path))) == 3
 
 
+@pytest.mark.parametrize("content", ["a note", '{"chain": 1}'])
+def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path, content):
+    """A file without a line end was taken for a ledger whose making was interrupted, and removed."""
+    (tmp_path / "l.jsonl").write_text(content)
+    refused(LedgerError, "the header is incomplete", level, tmp_path)
+    assert (tmp_path / "l.jsonl").read_text() == content
+
+
 def _one_round(path, **changes):
     private = level(path, **changes)
     step = next(private.rounds())
