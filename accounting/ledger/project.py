@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -307,10 +308,6 @@ class ProjectLedger:
         spent_epsilon, left_epsilon: from the composition of all lines; they hold if the releases were fixed in advance.
         """
         stated = self.spent(with_lower_bound=False)
-        runs: dict[str, int] = {}
-        for release in self.ledger.releases:
-            name = str(release.detail.get("run"))
-            runs[name] = runs.get(name, 0) + 1
         units, condition, unit = self.units, self.condition, self._filter.unit
         return {
             "ledger": str(self.ledger.path),
@@ -326,7 +323,7 @@ class ProjectLedger:
             "adjacency": stated.adjacency,
             "notes": [*([condition] if condition else []), *stated.notes],
             "releases": len(self.ledger.releases),
-            "runs": runs,
+            "runs": Counter(str(release.detail.get("run")) for release in self.ledger.releases),
         }
 
     def _catch_up(self, mechanism: SingleRelease) -> None:

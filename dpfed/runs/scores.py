@@ -18,7 +18,6 @@ from dpfed.runs.experiment import Experiment
 from dpfed.server.rules import AveragedReadout, Readout, ServerState
 
 Scores = dict[str, float | None]
-_PREFIXES = ("test_", "last_test_", "validation_")
 
 
 def evaluated_weights(readout: Readout, state: ServerState) -> list[Tensor]:
@@ -77,8 +76,7 @@ def scores_of_summary(metrics: Sequence[MetricsLine], last_scores: Callable[[], 
 
     last_scores: computes the last round's scores, if the round was not evaluated or its loss is not finite
     """
-    found_last = metrics[-1].scores if metrics else {}
-    last = {name: value for name, value in found_last.items() if name.startswith(_PREFIXES)}
+    last = dict(metrics[-1].scores) if metrics else {}
     if last.get("test_loss") is None:
         last = last_scores()
     found = [*(line.test_accuracy for line in metrics), last.get("test_accuracy")]

@@ -196,20 +196,22 @@ class ClientLevel:
 
         Raises ConfigError if it depends on the dimension, and the dimension is not known yet.
         """
-        if self._target is None:
-            raise ConfigError(
-                "noise_multiplier: integer noise depends on the dimension, which is known after the first release. "
-                "Give dimension= to know it before."
-            )
-        assert self._target.noise_multiplier is not None
-        return self._target.noise_multiplier
+        z = self._known_target("noise_multiplier").noise_multiplier
+        assert z is not None
+        return z
 
     @property
     def mechanism(self) -> SingleRelease:
         """Mechanism of a round. Raises ConfigError if it depends on the dimension, which is not known yet."""
+        return self._known_target("mechanism").mechanism
+
+    def _known_target(self, wanted: str) -> PrivacyTarget:
         if self._target is None:
-            raise ConfigError("mechanism: integer noise depends on the dimension. Give dimension= to know it before.")
-        return self._target.mechanism
+            raise ConfigError(
+                f"{wanted}: integer noise depends on the dimension, which is known after the first release. Give "
+                "dimension= to know it before."
+            )
+        return self._target
 
     @property
     def run(self) -> str:
