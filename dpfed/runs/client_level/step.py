@@ -201,8 +201,9 @@ def _update_vector(update: object, form: UpdateForm) -> Tensor:
 def _float_tensor(value: object, what: str) -> Tensor:
     if isinstance(value, np.ma.MaskedArray):
         raise ConfigError(f"{what}: is a masked array, whose mask an upload does not have. Give .filled(0).")
-    if isinstance(value, np.ndarray | np.generic):
-        value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
+        native = np.float64 if value.dtype.itemsize > 8 else value.dtype.newbyteorder("=")
+        value = torch.from_numpy(np.array(value, dtype=native, order="C"))  # a copy: torch has no negative strides
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = getattr(value, "dtype", type(value).__name__)
         if isinstance(value, list | tuple) and all(isinstance(one, Tensor | np.ndarray) for one in value):

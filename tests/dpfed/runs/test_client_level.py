@@ -4,6 +4,7 @@ import itertools
 import weakref
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from private_loops import D, level, releases, rows
@@ -113,6 +114,22 @@ def test_every_form_of_updates_gives_the_same_release(form, noise):
             found = torch.cat([value.reshape(-1) for value in found.values()])
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert private.stopped_by == "rounds"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda row: row[::-1].copy()[::-1],
+        lambda row: row.astype(">f4"),
+        lambda row: row.astype(np.longdouble),
+        lambda row: np.frombuffer(row.tobytes(), dtype=np.float32),
+    ],
+    ids=["reversed", "big-endian", "long double", "read-only"],
+)
+def test_every_array_of_floating_point_numbers_is_an_update(form):
+    (step, other) = (next(level(sampling="fixed").rounds()) for _ in range(2))
+    assert torch.equal(step.release([form(row.numpy()) for row in rows(step)]), other.release(rows(other)))
 
 
 def test_a_stream_is_read_a_group_at_a_time():
