@@ -91,10 +91,8 @@ def check_metric_names(metrics: Mapping[str, Metric]) -> None:
 def metric_value(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     """Return the value of the metric as one number. Raises TrainingFailed if it raises, or does not return numbers."""
     try:
-        value = torch.as_tensor(metric(outputs, targets))
-        if value.dim() == 1 and len(value) == len(targets):
-            value = value.double().mean()
-        return float(value)
+        value = torch.as_tensor(metric(outputs, targets), dtype=torch.float64)
+        return float(value.mean() if value.dim() == 1 and len(value) == len(targets) else value)
     except Exception as error:  # a user's metric may raise anything
         raise TrainingFailed(
             f"metric {name!r}: fails for outputs {list(outputs.shape)} and targets {list(targets.shape)}: "

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from dpfed.models import build
 from dpfed.records.reading import validated_record
 from dpfed.records.round import MetricsLine
-from dpfed.runs.evaluate import TestResult, evaluate
+from dpfed.runs.evaluate import TestResult, evaluate, metric_value
 
 
 @pytest.mark.parametrize("name", ["fed-smp-cnn", "cnn-4-bn"])
@@ -32,3 +32,18 @@ def test_a_score_that_no_record_may_have_is_none(value):
     assert scores == {"test_accuracy": 0.5, "test_loss": 1.0, "test_own": None}
     line = MetricsLine(round=1, scores=scores)
     assert validated_record(MetricsLine, line.to_dict(), "line 1") == line
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (lambda outputs, targets: 0.1, 0.1),
+        (lambda outputs, targets: 2**24 + 1, 2**24 + 1),
+        (lambda outputs, targets: [0.1, 0.3], 0.2),
+        (lambda outputs, targets: torch.tensor([0.5, 0.25]), 0.375),
+        (lambda outputs, targets: torch.tensor(0.25), 0.25),
+    ],
+)
+def test_a_custom_metric_is_not_rounded(metric, expected):
+    """A number of Python was rounded to float32."""
+    assert metric_value("own", metric, torch.zeros(2, 3), torch.zeros(2)) == expected
