@@ -111,15 +111,13 @@ class UnitFilter:
         """Use `first` as the unit inside the context if the project has no unit. With `keep` it stays the unit after
         the body succeeds.
         """
-        before = self.unit
+        before, kept = self.unit, False
         self.unit = before or first
         try:
             yield
-        except BaseException:
-            keep = False
-            raise
+            kept = keep
         finally:
-            if before is None and not keep:
+            if before is None and not kept:
                 self.unit = None
                 self._reserve_of_release.clear()
 
