@@ -366,12 +366,8 @@ class Run:
             mask_entropy=self._mask_entropy,
             public_samples_alone=self._public_samples_alone,
         )
-        summary = replace(
-            summary,
-            model_sha256=folder.save_model(
-                experiment.model.layout, experiment.readout.weights(self.state), self._fixed
-            ),
-        )
+        digest = folder.save_model(experiment.model.layout, experiment.readout.weights(self.state), self._fixed)
+        summary = replace(summary, model_sha256=digest)
         content = experiment.readout.file(self.state)
         if content is not None:
             bits = 8 * len(content) / experiment.model.size
