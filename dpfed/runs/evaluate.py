@@ -136,14 +136,15 @@ class Objective:
         return sums[0] / sums[1]
 
     def majority_accuracy(self, targets: NDArray[np.generic]) -> float | None:
-        """Return the accuracy of always predicting the most frequent label of these targets; None without accuracy."""
+        """Return the accuracy of always predicting the most frequent label of these targets; None without accuracy, and
+        if no label counts."""
         if not self.has_accuracy:
             return None
         if self.binary:
             shares = targets.reshape(len(targets), -1).astype(float).mean(axis=0)
             return float(np.maximum(shares, 1 - shares).mean())
         _, counts = np.unique(targets[targets != self.ignored], return_counts=True)
-        return float(counts.max() / counts.sum())
+        return float(counts.max() / counts.sum()) if len(counts) else None
 
 
 CLASSIFICATION = Objective()

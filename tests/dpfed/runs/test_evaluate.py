@@ -1,5 +1,6 @@
 """Evaluation on held-out images: whatever rows go together and however they lie in memory."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -7,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from dpfed.models import build
 from dpfed.records.reading import validated_record
 from dpfed.records.round import MetricsLine
-from dpfed.runs.evaluate import TestResult, evaluate, metric_value
+from dpfed.runs.evaluate import Objective, TestResult, evaluate, metric_value
 
 
 @pytest.mark.parametrize("name", ["fed-smp-cnn", "cnn-4-bn"])
@@ -47,3 +48,10 @@ def test_a_score_that_no_record_may_have_is_none(value):
 def test_a_custom_metric_is_not_rounded(metric, expected):
     """A number of Python was rounded to float32."""
     assert metric_value("own", metric, torch.zeros(2, 3), torch.zeros(2)) == expected
+
+
+def test_a_test_half_of_ignored_labels_has_no_majority():
+    """It ended a run after its first round."""
+    objective = Objective(ignored=-100)
+    assert objective.majority_accuracy(np.full(5, -100)) is None
+    assert objective.majority_accuracy(np.array([-100, 1, 1, 2])) == 2 / 3
