@@ -327,32 +327,23 @@ class RunFolder:
         return hashlib.sha256(content).hexdigest()
 
     def _append_lines(self, file: Path, *records: RoundLine) -> None:
-        try:
-            durable_files.append(file, b"".join(_json_line(one) for one in records), mode=_mode_of(file.name))
-        except OSError as error:
-            raise _write_error(file, error) from None
+        self._write(durable_files.append, file, b"".join(_json_line(one) for one in records))
 
     def _write_file(self, name: str, content: bytes) -> None:
+        self._write(durable_files.put, self.path / name, content)
+
+    def _write(self, how: Callable[..., None], file: Path, content: bytes) -> None:
         try:
-            durable_files.put(self.path / name, content, mode=_mode_of(name))
+            how(file, content, mode=0o600 if file.name in _OPERATOR_FILES else 0o666)
         except OSError as error:
-            raise _write_error(self.path / name, error) from None
+            raise RunError(
+                f"{file}: cannot be written ({error.strerror}). Files written before are complete; free space or fix "
+                "the folder, then --resume."
+            ) from None
 
 
 def _file_description(one: UserCodeFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
-
-
-def _mode_of(name: str) -> int:
-    """Return the permissions of a new file of the folder."""
-    return 0o600 if name in _OPERATOR_FILES else 0o666
-
-
-def _write_error(file: Path, error: OSError) -> RunError:
-    return RunError(
-        f"{file}: cannot be written ({error.strerror}). Files written before are complete; free space or fix the "
-        "folder, then --resume."
-    )
 
 
 def free_folder(parent: Path, name: str) -> Path:

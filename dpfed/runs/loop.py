@@ -163,7 +163,8 @@ class Run:
             self._write_report(lambda: found, self._epsilon_after(None))
         scheduled = experiment.method.sampler.law.is_schedule
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
-            self._skip_charged_round()
+            # A round of a participation schedule is not repeated with new noise; it has no result and remains charged.
+            self._save_round(skipped_round(self.state, experiment.method), 0.0)
 
     @classmethod
     def open(
@@ -286,13 +287,6 @@ class Run:
 
         self._files.write(save)
         self._write_report(lambda: reports[0], self._epsilon_after(done.release))
-
-    def _skip_charged_round(self) -> None:
-        """Record the next round as one without a result, because an interruption ended it after its charge.
-
-        A round of a participation schedule is not repeated with new noise; it remains charged.
-        """
-        self._save_round(skipped_round(self.state, self.experiment.method), 0.0)
 
     def _epsilon_after(self, release: Release | LocalRelease | None) -> float | None:
         """Charge the release of a round in the running account, and return epsilon so far; None without privacy."""
