@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from reference.shorthand import times
 from refusals import refused
 from scipy.special import logsumexp
@@ -127,7 +128,10 @@ def test_a_cap_that_keeps_the_lowest_ids_exceeds_the_profile():
     assert np.any(shown > claimed * 1.5)
 
 
-@pytest.mark.parametrize(("q", "cap", "clients"), [(1 / 60, 150, 6000), (0.2, 3, 7), (0.9, 2, 4), (1e-3, 40, 10**6)])
+@pytest.mark.parametrize(
+    ("q", "cap", "clients"),
+    [(1 / 60, 150, 6000), (0.2, 3, 7), (0.9, 2, 4), (1e-3, 40, 10**6), (1e-8, 150, 10**10), (1e-10, 150, 10**12)],
+)
 def test_chances_of_full_rounds_by_their_definition(q, cap, clients):
     for others, (zeta, p) in zip(
         (clients - 1, clients),
@@ -138,6 +142,18 @@ def test_chances_of_full_rounds_by_their_definition(q, cap, clients):
         chances = binom.pmf(numbers, others, q)
         assert zeta == pytest.approx(chances.sum(), rel=1e-8)
         assert p == pytest.approx((chances * q * cap / (numbers + 1)).sum() / chances.sum(), rel=1e-8)
+
+
+@pytest.mark.parametrize("clients", [10**9, 10**10, 10**12, 10**15])
+def test_chances_of_full_rounds_of_large_populations(clients):
+    """Poisson limit at 10 000 expected clients, and a cap far below them, which no round stays below."""
+    q = 1e4 / clients
+    for cap, zeta in ((10_600, float(scipy.special.pdtrc(10_599, 1e4))), (5000, 1.0)):
+        ((found, p),) = CappedPoissonSampling(probability=q, cap=cap, clients=clients).full_rounds(Adjacency.ZERO_OUT)
+        assert found == pytest.approx(zeta, rel=4e-4)
+        assert p == pytest.approx(q * min(1.0, cap / 1e4), rel=0.02)
+    assert 10_600 < rarely_exceeded(10_000, clients, delta=1e-4) < 10_700
+    assert earlier_overflow(10_600, q, clients, Adjacency.ZERO_OUT) == pytest.approx(1.357e-9, rel=1e-3)
 
 
 def test_without_a_cap_that_binds_and_with_all_drawn_it_is_what_is_known():
