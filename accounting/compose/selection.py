@@ -21,7 +21,8 @@ LAWS = ("negative-binomial", "poisson")
 _LEVELS = 1200
 _SMALLEST_LEVEL = 1e-12
 _LARGEST_LOSS = 30.0
-_NEVER = 1e-25
+_NEVER = -57.0
+"""Logarithm of a probability below which larger numbers of runs are not drawn."""
 _LOG_GAMMAS = (-60.0, -1e-9)
 
 
@@ -46,6 +47,8 @@ class RandomRuns:
             raise InvalidParameter(f"eta={self.eta}: must be above -1.")
         if self.law == "negative-binomial" and not 1 < self.mean <= 1e6:
             raise InvalidParameter(f"mean={self.mean} of a number of runs of at least 1: must be above 1, up to 1e6.")
+        if self.mean > 1e6:
+            raise InvalidParameter(f"mean={self.mean} of a number of runs: must be at most 1e6.")
         ends = [_expected_runs(math.exp(log_gamma), self.eta) for log_gamma in _LOG_GAMMAS]
         if self.law == "negative-binomial" and not ends[1] < self.mean < ends[0]:
             raise InvalidParameter(
@@ -70,15 +73,16 @@ class RandomRuns:
         """Return K for a uniform number in [0, 1): the smallest k with Pr[K <= k] above the number, summed in
         floating point.
         """
-        poisson, gamma = self.law == "poisson", math.nan if self.law == "poisson" else self.gamma
-        k, weight = (
-            (0, math.exp(-self.mean)) if poisson else (1, _expected_runs(gamma, self.eta) * gamma ** (1 + self.eta))
-        )
-        below = weight
-        while below <= uniform and (k < self.mean or weight > _NEVER):
+        if self.law == "poisson":
+            k, log_weight = 0, -self.mean
+        else:
+            k, gamma = 1, self.gamma
+            log_weight = math.log(_expected_runs(gamma, self.eta)) + (1 + self.eta) * math.log(gamma)
+        below = math.exp(log_weight)  # the weight itself may be below the smallest double
+        while below <= uniform and (k < self.mean or log_weight > _NEVER):
             k += 1
-            weight *= self.mean / k if poisson else (1 - gamma) * (k - 1 + self.eta) / k
-            below += weight
+            log_weight += math.log(self.mean / k if self.law == "poisson" else (1 - gamma) * (k - 1 + self.eta) / k)
+            below += math.exp(log_weight)
         return k
 
 

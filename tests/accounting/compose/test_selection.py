@@ -119,7 +119,8 @@ def test_what_is_not_proven_is_refused():
     coins = BernoulliAggregate(dimension=9, floor=0.1, adjacency="zero-out", l2_clip=0.1, cohort=10, overflow=1e-9)
     refused(InvalidParameter, "no mechanism is given", lambda: selection.epsilon(runs=RandomRuns(mean=3.0), delta=1e-5))
     refused(UnsupportedMechanism, "is known at delta", selection.epsilon, coins, runs=RandomRuns(mean=3.0), delta=1e-10)
-    for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}):
+    many = {"mean": 2e6, "law": "poisson"}
+    for wrong in ({"mean": 0.0}, {"mean": 1.0}, {"mean": 2.0, "law": "fixed"}, {"mean": 3.0, "eta": -0.99}, many):
         refused(InvalidParameter, "", RandomRuns, **wrong)
     refused(InvalidParameter, "above -1", RandomRuns, mean=3.0, eta=-1.0)
 
@@ -186,6 +187,16 @@ def test_numbers_of_runs_have_their_mean(runs):
     drawn = [runs.drawn((i + 0.5) / 5000) for i in range(5000)]
     assert np.mean(drawn) == pytest.approx(runs.mean, rel=0.02)
     assert min(drawn) == (0 if runs.law == "poisson" else 1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "spread"), [(RandomRuns(mean=2500.0, law="poisson"), 50.0), (RandomRuns(mean=1e4, eta=399.0), 510.0)]
+)
+def test_many_runs_are_drawn_at_random(runs, spread):
+    """The probability of the smallest number is below the smallest double, and no number may be certain."""
+    drawn = [runs.drawn((i + 0.5) / 50) for i in range(50)]
+    assert np.mean(drawn) == pytest.approx(runs.mean, rel=1e-3)
+    assert np.std(drawn) == pytest.approx(spread, rel=0.05)
 
 
 def test_several_candidates_cost_what_the_dearest_does():
