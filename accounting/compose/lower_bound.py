@@ -174,7 +174,7 @@ def _shuffled_counts(schedule: Shuffled, count: int) -> Floats:
 
 
 def _allocation_counts(schedule: Allocation, count: int) -> Floats:
-    numbers = np.arange(schedule.participations + 1)
+    numbers = np.arange(schedule.most_participations(count) + 1)
     return np.asarray(scipy.stats.hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
 
 
@@ -182,6 +182,8 @@ def _renewal_counts(schedule: MinSeparation, count: int) -> Floats:
     """Return the probabilities by a Markov chain over (remaining rest, participations so far), with a stationary
     start.
     """
+    if count <= schedule.separation:  # at most one participation
+        return np.array([1 - count * schedule.probability, count * schedule.probability])
     rest_rounds, coin = schedule.separation - 1, schedule.coin
     state = np.zeros((rest_rounds + 1, schedule.most_participations(count) + 2))
     state[:, 0] = schedule.probability

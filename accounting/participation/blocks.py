@@ -147,7 +147,7 @@ def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
     """Return an exact first block, complete or incomplete, followed by blocks of free clients. Of the two
     choices that with the smaller sum of squared weights is returned.
     """
-    waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
+    waiting = schedule.coin * (1 - schedule.coin) ** np.arange(min(schedule.separation, count))
     weights = tuple((float(weight), 1) for weight in waiting if weight > 0)
     choices = []
     for first in {min(count, schedule.separation), count % schedule.separation} - {0}:

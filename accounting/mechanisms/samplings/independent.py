@@ -260,7 +260,7 @@ def earlier_overflow(cap: int, probability: float, clients: int, adjacency: Adja
 def _probability_of_more(cap: int, clients: int, probability: float) -> float:
     """Return the probability that more than `cap` of the clients are drawn, Pr[Bin(clients, probability) > cap].
 
-    It is an incomplete beta function. scipy's `bdtrc` has errors of 1e-8 at 10^7 clients, and is 0 or nan from 10^10 on.
+    It is an incomplete beta function. scipy's `bdtrc` errs by 1e-8 at 10^7 clients, and is 0 or nan from 10^10 on.
     """
     from scipy.special import betainc
 

@@ -32,6 +32,17 @@ def test_one_round_of_an_allocation_is_exact():
     assert epsilon(Allocation(participations=10, rounds=100), 1, 1.0, 1e-5) == pytest.approx(1.6845, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [MinSeparation(separation=10**11, probability=1e-12), Allocation(participations=10**10, rounds=10**12)],
+)
+def test_a_beginning_needs_memory_for_its_own_rounds_only(schedule):
+    counts = lower_bound.counts_distribution(schedule, 5)
+    assert counts.sum() == pytest.approx(1)
+    assert counts @ np.arange(len(counts)) == pytest.approx(5 * schedule.probability)
+    assert sum(block.rounds * times for block, times in dominating_blocks(schedule, 5).repeated) == 5
+
+
 def test_the_first_block_of_rests_is_exact():
     assert epsilon(MinSeparation(separation=15, probability=1 / 60), 180) == pytest.approx(0.6973, abs=1e-4)
     assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
