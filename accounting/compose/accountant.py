@@ -174,7 +174,7 @@ def guarantee(
     >>> round(found.epsilon, 4), found.method
     (1.9931, 'analytic-gaussian')
     """
-    require.open_probability(delta=delta)
+    delta = require.open_probability(delta=delta)
     bound = _bound_by_accountant(mechanism, delta, accountant, conversion, precise)
     lower = (
         lower_bound.epsilon(mechanism, delta=delta)
@@ -221,7 +221,7 @@ def epsilon(
     precise: bool = False,
 ) -> float:
     """Return only the epsilon of `guarantee`, without its lower bound, for solvers and progress bars."""
-    require.open_probability(delta=delta)
+    delta = require.open_probability(delta=delta)
     return _bound_by_accountant(mechanism, delta, accountant, conversion, precise).epsilon
 
 
@@ -229,7 +229,7 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
     """Return an approximation of `epsilon` for solvers if the adaptive account takes long, else None. It is not a
     bound.
     """
-    require.open_probability(delta=delta)
+    delta = require.open_probability(delta=delta)
     try:
         replacement, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:

@@ -148,7 +148,7 @@ def readings(mechanism: Mechanism, delta_min: float, pair: tuple[float, float] |
     pair: an (epsilon, delta) that holds for the mechanism, by an account without a profile or with a looser profile.
     Errors: UnsupportedMechanism if no account has a profile and no pair is given.
     """
-    require.open_probability(delta_min=delta_min)
+    delta_min = require.open_probability(delta_min=delta_min)
     given_profile = None if pair is None else profile_of_pair(*pair)
     try:
         claim = profile(mechanism, delta=delta_min)

@@ -37,7 +37,7 @@ class Running:
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
         schedule = schedule_of(typical)
         rounds = rounds if schedule is None or schedule.ends_after is None else min(rounds, schedule.ends_after)
-        self._delta, self._rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
+        self._delta, self._rounds = delta, rounds = require.open_probability(delta=delta), require.count(rounds=rounds)
         self._scheduled = ReleasedRounds()
         self._lost, self._count = 0.0, 0
         self._accounts: list[_RunningLosses | _RunningCurve] = []
@@ -252,6 +252,7 @@ def epsilons(
 
     rounds: number of planned rounds. Each value equals `epsilon` of the composition within the tolerance of the grid.
     """
+    delta = require.open_probability(delta=delta)
     if plain_shift(mechanism) is not None and accountant in ("best", "pld"):
         return (epsilon(Composed(parts=((mechanism, count),)), delta=delta) for count in itertools.count(1))
     streams: list[Iterator[float]] = []

@@ -9,6 +9,7 @@ probability, if it is equal for all coordinates and rounds (1/2 for stochastic s
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from accounting import require
@@ -43,10 +44,10 @@ class _BernoulliUploads(Unsampled):
         require.replace_fields(self, require.or_none(require.clip_norm), "l2_clip", "linf_clip")
         require.replace_fields(self, require.nonnegative, "noise_std")
         require.one_of(CLIP_METRICS, clip_metric=self.clip_metric)
-        if self.reference is not None:
-            checked_reference = require.real("a number in [floor, 1 - floor]", reference=self.reference)
-            if not self.floor <= checked_reference <= 1 - self.floor:
-                raise InvalidParameter(f"reference={checked_reference}: must be in [{self.floor}, 1 - {self.floor}].")
+        number = partial(require.real, "a number in [floor, 1 - floor]")
+        require.replace_fields(self, require.or_none(number), "reference")
+        if self.reference is not None and not self.floor <= self.reference <= 1 - self.floor:
+            raise InvalidParameter(f"reference={self.reference}: must be in [{self.floor}, 1 - {self.floor}].")
         if self.clip_metric == "fisher" and self.noise_std:
             raise UnsupportedMechanism(
                 f"clip_metric='fisher' with noise_std={self.noise_std}: the Fisher metric has no account with noise. "

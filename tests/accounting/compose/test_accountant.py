@@ -1,6 +1,8 @@
 """A stated guarantee names everything, and its progress stream agrees with it."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -235,3 +237,15 @@ def test_other_accounts_are_as_they_were_beside_the_closed_form_of_one_round():
     release = subsample(gaussian(1.0), PoissonSampling(probability=0.01))
     assert accountant.guarantee(release, delta=1e-12, with_lower_bound=False).method == "pld"
     assert accountant.guarantee(times(release, 2), delta=1e-13, with_lower_bound=False).method == "rdp"
+
+
+@pytest.mark.parametrize("delta", [Decimal("1e-5"), Fraction(1, 10**5), np.float32(1e-5)])
+def test_a_delta_of_any_type_of_number_is_a_float(delta):
+    """Differences of delta in single precision would lose parts of it that are charged."""
+    stated, release = guarantee(gaussian(2.0), delta=delta), poisson(0.1, 2.0)
+    assert type(stated.delta) is float
+    assert stated == guarantee(gaussian(2.0), delta=float(delta))
+    assert accountant.epsilon(release, delta=delta) == accountant.epsilon(release, delta=float(delta))
+    followed = running.Running(delta=delta, typical=release, rounds=2)
+    followed.add(release)
+    assert followed.epsilon() == next(running.epsilons(release, delta=delta, rounds=2))

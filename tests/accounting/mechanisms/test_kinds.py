@@ -142,3 +142,10 @@ def test_a_kind_of_noise_is_not_taken_by_another_class():
         {"kind": "gaussian"},
     )
     assert Unsampled.kinds["gaussian"] is Gaussian
+
+
+def test_a_public_probability_of_numpy_has_a_ledger_line():
+    coins = mechanisms.BernoulliChannel(
+        dimension=2, floor=0.1, adjacency="zero-out", linf_clip=0.1, reference=np.float32(0.5)
+    )
+    assert mechanisms.from_dict(json.loads(json.dumps(coins.to_dict()))) == coins
