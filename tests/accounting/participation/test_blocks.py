@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -38,9 +39,19 @@ def test_one_round_of_an_allocation_is_exact():
 )
 def test_a_beginning_needs_memory_for_its_own_rounds_only(schedule):
     counts = lower_bound.counts_distribution(schedule, 5)
-    assert counts.sum() == pytest.approx(1)
-    assert counts @ np.arange(len(counts)) == pytest.approx(5 * schedule.probability)
+    assert counts.sum() == pytest.approx(1, rel=1e-14)
+    assert counts @ np.arange(len(counts)) == pytest.approx(5 * schedule.probability, rel=1e-14)
     assert sum(block.rounds * times for block, times in dominating_blocks(schedule, 5).repeated) == 5
+
+
+@pytest.mark.parametrize(
+    ("inside", "rounds", "count"), [(3, 7, 5), (1, 1, 1), (40, 60, 59), (300, 10**4, 5000), (5, 10**9, 7)]
+)
+def test_numbers_of_participations_are_exact_fractions(inside, rounds, count):
+    found = lower_bound.counts_distribution(Allocation(participations=inside, rounds=rounds), count)
+    ways = [math.comb(count, k) * math.comb(rounds - count, inside - k) for k in range(len(found))]
+    exact = [float(Fraction(one, math.comb(rounds, inside))) for one in ways]
+    assert found == pytest.approx(exact, rel=3e-13)
 
 
 def test_the_first_block_of_rests_is_exact():
