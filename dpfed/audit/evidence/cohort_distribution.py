@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.signal import fftconvolve
 from scipy.special import gammaln
 from scipy.stats import binom
@@ -42,9 +43,9 @@ _COINS = 1 << 31
 
 
 def sizes_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Check the recorded cohort sizes by `sizes_finding`; None if the sizes of skipped rounds are not recorded."""
+    """Check the recorded cohort sizes by `sizes_finding`; None if those of skipped rounds are not recorded."""
     if files.unrecorded_cohorts:
-        return None, f"the cohorts of {files.unrecorded_cohorts} skipped rounds are not recorded."
+        return None, f"the cohorts of {files.unrecorded_cohorts} skipped or interrupted rounds are not recorded."
     return sizes_finding(files.sampler, [one.cohort for one in files.rounds], alpha)
 
 
@@ -215,9 +216,10 @@ def cohorts_by_round(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
             raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
 
 
-def log_binomial_coefficient(clients: int, size: int) -> float:
-    """Return log C(clients, size)."""
-    return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
+def log_binomial_coefficients(n: int, k: ArrayLike) -> Floats:
+    """Return log C(n, k), for each k."""
+    sizes = np.asarray(k, dtype=float)
+    return np.asarray(gammaln(n + 1) - gammaln(sizes + 1) - gammaln(n - sizes + 1))
 
 
 def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
@@ -257,7 +259,7 @@ def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
             )
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
-    telling = [number for number, size in same.items() if log_binomial_coefficient(who.clients, size) > rare]
+    telling = [number for number, size in same.items() if log_binomial_coefficients(who.clients, size) > rare]
     if telling:
         return (
             False,

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
@@ -26,7 +25,7 @@ from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, Cy
 from dpfed.audit.evidence.cohort_distribution import (
     cohorts_by_round,
     convolution,
-    log_binomial_coefficient,
+    log_binomial_coefficients,
     two_sided_p_value,
 )
 from dpfed.audit.evidence.run_files import RunFiles
@@ -39,13 +38,11 @@ _FARTHEST = 15.0
 
 _NEGLIGIBLE = 1e-18
 
-Ids = Ints
-
 
 def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     """Check the recorded members of cohorts by `members_finding`; None if those of skipped rounds are not recorded."""
     if files.unrecorded_cohorts:
-        return None, f"the cohorts of {files.unrecorded_cohorts} skipped rounds are not recorded."
+        return None, f"the cohorts of {files.unrecorded_cohorts} skipped or interrupted rounds are not recorded."
     clients = files.config.federation.clients
     if files.sampler.law.probability >= 1 and all(one.members == sampling.ALL_CLIENTS for one in files.rounds):
         return True, f"all {clients} clients in every round."
@@ -60,7 +57,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def members_finding(
-    law: object, clients: int, cohorts: Sequence[tuple[int, Ids]], *, alpha: float, ids: NamedClients | None = None
+    law: object, clients: int, cohorts: Sequence[tuple[int, Ints]], *, alpha: float, ids: NamedClients | None = None
 ) -> Finding:
     """Check the members of cohorts, of drawn or of recorded rounds, against their sampling.
 
@@ -89,7 +86,7 @@ def members_finding(
     )
 
 
-def _repetition_problem(cohorts: Sequence[tuple[int, Ids]], clients: int, alpha: float) -> str | None:
+def _repetition_problem(cohorts: Sequence[tuple[int, Ints]], clients: int, alpha: float) -> str | None:
     """Return a problem if a cohort is repeated although this is improbable, by a union bound over pairs; else None."""
     rounds_by_cohort: dict[bytes, list[int]] = defaultdict(list)
     for number, ids in cohorts:
@@ -97,12 +94,12 @@ def _repetition_problem(cohorts: Sequence[tuple[int, Ids]], clients: int, alpha:
     pairs = max(len(cohorts) * (len(cohorts) - 1) / 2, 1)
     for drawn, rounds in rounds_by_cohort.items():
         size = len(np.frombuffer(drawn, dtype=cohorts[0][1].dtype))
-        if len(rounds) > 1 and math.log(pairs) - log_binomial_coefficient(clients, size) < math.log(alpha):
+        if len(rounds) > 1 and math.log(pairs) - log_binomial_coefficients(clients, size) < math.log(alpha):
             return f"{rounds_text(rounds)} have an equal cohort of {size} clients, so cohorts are not drawn anew."
     return None
 
 
-def _overlap_problem(cohorts: Sequence[Ids], clients: int, alpha: float) -> str | None:
+def _overlap_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> str | None:
     """Return a problem if cohorts overlap too much or too little with earlier cohorts (two-sided), else None."""
     sizes = [len(one) for one in cohorts]
     for lag in range(1, min(LAGS, len(cohorts) - 1) + 1):
@@ -119,7 +116,7 @@ def _overlap_problem(cohorts: Sequence[Ids], clients: int, alpha: float) -> str 
     return None
 
 
-def _frequency_problem(cohorts: Sequence[Ids], clients: int, alpha: float) -> str | None:
+def _frequency_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> str | None:
     """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
     rounds, times = len(cohorts), rounds_of_clients(cohorts, clients)
     mean = float(times.mean())
@@ -154,7 +151,7 @@ def _overlap_of_two_cohorts(taken: int, marked: int, clients: int) -> tuple[int,
     first = max(0, taken + marked - clients, int(mean - reach))
     last = min(taken, marked, int(mean + reach) + 1)
     shared = np.arange(first, last + 1, dtype=float)
-    ways = _log_binomial_coefficients(marked, shared) + _log_binomial_coefficients(clients - marked, taken - shared)
+    ways = log_binomial_coefficients(marked, shared) + log_binomial_coefficients(clients - marked, taken - shared)
     mass = np.exp(ways - ways.max())
     return first, np.asarray(mass / mass.sum())
 
@@ -171,12 +168,8 @@ def _without_negligible_ends(mass: Floats) -> tuple[int, Floats]:
     return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
 
 
-def _log_binomial_coefficients(n: int, k: Floats) -> Floats:
-    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
-
-
 def cohorts_follow_schedule(
-    law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: NamedClients | None = None
+    law: Schedule, cohorts: Sequence[Ints], clients: int, *, alpha: float, ids: NamedClients | None = None
 ) -> Finding:
     """Check the cohorts against their schedule.
 
@@ -206,13 +199,13 @@ def cohorts_follow_schedule(
     return True, f"{len(cohorts)} cohorts are those of the public order."
 
 
-def rounds_of_clients(cohorts: Sequence[Ids], clients: int) -> Ints:
+def rounds_of_clients(cohorts: Sequence[Ints], clients: int) -> Ints:
     """Return the number of rounds of each client [clients]."""
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
 
 def _balls_and_bins_finding(
-    law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: NamedClients | None
+    law: BallsAndBins, cohorts: Sequence[Ints], clients: int, alpha: float, ids: NamedClients | None
 ) -> Finding:
     lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else law.public_turns(clients, ids)
     for number, cohort in enumerate(cohorts):
@@ -266,7 +259,7 @@ def _balls_and_bins_finding(
     return True, f"{len(whole)} complete epochs have every client once{lanes}{anew}; {len(cohorts)} rounds in all."
 
 
-def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> Ints:
+def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ints], clients: int) -> Ints:
     """Return the lane of each client's first round [clients]; -1 for a client without a round."""
     found = np.full(clients, -1, dtype=np.int64)
     for number in reversed(range(len(cohorts))):
@@ -274,7 +267,7 @@ def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> In
     return found
 
 
-def _allocation_finding(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _allocation_finding(law: Allocation, cohorts: Sequence[Ints], clients: int) -> Finding:
     times = rounds_of_clients(cohorts, clients)
     if int(times.max()) > law.participations:
         return (
@@ -289,7 +282,7 @@ def _allocation_finding(law: Allocation, cohorts: Sequence[Ids], clients: int) -
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 
-def _separation_finding(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _separation_finding(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ints], clients: int) -> Finding:
     last = np.full(clients, -law.separation)
     for number, ids in enumerate(cohorts):
         early = ids[number - last[ids] < law.separation]

@@ -13,7 +13,7 @@ from accounting.ledger import Aborted, Entry, Release
 from accounting.mechanisms import with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
-from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import (
     are_equal_values,
     protection_problem,
@@ -267,7 +267,7 @@ def _difference_from_configuration(files: RunFiles, number: int) -> str | None:
     if facts is None:
         return None  # charged and never published
     try:
-        clip_norm = clip_norm_before(files, number)
+        clip_norm = files.clip_norm_before(number)
         expected = files.promise.release(clip_norm=clip_norm, number=number - 1, uploads=facts.arrived).to_dict()
     except Unavailable:
         raise

@@ -22,7 +22,7 @@ from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
 from dpfed.records.reading import Unavailable, read_lines
-from dpfed.records.round import MetricsLine, RoundRecord
+from dpfed.records.round import RoundRecord
 from dpfed.runs.client_level.book import client_ids_file, diagnostics_file
 from dpfed.runs.client_level.plan import config_of
 
@@ -80,21 +80,10 @@ class LoopFiles(RunFiles):
         drawn = noise_of(noise)
         return None if drawn is None else drawn.noise_multiplier
 
-    @cached_property
-    def published_rounds(self) -> tuple[MetricsLine, ...]:
-        """Public values of each round, computed from the ledger."""
-        last = max(self.entries, default=0)
-        return tuple(self._published_round(number) for number in range(1, last + 1))
-
-    def _published_round(self, number: int) -> MetricsLine:
-        release, entries = self.releases.get(number), self.entries.get(number, ())
-        reasons = [entry.reason if isinstance(entry, Aborted) else None for entry in entries]
-        norm = None if release is None else release.clip_norm
-        if norm is None and self.config.privacy is not None:
-            norm = self.config.privacy.clip_norm
-        return MetricsLine(
-            round=number, clip_norm=norm, aborted=None if None in reasons or not reasons else reasons[-1]
-        )
+    def clip_norm_before(self, number: int) -> float:
+        """Return the clip norm of this round: that of its release, or of the plan if it has none."""
+        release = self.releases.get(number)
+        return self.promise.privacy_target.clip_norm if release is None else release.clip_norm
 
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
@@ -119,7 +108,11 @@ class LoopFiles(RunFiles):
 
     @property
     def unrecorded_cohorts(self) -> int:
-        return len(set(self.skipped) - {one.round for one in self.rounds})
+        """Number of skipped rounds without a line in the diagnostics; under a schedule, whose cohorts follow from the
+        numbers of their rounds, of interrupted rounds, too.
+        """
+        due = self.entries if self.sampler.law.is_schedule else self.skipped
+        return len(set(due) - {one.round for one in self.rounds})
 
     @property
     def has_skipped(self) -> bool:
@@ -178,11 +171,10 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
     """Check that every round is in the ledger once, and that every round of the diagnostics was charged."""
     entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
     prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
-    last = max(entries, default=0)
     problems = {
         "is in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
         "is not in the ledger, although later rounds are": [
-            number for number in range(1, last + 1) if number not in entries
+            number - 1 for number in entries if number > 1 and number - 1 not in entries
         ],
         "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
@@ -221,9 +213,14 @@ def skipping_ignores_the_cohort(files: LoopFiles, *, alpha: float) -> Finding:
     )
     if p < alpha:
         return False, f"{words}: the loop skips rounds by the size of their cohort, which no epsilon covers."
-    if 2 / math.comb(len(sizes), len(skipped)) >= alpha:
+    if smallest_rank_sum_p_value(len(skipped), len(sizes)) >= alpha:
         return None, f"{words}; too few rounds to tell whether skipping depends on the cohort."
     return True, f"{words}, as if skipping did not depend on the cohort."
+
+
+def smallest_rank_sum_p_value(count: int, values: int) -> float:
+    """Return the smallest p-value that `rank_sum_p_value` can have for `count` of so many values."""
+    return 2 / min(math.comb(values, count), _PERMUTATIONS + 1 if values > _MOST_RANKED else math.inf)
 
 
 def rank_sum_p_value(one: Sequence[int], other: Sequence[int]) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
@@ -43,6 +43,8 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
 
     No client may hold one of these samples, and the coordinates of round 1 must be those that the samples choose.
     """
+    if not files.rounds:
+        return None, "there are no rounds."
     lacking = [one.round for one in files.rounds if one.map is None]
     if lacking:
         raise Unavailable(
@@ -155,11 +157,8 @@ def _first_model(files: RunFiles) -> torch.Tensor | None:
 
 def _relative_error(files: RunFiles) -> float:
     """Return the relative rounding error of the processor of the run."""
-    try:
-        device = str(files.summary.device or "")
-    except DpfedError:
-        device = ""
-    return _OF_CPUS if device in ("", "cpu") else _OF_ACCELERATORS
+    device = value_or(None, lambda: files.summary.device)
+    return _OF_CPUS if device in (None, "", "cpu") else _OF_ACCELERATORS
 
 
 def _mean_agreement(one: NDArray[np.uint8], others: Sequence[NDArray[np.uint8]]) -> float:

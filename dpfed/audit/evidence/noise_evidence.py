@@ -15,7 +15,7 @@ from scipy.stats import chi2, skellam
 from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
-from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, false_alarm_text, rounds_text
 from dpfed.diagnostics.watch import CORRELATION_ERROR, bin_count
 from dpfed.records.reading import LARGEST, Unavailable
@@ -111,7 +111,7 @@ def measured_noise(files: RunFiles) -> tuple[list[MeasuredNoise], list[int]]:
 
 def shortfall_found(degrees: int, alpha: float) -> float:
     """Return the part by which noise must be short for a lower chi-square test at alpha to find it with 95%."""
-    return 1 - math.sqrt(float(chi2.ppf(alpha, degrees) / chi2.ppf(0.95, degrees))) if degrees else 0.0
+    return 1 - math.sqrt(float(chi2.ppf(alpha, float(degrees)) / chi2.ppf(0.95, float(degrees)))) if degrees else 0.0
 
 
 def limits_of_ratio(one: MeasuredNoise, *, alpha: float) -> tuple[float, float]:
@@ -185,7 +185,7 @@ def _rounds_with_near_noise(found: Sequence[MeasuredNoise], alpha: float) -> lis
     pairs = len(found) * (len(found) - 1) / 2
     if not pairs:
         return []
-    n = max(one.noise.entries for one in found)
+    n = float(max(one.noise.entries for one in found))
     nearest = min(alpha / pairs / (2 * n * float(chi2.pdf(n - 2, n))), _ROUNDING / math.sqrt(n))
     ordered = sorted(found, key=lambda one: one.ratio)
     for one, other in itertools.pairwise(ordered):
@@ -197,7 +197,7 @@ def _rounds_with_near_noise(found: Sequence[MeasuredNoise], alpha: float) -> lis
 def _chi_square_parameters(found: Sequence[MeasuredNoise]) -> tuple[float, float]:
     """Return (a, b) such that the sum of entries x ratio has the mean and the variance of a x chi-square(b)."""
     entries = sum(one.noise.entries for one in found)
-    excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
+    excess = max(one.charged.excess / one.noise.draws for one in found)
     scale = 1 + excess / 2
     return scale, entries / scale
 
@@ -247,7 +247,7 @@ def _noise_of_count(files: RunFiles, number: int, quantile: float, rate: float) 
     std = files.releases[number].detail.get("count_noise_std") if number in files.releases else None
     if not isinstance(std, float) or not std > 0 or not after:
         raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
-    fraction = quantile - math.log(after / clip_norm_before(files, number)) / rate
+    fraction = quantile - (math.log(after) - math.log(files.clip_norm_before(number))) / rate
     centred = (fraction - 0.5) * files.sampler.expected
     return (centred - (facts.counted / 2 - facts.clipped)) / std
 
@@ -297,15 +297,15 @@ def _tail_test(found: Sequence[MeasuredNoise], alpha: float) -> tuple[bool, str]
     No draw is beyond x with probability (1 - P(beyond x))^n.
     """
     entries = sum(one.noise.entries for one in found)
-    beyond = min(
-        tail_probability(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=False) for one in found
-    )
-    reached = min(
-        tail_probability(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=True) for one in found
+    beyond, reached = (
+        min(tail_probability(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=end) for one in found)
+        for end in (False, True)
     )
     too_small = math.exp(entries * math.log1p(-min(beyond, 1 - 1e-16)))
     too_large = -math.expm1(entries * math.log1p(-min(reached, 1 - 1e-16)))
-    farthest = max((one.noise.largest or 0.0) / _noise_std(one.charged, one.noise.draws) for one in found)
+    farthest = max(
+        (one.noise.largest or 0.0) / math.sqrt(one.charged.share_variance * one.noise.draws) for one in found
+    )
     words = (
         f"the largest of {entries:,} draws is {farthest:.2f} standard deviations (p-value of so small a value: "
         f"{too_small:.2g}, of so large a value: {too_large:.2g})."
@@ -376,10 +376,6 @@ def _discrete_gaussian_tails(variance: float) -> np.ndarray[tuple[int], np.dtype
     weights = np.exp(-(k.astype(float) ** 2) / (2 * variance))
     beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
     return np.asarray(2 * beyond / (weights[0] + 2 * beyond[0]))
-
-
-def _noise_std(charged: ChargedNoise, draws: int) -> float:
-    return math.sqrt(charged.share_variance * draws)
 
 
 def clamp_that_is_found(entries: int, alpha: float) -> float:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from scipy.special import ndtri
 
 from accounting.errors import AccountingError
@@ -24,16 +23,9 @@ from dpfed.audit.evidence.cohort_distribution import (
 )
 from dpfed.audit.evidence.cohort_members import members_follow_sampler
 from dpfed.audit.evidence.conformance import least_epsilon
-from dpfed.audit.evidence.loop import LoopFiles
+from dpfed.audit.evidence.loop import LoopFiles, skipping_ignores_the_cohort
 from dpfed.audit.evidence.mask_evidence import coordinates_follow_public_data
-from dpfed.audit.evidence.noise_evidence import (
-    MeasuredNoise,
-    clamp_that_is_found,
-    correlation_that_is_found,
-    measured_noise,
-    noise_is_shaped_as_charged,
-    shortfall_found,
-)
+from dpfed.audit.evidence.noise_evidence import shortfall_found
 from dpfed.audit.evidence.rounds_evidence import files_agree_on_rounds, project_ledger_agrees
 from dpfed.audit.evidence.run_files import RunFiles, value_or
 from dpfed.audit.evidence.summary_evidence import metrics_agree, summary_values_follow
@@ -62,29 +54,27 @@ def _fault_text(fault: WouldFind, files: RunFiles, alpha: float) -> str | None:
         return None
 
 
-def _noise(files: RunFiles) -> list[MeasuredNoise]:
-    return measured_noise(files)[0]
-
-
 def _short_noise(files: RunFiles, alpha: float) -> str | None:
-    found = _noise(files)
+    found, silent = noise_evidence.measured_noise(files)
     entries = sum(one.noise.entries for one in found)
     if not entries:
-        return "a sum without noise" if measured_noise(files)[1] else None
+        return "a sum without noise" if silent else None
     alone = shortfall_found(min(one.noise.entries for one in found), alpha / 4 / len(found))
     return f"noise {shortfall_found(entries, alpha / 4):.2%} short in all rounds, or {alone:.2%} short in one"
 
 
 def _repeated_noise(files: RunFiles, alpha: float) -> str | None:
-    return "noise of one round that is that of another" if len(_noise(files)) > 1 else None
+    return "noise of one round that is that of another" if len(noise_evidence.measured_noise(files)[0]) > 1 else None
 
 
 def _shaped_noise(files: RunFiles, alpha: float) -> str | None:
-    found = _noise(files)
+    found, _ = noise_evidence.measured_noise(files)
     if not found:
         return None
-    clamp = clamp_that_is_found(sum(one.noise.entries for one in found), alpha / 4)
-    correlation = max(correlation_that_is_found(one.noise.entries, alpha / 2 / len(found)) for one in found)
+    clamp = noise_evidence.clamp_that_is_found(sum(one.noise.entries for one in found), alpha / 4)
+    correlation = max(
+        noise_evidence.correlation_that_is_found(one.noise.entries, alpha / 2 / len(found)) for one in found
+    )
     tiled = f", or coordinates with correlation {correlation:.2f}" if correlation < 1 else ""
     return f"noise cut off at {clamp:.2f} standard deviations{tiled}"
 
@@ -126,7 +116,7 @@ def _counts(files: RunFiles, alpha: float) -> str | None:
 
 def _skips(files: RunFiles, alpha: float) -> str | None:
     skipped, rounds = len(files.rounds) - len(files.results), len(files.rounds)
-    if not skipped or 2 / math.comb(rounds, skipped) >= alpha:
+    if not skipped or loop.smallest_rank_sum_p_value(skipped, rounds) >= alpha:
         return None
     return f"a loop that skips the {skipped} smallest (or largest) of {rounds} cohorts"
 
@@ -147,8 +137,7 @@ def _least_epsilon(files: RunFiles, alpha: float) -> str | None:
 
 
 def _divisor(files: RunFiles, alpha: float) -> str | None:
-    divisors = np.array([one.divisor or 0.0 for one in files.results])
-    return "a sum divided by another number" if len(divisors) and files.config.privacy is not None else None
+    return "a sum divided by another number" if files.results and files.config.privacy is not None else None
 
 
 STATISTICAL = 8
@@ -219,9 +208,7 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
     checks += [replace(follows, decides=False) if files.own_stages else follows]
     checks += _make_checks(_release_checks(alpha), files, alpha)
     if files.has_skipped:
-        skips = {
-            "skipping does not depend on the cohort": (partial(loop.skipping_ignores_the_cohort, alpha=alpha), _skips)
-        }
+        skips = {"skipping does not depend on the cohort": (partial(skipping_ignores_the_cohort, alpha=alpha), _skips)}
         checks += [replace(one, decides=False) for one in _make_checks(skips, files, alpha)]
     return checks + (_make_checks({**_OF_SUMS, **_OF_UPLOADS}, files, alpha) if follows.passed is not None else [])
 
@@ -302,7 +289,7 @@ def _release_checks(alpha: float) -> Table[RunFiles]:
     return {
         "noise is as large as charged": (partial(noise_evidence.noise_is_as_charged, alpha=alpha), _short_noise),
         "noise is fresh in every round": (partial(noise_evidence.noise_is_fresh, alpha=alpha), _repeated_noise),
-        "noise is shaped as charged": (partial(noise_is_shaped_as_charged, alpha=alpha), _shaped_noise),
+        "noise is shaped as charged": (partial(noise_evidence.noise_is_shaped_as_charged, alpha=alpha), _shaped_noise),
         "cohort sizes follow the sampler": (partial(sizes_follow_sampler, alpha=alpha), _cohort_sizes),
         "members follow the sampler": (partial(members_follow_sampler, alpha=alpha), _members),
         "cohorts follow the seed only if simulated": (cohorts_follow_seed_if_simulated, _seeds),

@@ -333,6 +333,15 @@ class RunFiles:
         """Lines of metrics.jsonl, one for each of the rounds 1, 2, ..."""
         return _lines_of_rounds(self.path / "metrics.jsonl", MetricsLine)
 
+    def clip_norm_before(self, number: int) -> float:
+        """Return the clip norm of this round, which was published with the result of the round before."""
+        if number == 1:
+            return self.promise.privacy_target.clip_norm
+        norm = self.published_rounds[number - 2].clip_norm
+        if not norm:
+            raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
+        return norm
+
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Lines of diagnostics.jsonl, one for each round of metrics.jsonl."""
@@ -378,16 +387,6 @@ def value_or(default: Default, read: Callable[[], Value]) -> Value | Default:
         return read()
     except (DpfedError, AccountingError):
         return default
-
-
-def clip_norm_before(files: RunFiles, number: int) -> float:
-    """Return the clip norm of this round, which was published with the result of the round before."""
-    if number == 1:
-        return files.promise.privacy_target.clip_norm
-    norm = files.published_rounds[number - 2].clip_norm
-    if norm is None:
-        raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
-    return norm
 
 
 def _lines_of_rounds(file: Path, kind: type[RoundLineKind]) -> tuple[RoundLineKind, ...]:

@@ -14,7 +14,7 @@ from typing import get_args
 from accounting.factorisation import column, inverse
 from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, noise_matrix, schedule_of, unsampled
 from dpfed.audit.evidence.noise_evidence import charged_noise
-from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.watch import probe_of
@@ -59,7 +59,7 @@ def _rows_beyond_bound(files: RunFiles) -> dict[int, float]:
     """Return the rounds with a summed row beyond its bound, and the row's norm over the bound."""
     found = {}
     for one in files.results if files.releases else ():
-        bound = files.promise.longest_row(clip_norm_before(files, one.round)) if one.longest_added else None
+        bound = files.promise.longest_row(files.clip_norm_before(one.round)) if one.longest_added else None
         if bound is not None and one.longest_added is not None and one.longest_added > bound * (1 + _ROUNDING):
             found[one.round] = one.longest_added / bound
     return found
@@ -302,7 +302,7 @@ def _cancelled_noise_probe(files: RunFiles, one: RoundRecord) -> float:
 
 def _norm_limit_of_sum(files: RunFiles, one: RoundRecord) -> float:
     """Return a norm that a sum with its noise rarely exceeds, in units of updates."""
-    rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
+    rows = max(one.arrived, 1) * max(files.clip_norm_before(one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
     return rows + noise
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from accounting.mechanisms import CorrelatedRounds, schedule_of
+from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.samplings.planned import SAMPLING_CLASSES, sampling_of_keys
 from dpfed.aggregation.sums import least_uploads
 from dpfed.audit.round.noise_checks import correlated_check
@@ -176,8 +176,10 @@ def _checks_of_several_rounds(experiment: Experiment, seed: int) -> tuple[Check,
     cohorts = sampler_check(method.sampler, lambda number: draw_round_cohort(drawing, number), rounds)
     one = round_of(experiment)
     release = method.release(replace(one.announcement, uploads=one.clients))
-    law = None if release is None else schedule_of(release.mechanism)
-    if release is None or not isinstance(law, CorrelatedRounds):
+    assert release is not None
+    schedule = schedule_of(release.mechanism)
+    law = None if schedule is None else noise_matrix(schedule)
+    if law is None:
         return (replace(cohorts, name="schedule"),)
     noise = correlated_check(one, law, release.noise_std, method.clients.course.size, rounds)
     return replace(cohorts, name="schedule"), noise

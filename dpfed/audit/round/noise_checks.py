@@ -6,10 +6,10 @@ Every check fails on a correct round with probability at most `FALSE_ALARM`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 import torch
 from scipy.special import bdtr, bdtrc, chdtr, ndtr, ndtri, stdtrit
 from torch import Tensor
@@ -71,7 +71,7 @@ def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDra
     wanted = min(_MOST_ROUNDS, math.ceil(entries / one.projection.sent))
     while len(released) < wanted:
         done = rounds.run(zeros, rounds.smallest_cohort())
-        released += list(_noise_of_round(rounds, quiet, claim, done, least))
+        released += _noise_of_round(rounds, quiet, claim, done, least)
         if claim.integers is not None:
             whole.append(_sum_of_integers(one, done) - _sum_of_integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
@@ -82,14 +82,18 @@ def draw_noise(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDra
 
 
 def _noise_of_round(
-    rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
-) -> Iterator[Tensor]:
-    """Yield the noise [sent] of one round; if every upload is visible, the noise of each upload."""
+    noisy: WholeRounds,
+    quiet: WholeRounds,
+    claim: Claim,
+    done: RoundOutcome,
+    least: RoundOutcome,
+    *,
+    by_state: bool = True,
+) -> list[Tensor]:
+    """Return the noise [sent] of one round; if every upload is visible, the noise of each upload."""
     if claim.visible_output == "uploads":
-        for client, (given, _) in done.uploads.items():
-            yield given.double() - least.uploads[client][0].double()
-    else:
-        yield rounds.released_sum(done) - quiet.released_sum(least)
+        return [given.double() - least.uploads[client][0].double() for client, (given, _) in done.uploads.items()]
+    return [noisy.released_sum(done, by_state=by_state) - quiet.released_sum(least, by_state=by_state)]
 
 
 def _sum_of_integers(one: OneRound, done: RoundOutcome) -> Tensor:
@@ -251,8 +255,9 @@ def correlated_check(one: OneRound, law: CorrelatedRounds, noise_std: float, siz
     drawn = torch.stack(
         [_noise_of_sum(replace(one, state=replace(one.state, round=number)), zeros) for number in range(rounds)]
     )
-    c = torch.from_numpy(np.asarray(column(law, rounds), dtype=np.float64))
-    fresh = torch.stack([c[: t + 1].flip(0) @ drawn[: t + 1].double() for t in range(rounds)]).T / noise_std
+    c = column(law, rounds)
+    matrix = torch.from_numpy(scipy.linalg.toeplitz(np.pad(c, (0, rounds - len(c))), np.zeros(rounds)))
+    fresh = (matrix @ drawn.double()).T / noise_std
     draws = NoiseDraws(released=fresh, added=fresh, half_step=0.0)
     found = [each for each in (size_check(draws), coordinates_check(draws)) if each is not None]
     return Check(
@@ -268,11 +273,7 @@ def _noise_of_round_with(world: OneRound, claim: Claim, update: Tensor) -> Tenso
     noisy, quiet = WholeRounds(one_round=world), WholeRounds(one_round=world.without_noise)
     moves = noisy.moves(update, update)
     done, least = (rounds.run(moves, rounds.smallest_cohort()) for rounds in (noisy, quiet))
-    if claim.visible_output == "uploads":
-        return torch.stack(
-            [given.double() - least.uploads[client][0].double() for client, (given, _) in done.uploads.items()]
-        )
-    return noisy.released_sum(done, by_state=False) - quiet.released_sum(least, by_state=False)
+    return torch.stack(_noise_of_round(noisy, quiet, claim, done, least, by_state=False))
 
 
 def count_check(one: OneRound, claim: Claim, size: int) -> Check | None:

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from accounting.mechanisms import schedule_of
-from dpfed.audit.round.method_setting import audited_configuration, round_of
+from dpfed.audit.round.method_setting import _checks_of_several_rounds, audited_configuration, round_of
 from dpfed.audit.round.noise_checks import correlated_check
 from dpfed.audit.round.one_round import RandomnessByCallOrder
 from dpfed.audit.round.round_audit import audit_round
+from dpfed.mechanisms.correlated import Correlated
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Secure
 from dpfed.runs.experiment import build
@@ -110,14 +111,29 @@ def test_sound_rounds_fail_no_row(method):
     assert "Distance reached: 1.000 of the bound" in done.as_text()
 
 
-ORDER = ("model.hidden=[2]", "federation.cohort=2", "federation.rounds=6", "federation.sampling=cyclic",
-         "privacy.buffers=2")  # fmt: skip
+ORDER = ("model.hidden=[2]", "federation.cohort=2", "federation.rounds=6", "federation.sampling=cyclic")
+BUFFERS, BANDS = (*ORDER, "privacy.buffers=2"), (*ORDER, "privacy.bands=2")
+LANES = (*BANDS, "federation.sampling=balls-and-bins", "federation.lanes=2", "privacy.adjacency=zero-out")
+
+
+@pytest.mark.parametrize("settings", [BANDS, LANES], ids=["cyclic", "lanes"])
+def test_bands_are_tested_over_rounds(monkeypatch, settings):
+    """Planted: from the second round on, noise of a third."""
+    experiment = build(audited_configuration("dp-fedavg", settings, 0.7))
+    drawn = Correlated._next_noise
+    for part in (1.0, 0.3):
+        monkeypatch.setattr(
+            Correlated, "_next_noise", lambda self, fresh, past, part=part: part * drawn(self, fresh, past)
+        )
+        schedule, noise = _checks_of_several_rounds(experiment, seed=0)
+        assert schedule.passed is True
+        assert noise.passed is (part == 1.0)
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5])
 def test_noise_correlated_over_rounds_has_the_charged_matrix(part):
     """C w is fresh noise of the charged size. Planted: half of the noise; and w in place of C w."""
-    one = round_of(build(audited_configuration("dp-fedavg", ORDER, 0.7)))
+    one = round_of(build(audited_configuration("dp-fedavg", BUFFERS, 0.7)))
     release = one.method.release(replace(one.announcement, uploads=one.clients))
     drawn = replace(one, method=replace(one.method, stages=one.method.stages.replace_stage(
         GaussianNoise, lambda noise: replace(noise, noise=with_part(noise.noise, part)))))  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from refusals import refused
@@ -9,11 +10,13 @@ from refusals import refused
 from accounting.budget import FixedSize
 from accounting.ledger import Ledger
 from accounting.ledger.project import ProjectLedger
+from dpfed.audit.evidence.loop import skipping_ignores_the_cohort
 from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
+from dpfed.records.round import RoundRecord
 from dpfed.round import Method
 from dpfed.runs import loop as federation
 from dpfed.runs.client_level.book import diagnostics_file
@@ -77,6 +80,36 @@ def test_what_was_skipped_or_interrupted_is_told(tmp_path):
     (told,) = [one.detail for one in found.checks if one.name == "every round is charged once"]
     assert "2 of them were skipped" in told
     assert "1 charged rounds have no diagnostics" in told
+
+
+@pytest.mark.parametrize("sampling", ["cyclic", "balls-and-bins"])
+def test_an_interrupted_round_of_a_schedule_is_no_fault(tmp_path, sampling):
+    """The cohorts after it are those of their rounds' numbers, not of their places in the file."""
+    private = ran(tmp_path, sampling=sampling, adjacency="zero-out", **PLAIN)
+    lines = diagnostics_file(private.ledger).read_text().splitlines(keepends=True)
+    diagnostics_file(private.ledger).write_text("".join(lines[:2] + lines[3:]))
+    assert failed(tmp_path) == set()
+    assert undecided(tmp_path) == {"cohort sizes follow the sampler", "members follow the sampler"}
+
+
+def test_an_older_copy_of_the_ledger_is_found(tmp_path):
+    private = ran(tmp_path, **PLAIN)
+    forge_ledger(private.ledger, lambda lines: lines.__delitem__(slice(-2, None)))
+    assert "every round is charged once" in failed(tmp_path)
+
+
+def test_a_line_of_a_far_round_takes_no_time(tmp_path):
+    private = ran(tmp_path, **PLAIN)
+    forge_ledger(private.ledger, lambda lines: lines[-1].update(round=10**15))
+    assert "every round is charged once" in failed(tmp_path)
+
+
+def test_drawn_choices_of_ranks_cannot_refute_at_every_confidence():
+    """Above 60 rounds p-values come from 100,000 choices, and none is below 2e-5."""
+    rounds = [RoundRecord(round=number, cohort=number, participants=0) for number in range(1, 71)]
+    loop = SimpleNamespace(rounds=rounds, skipped=list(range(1, 31)))
+    assert skipping_ignores_the_cohort(loop, alpha=1e-4)[0] is False
+    assert skipping_ignores_the_cohort(loop, alpha=1e-5)[0] is None
 
 
 def test_a_ledger_alone_shows_too_little(tmp_path):

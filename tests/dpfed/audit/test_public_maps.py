@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,6 +74,10 @@ def test_too_wide_a_tolerance_cannot_tell(folder, monkeypatch):
     passed, words = judged(folder, 1 - first_round(folder).chosen())
     assert passed is None
     assert "too near to tell" in words
+
+
+def test_without_a_round_nothing_was_chosen():
+    assert coordinates_follow_public_data(SimpleNamespace(rounds=()))[0] is None
 
 
 @pytest.mark.slow

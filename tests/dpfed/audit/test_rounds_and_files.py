@@ -96,6 +96,21 @@ def test_a_budget_that_had_room_for_another_round(folder):
     assert ROUNDS in failed(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "edit", "check"),
+    [
+        ("metrics.jsonl", lambda line: line.update(clip_norm=0.0), "rows are bounded"),
+        ("diagnostics.jsonl", lambda line: line["noise"].update(entries=2**64 - 1), "noise is as large as charged"),
+    ],
+)
+def test_values_at_the_ends_of_their_types_are_no_crash(folder, name, edit, check):
+    path = folder("rounds")
+    change(path, name, lambda lines: edit(lines[0]))
+    found = {one.name: one for one in audit_run(path).checks}
+    assert found[check].passed is not True
+    assert {one.passed for one in found.values()} >= {True, False}
+
+
 def test_a_model_that_is_not_the_runs(folder):
     path = folder("rounds")
     name, tensors = path / "model.safetensors", load_file(path / "model.safetensors")
