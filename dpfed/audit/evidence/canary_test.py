@@ -27,7 +27,6 @@ from dpfed.audit.statistics.rejection import ClaimTest, gaussian_threshold, reje
 from dpfed.audit.verdict import Finding
 from dpfed.participation.sampling import canaries_of
 from dpfed.records.reading import Unavailable
-from dpfed.records.round import CanaryLine
 
 _LOUD_ENOUGH = 0.95
 """Part of the clip norm that the norm of a canary's row must reach to test the bound."""
@@ -39,8 +38,6 @@ _SHARED = 2.0
 
 Canaries i and j of one round both have the term <z_i, z_j> in their scores, which counts twice in that variance.
 """
-
-"""Moments of whole scores: the mean score of a present canary exceeds that of an absent one by 1 bounded row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,7 +142,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         scores=scores,
         present=present,
         shift=shift,
-        score_gap=_median_score_gap(files, seen),
+        score_gap=float(np.median([one.norm / files.releases[one.round].clip_norm for one in seen])),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
         lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
@@ -221,7 +218,3 @@ def mechanism_with_least_noise(releases: list[Release]) -> Unsampled:
     if not all(one.sums for one in found):
         raise Unavailable("ledger.jsonl: each upload is a release, so there is no sum that could contain a canary.")
     return max(found, key=lambda one: math.inf if one.mu is None else one.mu)
-
-
-def _median_score_gap(files: RunFiles, seen: list[CanaryLine]) -> float:
-    return float(np.median([one.norm / files.releases[one.round].clip_norm for one in seen]))

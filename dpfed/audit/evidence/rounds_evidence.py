@@ -225,7 +225,9 @@ def _charges_problem(files: RunFiles, done: int) -> str | None:
     An interrupted round leaves such a charge. Only a run that the budget ended may have one after its last round.
     """
     beyond = sorted(
-        number for number, entries in files.entries.items() if number > done and not _are_all_aborted(entries)
+        number
+        for number, entries in files.entries.items()
+        if number > done and not all(isinstance(entry, Aborted) for entry in entries)
     )
     if beyond and files.summary.stopped_by != "budget":
         return f"ledger.jsonl: round {beyond[0]} is charged, but the run ended before it. Rounds were cut off."
@@ -293,10 +295,6 @@ def _line_counts(lines: Iterable[Release]) -> Counter[str]:
 def _round_numbers(contents: Iterable[str]) -> list[int]:
     """Return the rounds of these lines, counted from 1."""
     return sorted({json.loads(one)["round"] + 1 for one in contents})
-
-
-def _are_all_aborted(entries: tuple[object, ...]) -> bool:
-    return all(isinstance(entry, Aborted) for entry in entries)
 
 
 def _ending_text(files: RunFiles) -> str:

@@ -74,19 +74,18 @@ def metrics_agree(files: RunFiles) -> Finding:
     The last line must have the summary's scores and the checkpoint's clip norm. The uplink must grow in
     proportion to the rounds, or as the diagnostics state. Epsilon must not fall, and a fixed clip norm must not change.
     """
-    lines, summary, problems = files.published_rounds, files.summary, []
+    lines, summary = files.published_rounds, files.summary
     if not lines:
         return None, "metrics.jsonl: has no rounds."
     last, total = lines[-1], summary.uplink_megabytes_total or 0.0
-    scores = {key: score for key, score in last.scores.items() if score is not None}  # the last round is evaluated
-    stated: dict[str, object] = {**{key: summary.scores.get(key) for key in scores}, "uplink_megabytes": total}
-    found: dict[str, object] = {**scores, "uplink_megabytes": last.uplink_megabytes}
-    norm = None if last.clip_norm is None else files.checkpoint.clip_norm
-    stated, found = stated | {"clip_norm": norm}, found | {"clip_norm": last.clip_norm}
-    problems += [
-        f"the last line states {key} {found[key]!r}, other files {stated[key]!r}"
-        for key in found
-        if not are_equal_values(found[key], stated[key], _EXACT)
+    stated: dict[str, object] = {**summary.scores, "uplink_megabytes": total}
+    found: dict[str, object] = {**last.scores, "uplink_megabytes": last.uplink_megabytes, "clip_norm": last.clip_norm}
+    if last.clip_norm is not None:
+        stated["clip_norm"] = files.checkpoint.clip_norm
+    problems = [
+        f"the last line states {key} {value!r}, other files {stated.get(key)!r}"
+        for key, value in found.items()
+        if value is not None and not are_equal_values(value, stated.get(key), _EXACT)
     ]
     sent = 0
     for number, (line, seen) in enumerate(zip(lines, files.rounds, strict=True), 1):
@@ -252,12 +251,11 @@ def values_from_ledger(files: RunFiles) -> dict[str, object]:
     }
     if isinstance(last := releases[-1], LocalRelease):
         table = files.config.local.record
-        exact = (
-            table is not None and table.noise != "gaussian"
-        )  # the variance of integer noise is rounded up to a whole number
-        given = table.noise_multiplier if exact and table is not None else None
+        noise = "gaussian" if table is None else table.noise
+        # The variance of integer noise is rounded up to a whole number.
+        given = None if table is None or noise == "gaussian" else table.noise_multiplier
         return found | {
-            "noise": "gaussian" if table is None else table.noise,
+            "noise": noise,
             "noise_multiplier": given or last.noise_std / last.clip_norm,
             "server_epsilon": None,
             "hostile_clients_epsilon": None,

@@ -35,7 +35,7 @@ from dpfed.round import Method
 from dpfed.seeds import Seeds
 from dpfed.server.rules import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves
-from dpfed.stages.clip import Clip, ClipMoves, DropNotFinite, FixedClip
+from dpfed.stages.clip import AdaptiveClip, Clip, ClipMoves, DropNotFinite, FixedClip
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Map, Round, Stage, Tally
@@ -94,11 +94,6 @@ class Claim:
     def integers(self) -> NoisyIntegers | None:
         """Mechanism with integer noise; None for any other."""
         return self.unsampled if isinstance(self.unsampled, NoisyIntegers) else None
-
-    @property
-    def mu(self) -> float | None:
-        """Claimed shift over noise of the vector; None for Bernoulli samples, which are not Gaussian."""
-        return None if self.coins else self.sensitivity / self.noise_std
 
     @property
     def description(self) -> str:
@@ -267,24 +262,11 @@ class RandomnessByCallOrder:
         return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)
 
 
-class ZeroNoise:
-    """Randomness without noise: every normal draw is zero, and all other draws raise NotImplementedError."""
+class ExactCount(AdaptiveClip):
+    """Adaptive clip whose count of clients inside the bound has no noise."""
 
-    @property
-    def name(self) -> str:
-        return "none"
-
-    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        raise NotImplementedError(purpose)
-
-    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
-        raise NotImplementedError(purpose)
-
-    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
-        raise NotImplementedError(purpose)
-
-    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
-        return torch.zeros(count, device=device)
+    def noisy_count(self, centred_count: float, number: int) -> float:
+        return centred_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +354,7 @@ class OneRound:
 def _with_exact_count(clip: Clip) -> Clip:
     if clip.adaptive is None:
         return clip
-    return replace(clip, adaptive=replace(clip.adaptive, randomness=ZeroNoise()))
+    return replace(clip, adaptive=ExactCount(**vars(clip.adaptive)))
 
 
 def _with_source(part: object, randomness: Randomness) -> Any:

@@ -60,8 +60,7 @@ class UpdatesByClient:
         opened.now.tally.trained += len(trained)
         for some in client_groups(trained, opened.method.group):
             opened.add_updates(self.moves[torch.from_numpy(some)].clone(), some)
-        for some in client_groups(fill, opened.method.group):
-            opened.add_updates(torch.zeros(len(some), self.moves.shape[1]), some, counted=False)
+        opened.fill(fill)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import torch
 from dpfed.audit.round import whole_round
 from dpfed.audit.round.bound_checks import norm_check
 from dpfed.audit.round.method_setting import audited_configuration, round_of
-from dpfed.audit.round.one_round import RandomnessByCallOrder, ZeroNoise
+from dpfed.audit.round.one_round import ExactCount, RandomnessByCallOrder
 from dpfed.audit.round.round_audit import claim_of_round
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -51,7 +51,7 @@ def test_every_stage_draws_from_the_new_source_the_count_of_an_adaptive_clip_too
     fresh = one.with_randomness(source := RandomnessByCallOrder(0))
     stages = fresh.method.stages
     assert stages.find(Clip).adaptive.randomness is stages.private.randomness is fresh.method.randomness is source
-    assert isinstance(one.without_noise.method.stages.find(Clip).adaptive.randomness, ZeroNoise)
+    assert isinstance(one.without_noise.method.stages.find(Clip).adaptive, ExactCount)
 
 
 def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
