@@ -187,7 +187,7 @@ def sampler_problem(who: CustomCohorts, randomness: Draws, rounds: int = ROUNDS)
     if not fixed and chance < alpha:
         return (
             f"cohorts have {sizes.mean():.2f} clients on average, with variance {sizes.var():.2f}; {n * q:.2f} and "
-            + (f"{n * q * (1 - q):.2f} are expected.")
+            f"{n * q * (1 - q):.2f} are expected."
         )
     for lag, both in again.items():
         pairs = sum(number % (2 * lag) >= lag for number in range(rounds))

@@ -268,12 +268,7 @@ ALL_CLIENTS = "all"
 
 _MOST_AT_ONCE = 1 << 24
 
-_WIDTHS: dict[str, np.dtype[Any]] = {
-    "1": np.dtype("<u1"),
-    "2": np.dtype("<u2"),
-    "4": np.dtype("<u4"),
-    "8": np.dtype("<u8"),
-}
+_WIDTHS: dict[str, np.dtype[Any]] = {width: np.dtype(f"<u{width}") for width in "1248"}
 
 
 def members_text(ids: NDArray[np.int64], clients: int) -> str:

@@ -97,9 +97,8 @@ def canaries_follow_seed(files: RunFiles) -> Finding:
         expected |= {(one.round, int(canary), False) for canary in absent}
     found = [(one.round, one.canary, one.present) for one in files.canaries]
     if len(set(found)) < len(found) or set(found) != expected:
-        return (
-            False,
-            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not of run.seed.",
+        return False, (
+            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not of run.seed."
         )
     unscored = files.config.audit.canaries - len(found)
     return True, f"{len(found)} canaries have the rounds and coin flips that run.seed gives" + (
@@ -186,10 +185,7 @@ def canaries_agree_with_claim(found: CanaryResult) -> Finding:
     if found.one_run_rejected:
         return False, f"the coin flips can be guessed better than the claim of one round allows. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
-        return (
-            None,
-            f"canaries had only {found.score_gap:.3f} of the clip norm, so the clip was not tested. {detail}",
-        )
+        return None, (f"canaries had only {found.score_gap:.3f} of the clip norm, so the clip was not tested. {detail}")
     return True if found.power.is_sufficient else None, detail
 
 

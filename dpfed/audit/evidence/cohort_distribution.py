@@ -235,9 +235,8 @@ def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
         return True, "the order is public, for any seed."
     made_by = str(files.trusted_ledger.header.about.get("package", "")).removeprefix("dpfed ")
     if made_by != __version__:
-        return (
-            None,
-            f"the run was made by version {made_by or 'unknown'}, this is {__version__}, which may draw differently.",
+        return None, (
+            f"the run was made by version {made_by or 'unknown'}, this is {__version__}, which may draw differently."
         )
     of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
     same: dict[int, int] = {}
@@ -253,16 +252,14 @@ def cohorts_follow_seed_if_simulated(files: RunFiles) -> Finding:
             other.append(one.round)
     if files.config.run.randomness == "simulated":
         if other:
-            return (
-                False,
-                f"{rounds_text(other)}: the cohort is not the one that run.seed={files.config.run.seed} gives.",
+            return False, (
+                f"{rounds_text(other)}: the cohort is not the one that run.seed={files.config.run.seed} gives."
             )
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
     telling = [number for number, size in same.items() if log_binomial_coefficients(who.clients, size) > rare]
     if telling:
-        return (
-            False,
-            f"{rounds_text(telling)}: the cohort is the one that run.seed gives, in a run with secure randomness.",
+        return False, (
+            f"{rounds_text(telling)}: the cohort is the one that run.seed gives, in a run with secure randomness."
         )
     return True, "no cohort is the one that run.seed gives, as secure randomness requires."

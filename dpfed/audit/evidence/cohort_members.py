@@ -120,8 +120,6 @@ def _frequency_problem(cohorts: Sequence[Ints], clients: int, alpha: float) -> s
     """Return a problem if a client is drawn too often or too seldom, by a union bound over clients; else None."""
     rounds, times = len(cohorts), rounds_of_clients(cohorts, clients)
     mean = float(times.mean())
-    if not mean:
-        return None
     most, least = int(times.max()), int(times.min())
     if most >= mean + 1 and clients * float(binom.sf(most - 1, rounds, mean / rounds)) < alpha / 2:
         return f"client {int(times.argmax())} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
@@ -147,19 +145,15 @@ def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[
 
 
 def _overlap_of_two_cohorts(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
-    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_overlap_variance(taken, marked, clients)) + 1)
+    mean = taken * marked / clients
+    variance = mean * (1 - marked / clients) * (clients - taken) / max(clients - 1, 1)
+    reach = _FARTHEST * (math.sqrt(variance) + 1)
     first = max(0, taken + marked - clients, int(mean - reach))
     last = min(taken, marked, int(mean + reach) + 1)
     shared = np.arange(first, last + 1, dtype=float)
     ways = log_binomial_coefficients(marked, shared) + log_binomial_coefficients(clients - marked, taken - shared)
     mass = np.exp(ways - ways.max())
     return first, np.asarray(mass / mass.sum())
-
-
-def _overlap_variance(taken: int, marked: int, clients: int) -> float:
-    if clients < 2:
-        return 0.0
-    return taken * (marked / clients) * (1 - marked / clients) * (clients - taken) / (clients - 1)
 
 
 def _without_negligible_ends(mass: Floats) -> tuple[int, Floats]:
@@ -219,9 +213,8 @@ def _balls_and_bins_finding(
     for number, epoch in enumerate(epochs, 1):
         times = rounds_of_clients(epoch, clients)
         if int(times.max()) > 1:
-            return (
-                False,
-                f"epoch {number}: client {int(times.argmax())} takes part {int(times.max())} times, once is allowed.",
+            return False, (
+                f"epoch {number}: client {int(times.argmax())} takes part {int(times.max())} times, once is allowed."
             )
         if len(epoch) == law.bins and int(times.min()) < 1:
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
@@ -270,14 +263,12 @@ def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ints], clients: int) -> I
 def _allocation_finding(law: Allocation, cohorts: Sequence[Ints], clients: int) -> Finding:
     times = rounds_of_clients(cohorts, clients)
     if int(times.max()) > law.participations:
-        return (
-            False,
-            f"client {int(times.argmax())} takes part {int(times.max())} times, {law.participations} are allocated.",
+        return False, (
+            f"client {int(times.argmax())} takes part {int(times.max())} times, {law.participations} are allocated."
         )
     if len(cohorts) >= law.rounds and int(times.min()) < law.participations:
-        return (
-            False,
-            f"client {int(times.argmin())} takes part {int(times.min())} times, {law.participations} are allocated.",
+        return False, (
+            f"client {int(times.argmin())} takes part {int(times.min())} times, {law.participations} are allocated."
         )
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
@@ -288,10 +279,9 @@ def _separation_finding(law: MinSeparation | CorrelatedRounds, cohorts: Sequence
         early = ids[number - last[ids] < law.separation]
         if len(early):
             gap = number - int(last[early[0]])
-            return (
-                False,
+            return False, (
                 f"round {number + 1}: client {int(early[0])} takes part again after {gap} rounds, the separation is "
-                f"{law.separation}.",
+                f"{law.separation}."
             )
         last[ids] = number
     return True, f"no client takes part twice within {law.separation} rounds, in {len(cohorts)} rounds."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from accounting.budget.certificates import Certificate
@@ -43,9 +44,8 @@ def ledger_is_intact(files: RunFiles) -> Finding:
         return False, str(error)
     except LedgerError as error:
         raise Unavailable(str(error)) from None
-    return (
-        True,
-        f"{len(ledger.entries)} lines after the header, each with the hash of its content and of the line before.",
+    return True, (
+        f"{len(ledger.entries)} lines after the header, each with the hash of its content and of the line before."
     )
 
 
@@ -68,9 +68,8 @@ def epsilon_follows_ledger(files: RunFiles) -> Finding:
         any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated))
         or _is_valid_smaller_epsilon(files, last)
     ):
-        return (
-            False,
-            f"{detail} The last line of metrics.jsonl states {last}, the ledger's releases give {upwards(spent)}.",
+        return False, (
+            f"{detail} The last line of metrics.jsonl states {last}, the ledger's releases give {upwards(spent)}."
         )
     return True, detail
 
@@ -129,16 +128,16 @@ def every_round_is_charged(files: RunFiles) -> Finding:
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = choices.may_abort_round(files.config, tolerated_fraction(files.config))
     left_out = not repeatable and files.sampler.law.is_schedule  # an interrupted round is not repeated
-    problems: dict[str, list[int]] = {}
+    problems = defaultdict[str, list[int]](list)
     for one in files.published_rounds:
         entries = files.entries.get(one.round, ())
         problem = _charging_problem(entries, not one.has_result, repeatable, left_out)
         if not one.has_result and not may_end and not left_out:
             problem = "ended without a result, which this configuration does not allow"
         if problem:
-            problems.setdefault(problem, []).append(one.round)
-    for problem, rounds in _contradicted_aborts(files).items():
-        problems.setdefault(problem, []).extend(rounds)
+            problems[problem].append(one.round)
+    for problem, number in _contradicted_aborts(files):
+        problems[problem].append(number)
     if problems:
         return False, "; ".join(f"{rounds_text(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
     beyond = len(files.entries.keys() - {one.round for one in files.published_rounds})
@@ -151,9 +150,7 @@ def every_round_is_charged(files: RunFiles) -> Finding:
 
 def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool, left_out: bool) -> str | None:
     if not entries:
-        return (
-            "was released without a charge" if not aborted else "ended without a result, and has no line in the ledger"
-        )
+        return "ended without a result, and has no line in the ledger" if aborted else "was released without a charge"
     if (repeatable or left_out) and len(entries) > 1:
         return "is in the ledger more than once, although it was not repeated with new noise"
     if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
@@ -163,21 +160,17 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
     return None
 
 
-def _contradicted_aborts(files: RunFiles) -> Mapping[str, list[int]]:
-    """Return, by problem, the rounds without result according to metrics.jsonl for which other values show a result."""
-    found: dict[str, list[int]] = {}
+def _contradicted_aborts(files: RunFiles) -> Iterator[tuple[str, int]]:
+    """Yield problem and round for rounds without result in metrics.jsonl for which other values show a result."""
     for before, one in zip(files.published_rounds, files.published_rounds[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
         if not one.has_result and (changed or before.clip_norm != one.clip_norm):
-            found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
+            yield "ended without a result, yet accuracy or clip norm changed", one.round
     for shown, facts in zip(files.published_rounds, files.rounds, strict=True):
         if shown.has_result != facts.has_result:
-            found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it has a result", []).append(
-                facts.round
-            )
+            yield "metrics.jsonl and diagnostics.jsonl disagree on whether it has a result", facts.round
         elif not facts.has_result and (facts.arrived or facts.noise is not None or facts.divisor is not None):
-            found.setdefault("ended without a result, yet there is a sum", []).append(facts.round)
-    return found
+            yield "ended without a result, yet there is a sum", facts.round
 
 
 def ledger_follows_configuration(files: RunFiles) -> Finding:
@@ -245,19 +238,15 @@ def earlier_calibration_text(files: RunFiles) -> str:
 
     An earlier version may have calibrated more noise, or a smaller clip norm; another processor differs by rounding.
     """
-    privacy_target, promised = files.promise.privacy_target, files.promised_today.privacy_target
-    if (
-        not are_equal_values(privacy_target.noise_multiplier, promised.noise_multiplier)
-        and privacy_target.noise_multiplier
-        and promised.noise_multiplier
-    ):
-        found, enough = upwards(privacy_target.noise_multiplier), upwards(promised.noise_multiplier)
+    run, now = files.promise.privacy_target, files.promised_today.privacy_target
+    found, enough = run.noise_multiplier, now.noise_multiplier
+    words = " that the run was calibrated to"
+    if found and enough and not are_equal_values(found, enough):
+        return f", with the noise multiplier{words}: {upwards(found)}; this version requires {upwards(enough)} only"
+    if not are_equal_values(run.clip_norm, now.clip_norm):
         return (
-            f", with the noise multiplier that the run was calibrated to: {found}; this version requires {enough} only"
+            f", with the clip norm{words}: {downwards(run.clip_norm)}; this version allows {downwards(now.clip_norm)}"
         )
-    if not are_equal_values(privacy_target.clip_norm, promised.clip_norm):
-        found, allowed = downwards(privacy_target.clip_norm), downwards(promised.clip_norm)
-        return f", with the clip norm that the run was calibrated to: {found}; this version allows {allowed}"
     return ""
 
 
@@ -321,11 +310,9 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
     ledger = files.trusted_ledger
     has_none = ledger.header.unit == "record" or not ledger.released_rounds.is_exact
     mechanism = None if has_none else ledger.mechanism()
-    return (
-        lower_bound.epsilon(mechanism, delta=delta)
-        if mechanism is not None and pld.supports(with_whole_noise(mechanism))
-        else None
-    )
+    if mechanism is None or not pld.supports(with_whole_noise(mechanism)):
+        return None
+    return lower_bound.epsilon(mechanism, delta=delta)
 
 
 def certificate_is_reproduced(files: RunFiles) -> Finding:
@@ -333,9 +320,8 @@ def certificate_is_reproduced(files: RunFiles) -> Finding:
     files.compared_keys.add("certificate")
     stated, claim = files.summary.certificate, certificate_claim(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
-        return (
-            stated is None,
-            "this run can have no certificate: it ended early, was prolonged, or is charged to a project.",
+        return stated is None, (
+            "this run can have no certificate: it ended early, was prolonged, or is charged to a project."
         )
     if stated is None:
         return None, "the summary has no certificate: sampling gave no epsilon below the one that holds with certainty."

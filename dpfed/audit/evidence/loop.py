@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from accounting import require
 from accounting.errors import AccountingError, InvalidParameter
-from accounting.ledger import Aborted, Ledger, Release, backups
+from accounting.ledger import Aborted, Ledger, backups
 from accounting.mechanisms import NoisyIntegers, noise_of, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import earlier_calibration_text, first_difference, plan_problem
@@ -257,15 +257,14 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
         )
     if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
         return False, problem
-    wrong = {
-        number: words
-        for number, line in files.releases.items()
-        if (words := _difference_from_plan(files, line)) is not None
-    }
+    wrong, norm = {}, files.promise.privacy_target.clip_norm
+    for number, line in files.releases.items():
+        expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
+        if (words := first_difference(expected, line.to_dict(), "the plan")) is not None:
+            wrong[number] = words
     if wrong and files.own_stages:
-        return (
-            None,
-            f"the chain is user-defined: its lines differ from the plan ({wrong[min(wrong)]}); each counts as it is.",
+        return None, (
+            f"the chain is user-defined: its lines differ from the plan ({wrong[min(wrong)]}); each counts as it is."
         )
     if wrong:
         return False, f"{rounds_text(sorted(wrong))}: {wrong[min(wrong)]}."
@@ -273,11 +272,3 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
         f"{earlier_calibration_text(files)}."
     )
-
-
-def _difference_from_plan(files: LoopFiles, line: Release) -> str | None:
-    assert files.config.privacy is not None
-    assert files.config.privacy.clip_norm is not None
-    norm = files.config.privacy.clip_norm
-    expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
-    return first_difference(expected, line.to_dict(), "the plan")

@@ -57,9 +57,8 @@ def coordinates_follow_public_data(files: RunFiles) -> Finding:
     expected = fingerprint(inputs, labels)
     other = [one.round for one in files.rounds if one.map is not None and one.map.samples != expected]
     if other:
-        return (
-            False,
-            f"{rounds_text(other)}: the samples that chose the coordinates are not the {len(labels)} public ones.",
+        return False, (
+            f"{rounds_text(other)}: the samples that chose the coordinates are not the {len(labels)} public ones."
         )
     start = _first_model(files)
     if start is None:
@@ -95,8 +94,7 @@ def _public_samples(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
         dealt, public = public_samples(config, whole, seeds, here)
     except DpfedError as error:
         raise Unavailable(f"the run's data cannot be loaded here ({error}).") from None
-    if public is None:
-        raise Unavailable("config.toml: defines no public samples.")
+    assert public is not None
     there, again = _row_counts(whole.train_inputs), _row_counts(dealt.train_inputs) + _row_counts(public.inputs.numpy())
     beyond = sum((again - there).values()) if config.data.public_from is None else 0
     return public.inputs, public.labels, beyond

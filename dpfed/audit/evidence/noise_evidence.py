@@ -214,9 +214,9 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
     They test the mean square (chi-square, two-sided), the smallest magnitude (0 for a count without noise), and the
     distance of the two nearest values (0 for repeated noise).
     Claim: noise as charged fails with probability at most alpha."""
-    table = files.config.privacy.adaptive if files.config.privacy is not None else None
-    if table is None:
-        return True, "the clip norm is fixed: no count is released."
+    assert files.config.privacy is not None
+    table = files.config.privacy.adaptive
+    assert table is not None
     noise = np.array([_noise_of_count(files, one.round, table.quantile, table.rate) for one in files.results])
     if not len(noise):
         return None, "no round has a result."

@@ -32,11 +32,9 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
     noise = {one.noise_std for one in _local_releases(files).values()}
     if len(noise) > 1:
         return False, "the noise of local steps differs between rounds, but a run fixes it before round 1."
-    sizes: dict[int, int | None] = {}
-    for number, release in _local_releases(files).items():
-        problem = _release_problem(files, table, release, files.rounds[number - 1], sizes)
-        if problem is not None:
-            return False, f"round {number}: {problem}."
+    sizes, problem = _record_counts(files, table)
+    if problem is not None:
+        return False, problem
     if (problem := _plan_problem(files, table)) is not None:
         return False, f"the ledger's header: {problem}."
     known = {size for size in sizes.values() if size is not None}
@@ -51,13 +49,21 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
 def delta_of_records(files: RunFiles) -> float | None:
     """Return the default delta, (all records)^-1.1, if the ledger shows the records of all clients; otherwise None."""
     table = files.config.local.record
-    sizes: dict[int, int | None] = {}
     assert table is not None
-    for number, release in _local_releases(files).items():
-        if _release_problem(files, table, release, files.rounds[number - 1], sizes) is not None:
-            return None
+    sizes, problem = _record_counts(files, table)
     known = [size for size in sizes.values() if size is not None]
-    return float(sum(known) ** -1.1) if len(known) == files.config.federation.clients else None
+    complete = problem is None and len(known) == files.config.federation.clients
+    return float(sum(known) ** -1.1) if complete else None
+
+
+def _record_counts(files: RunFiles, table: RecordTable) -> tuple[dict[int, int | None], str | None]:
+    """Return the number of records of each charged client (None: at most a batch), and a problem of a round or None."""
+    sizes: dict[int, int | None] = {}
+    for number, release in _local_releases(files).items():
+        problem = _release_problem(files, table, release, files.rounds[number - 1], sizes)
+        if problem is not None:
+            return sizes, f"round {number}: {problem}."
+    return sizes, None
 
 
 def _plan_problem(files: RunFiles, table: RecordTable) -> str | None:

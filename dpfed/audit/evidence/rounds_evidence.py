@@ -88,14 +88,12 @@ def model_belongs_to_run(files: RunFiles) -> Finding:
             return False, f"{name}: does not have the hash that summary.json states."
     norm = files.published_rounds[-1].clip_norm if files.published_rounds else None
     if norm is not None and not math.isclose(files.checkpoint.clip_norm, norm, rel_tol=1e-12):
-        return (
-            False,
-            f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}.",
+        return False, (
+            f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}."
         )
     if method_specification(files.config.method.name).sends_masks:
-        return (
-            True,
-            "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",
+        return True, (
+            "the model has the hash that summary.json states; a mask's network is not compared with probabilities."
         )
     model = files.checkpoint.broadcast
     if files.config.server.average is not None:
@@ -140,9 +138,8 @@ def own_code_matches_run(files: RunFiles) -> Finding:
         return None, "some of the run's code was typed in a session, and is in no file."
     if not own_code_is_loaded(files):
         words = " ".join(f"--load {one.path}" for one in files.own_code)
-        return (
-            None,
-            f"the run's user-defined code is not loaded here. Give {words}. All other checks are made without it.",
+        return None, (
+            f"the run's user-defined code is not loaded here. Give {words}. All other checks are made without it."
         )
     if code_hash(user_code_of_run(files.config)) != recorded:
         names = ", ".join(f"{one.path} ({one.sha256[:12]})" for one in files.own_code)
@@ -261,9 +258,8 @@ def project_ledger_agrees(files: RunFiles, path: Path) -> Finding:
     heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.project_head}
     for name, head in heads.items():
         if not isinstance(head, str) or project.ledger.entries_after(head) is None:
-            return (
-                False,
-                f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another ledger.",
+            return False, (
+                f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another ledger."
             )
     charged = project_releases_of(str(run), project)
     ours = _line_counts(one for one in own if isinstance(one, Release))
@@ -273,9 +269,8 @@ def project_ledger_agrees(files: RunFiles, path: Path) -> Finding:
     repeatable = header.randomness == "simulated"
     if beyond := [one for one in (theirs - ours).elements() if repeatable or "nonce" in json.loads(one)]:
         words = rounds_text(_round_numbers(beyond))
-        return (
-            False,
-            f"{path} was also charged for {words}, which ledger.jsonl lacks: there is another copy of the run.",
+        return False, (
+            f"{path} was also charged for {words}, which ledger.jsonl lacks: there is another copy of the run."
         )
     return True, f"{len(own)} releases, each with an equal line in {path}."
 

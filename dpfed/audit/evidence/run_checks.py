@@ -194,11 +194,6 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     return [replace(one, decides=False) if open_code and one.name == own else one for one in found]
 
 
-def checks_of_claims(files: RunFiles) -> list[Check]:
-    """Return the checks that compare a run's statements with its charges; they are deterministic."""
-    return _make_checks(_OF_CLAIMS, files, alpha=1.0)
-
-
 def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
     """Return the checks that apply to a `dpfed.ClientLevel` loop.
 

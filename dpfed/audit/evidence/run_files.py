@@ -66,21 +66,19 @@ def read_checkpoint(path: Path) -> SavedState:
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
-            facts = file.metadata() or {}
-            broadcast = file.get_tensor("broadcast")
+            header, broadcast = file.metadata() or {}, file.get_tensor("broadcast")
             memory = {
                 name.removeprefix(_MEMORY): file.get_tensor(name)
                 for name in file.keys()  # noqa: SIM118 (not a dict)
                 if name.startswith(_MEMORY)
             }
-        done, clip_norm = int(facts["round"]), float(facts["clip_norm"])
-        saved = SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, header=facts, memory=memory)
+        done, clip_norm = int(header["round"]), float(header["clip_norm"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise Unavailable(f"{path.name}: cannot be read ({str(error)[:200]}).") from None
     alike = all(one.shape == broadcast.shape and one.dtype == broadcast.dtype for one in memory.values())
-    if saved.round < 0 or broadcast.dim() != 1 or not broadcast.is_floating_point() or not alike:
+    if done < 0 or broadcast.dim() != 1 or not broadcast.is_floating_point() or not alike:
         raise Unavailable(f"{path.name}: is not a checkpoint of this package.")
-    return saved
+    return SavedState(round=done, clip_norm=clip_norm, broadcast=broadcast, header=header, memory=memory)
 
 
 def _require_file(path: Path) -> None:
@@ -297,12 +295,11 @@ class RunFiles:
             header, records = self.trusted_ledger.header, self.config.local.record is not None
             if header.plan is None or header.plan.rounds != self.config.federation.rounds or not header.solved:
                 return None
-            if (
-                has_enough_record_noise(self.config, header.plan, self.delta)
-                if records
-                else has_enough_noise(header.solved, self.promised_today.privacy_target.solved)
-            ):
-                return header.solved
+            if records:
+                enough = has_enough_record_noise(self.config, header.plan, self.delta)
+            else:
+                enough = has_enough_noise(header.solved, self.promised_today.privacy_target.solved)
+            return header.solved if enough else None
         return None
 
     @cached_property
@@ -375,9 +372,7 @@ class RunFiles:
 
     @cached_property
     def canaries(self) -> tuple[CanaryLine, ...]:
-        """Lines of canaries.jsonl; empty if the run has no canaries."""
-        if not self.has_canaries:
-            return ()
+        """Lines of canaries.jsonl."""
         return tuple(read_lines(self.path / "canaries.jsonl", CanaryLine))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import get_args
 
 from accounting.factorisation import column, inverse
@@ -35,9 +34,8 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     norms = {one.round: one.largest_norm for one in files.opened_rounds if one.largest_norm is not None}
     over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
     if over:
-        return (
-            False,
-            f"{rounds_text(over)}: a row with a norm of {max(norms.values()):.6g} times the clip norm was summed.",
+        return False, (
+            f"{rounds_text(over)}: a row with a norm of {max(norms.values()):.6g} times the clip norm was summed."
         )
     added = _rows_beyond_bound(files)
     if added:
@@ -181,10 +179,9 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     if files.config.privacy is None:
         return True, "the unit is a record: each upload that moves the model is private itself."
     last: Probes | None = None
-    velocity, wrong, kept, server = 0.0, [], _ServerMemory(), files.config.server
+    velocity, wrong, server = 0.0, [], files.config.server
     momentum, rate = (server.momentum, server.learning_rate) if isinstance(server, StepServer) else (0.0, 0.0)
     for one, probes in _rounds_with_probes(files):
-        kept = _memory_after(files, kept, one, probes)
         room = _rounding_allowance(files, probes, one, velocity)
         velocity = momentum * velocity + probes.moved / (one.divisor or 1.0)
         stepped = probes.before + rate * velocity
@@ -199,7 +196,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     reached = probe_of(files.checkpoint.broadcast)
     if abs(reached - last.after) > 1e-9 * max(1.0, abs(reached)):
         return False, "checkpoint.safetensors: its model is not the model after the last round."
-    beside = _memory_problem(files, kept)
+    beside = _memory_problem(files)
     if beside is not None:
         return False, f"checkpoint.safetensors: {beside}"
     words = "its step follows from the release"
@@ -210,40 +207,25 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     return True, f"each of {len(files.results)} rounds starts from the model of the round before; {words}."
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ServerMemory:
-    """Expected probes of the server's memory, and their allowed rounding error (`rounding`).
+def _memory_problem(files: RunFiles) -> str | None:
+    """Return the problem with the server's memory in the checkpoint; None if it agrees with the rounds.
 
-    first_moment: mean of updates of adaptive rules. average: moving average of models; None before round 1.
+    Compared are the moving average of models, and the mean of updates of adaptive rules.
     """
-
-    first_moment: float = 0.0
-    average: float | None = None
-    rounding: float = 0.0
-
-
-def _memory_after(files: RunFiles, before: _ServerMemory, one: RoundRecord, probes: Probes) -> _ServerMemory:
-    server, move = files.config.server, probes.moved / (one.divisor or 1.0)
+    server, memory, rounds = files.config.server, files.checkpoint.memory, list(_rounds_with_probes(files))
     beta = server.beta1 if isinstance(server, AdamServer | AdagradServer) else 0.0
-    decay, average = server.average or 0.0, before.average
-    return _ServerMemory(
-        first_moment=beta * before.first_moment + (1 - beta) * move,
-        average=probes.after if average is None else decay * average + (1 - decay) * probes.after,
-        rounding=max(before.rounding, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
-    )
-
-
-def _memory_problem(files: RunFiles, kept: _ServerMemory) -> str | None:
-    """Return the problem with the server's memory in the checkpoint; None if it agrees with the rounds."""
-    memory, expected = files.checkpoint.memory, {}
-    if files.config.server.average is not None and kept.average is not None:
-        expected["average"] = kept.average
+    first_moment, average, decay, rounding = 0.0, rounds[0][1].after, server.average or 0.0, 0.0
+    for one, probes in rounds:
+        first_moment = beta * first_moment + (1 - beta) * probes.moved / (one.divisor or 1.0)
+        average = decay * average + (1 - decay) * probes.after
+        rounding = max(rounding, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after))
+    expected = {"average": average} if server.average is not None else {}
     if _has_adaptive_rule(files):
-        expected["first"] = kept.first_moment
+        expected["first"] = first_moment
     for name, value in expected.items():
         if name not in memory:
             return f"has no {name!r}, which config.toml requires."
-        if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.rounding:
+        if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * rounding:
             return f"its {name!r} does not follow from the rounds' releases."
     return None
 

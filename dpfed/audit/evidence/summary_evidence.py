@@ -106,9 +106,8 @@ def metrics_agree(files: RunFiles) -> Finding:
         problems.append(f"the best accuracy is {best!r}, summary.json states {summary.best_test_accuracy!r}")
     if problems:
         return False, f"metrics.jsonl: {'; '.join(problems[:3])}."
-    return (
-        True,
-        f"the last of {len(lines)} lines agrees with summary and checkpoint, the uplink of every line with them.",
+    return True, (
+        f"the last of {len(lines)} lines agrees with summary and checkpoint, the uplink of every line with them."
     )
 
 

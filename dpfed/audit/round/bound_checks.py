@@ -51,18 +51,17 @@ def largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: in
     """Return the norm of one client's bounded row and, if `on_release`, of its effect on sum and new state, the
     largest, over the claimed bound; infinity for a row that is not finite.
     """
-    bounded = in_charged_metric(
-        rounds.one_round, claim, rounds.one_round.upload(update[None], np.full(1, client)).bounded
-    )
+    one = rounds.one_round
+    bounded = in_charged_metric(one, claim, one.upload(update[None], np.full(1, client)).bounded)
     lengths = [_l2_norm(bounded)]
     if on_release and claim.visible_output == "sum" and not claim.coins:
-        moves = torch.zeros(rounds.one_round.method.sampler.clients, len(update))
+        moves = torch.zeros(one.method.sampler.clients, len(update))
         moves[client] = update
         done = rounds.run(moves, rounds.smallest_cohort())
         lengths.append(_l2_norm(rounds.released_sum(done, by_state=False)))
         lengths.append(_l2_norm(rounds.released_sum(done)) - rounds.rounding(done))
-    linf = claim.coins.linf_clip if claim.coins else None
-    lengths.append(0.0 if linf is None else float(bounded.abs().max()) / linf * claim.bound)
+    if claim.coins and claim.coins.linf_clip is not None:
+        lengths.append(float(bounded.abs().max()) / claim.coins.linf_clip * claim.bound)
     return max(math.inf if math.isnan(length) else length / claim.bound for length in lengths)
 
 
@@ -81,13 +80,8 @@ def _l2_norm(row: Tensor) -> float:
 def updates_around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
     """Return updates [d], by name, whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
-    length = float(
-        torch.linalg.vector_norm(
-            in_charged_metric(
-                one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))
-            ).double()
-        )
-    )
+    row = one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))
+    length = _l2_norm(in_charged_metric(one, claim, row))
     return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
 
 

@@ -82,22 +82,17 @@ def audited_configuration(name: str, settings: Sequence[str] = (), noise_multipl
     config = parse(
         _with_noise_or_epsilon(tables, chosen.sends_masks, noise_multiplier), source=f"audit of {_preset_name(name)}"
     )
-    _refuse_padded_coins(config)
-    return config
-
-
-def _is_schedule(sampling: str) -> bool:
-    return sampling in SAMPLING_CLASSES and SAMPLING_CLASSES[sampling].is_schedule
-
-
-def _refuse_padded_coins(config: Config) -> None:
-    specification = method_specification(config.method.name)
-    if config.federation.sampling == "poisson" and sends_bernoulli_samples(config, specification):
+    if config.federation.sampling == "poisson" and sends_bernoulli_samples(config, chosen):
         raise ConfigError(
             "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number of uploads, "
             "which this audit does not support. Use federation.sampling 'fixed' or 'all'; another check tests the "
             "sampler."
         )
+    return config
+
+
+def _is_schedule(sampling: str) -> bool:
+    return sampling in SAMPLING_CLASSES and SAMPLING_CLASSES[sampling].is_schedule
 
 
 def _preset_name(name: str) -> str:
@@ -189,12 +184,10 @@ def _single_round_configuration(config: Config) -> Config:
     """Return the configuration with one round of all clients and independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
-    for table, keys in (
-        ("federation", ("separation", "cohort_cap", "lanes", "lane_secrecy")),
-        ("privacy", ("bands", "buffers", "factorisation", "factorisation_power")),
-    ):
-        for key in keys:
-            tables[table].pop(key, None)
+    for key in ("separation", "cohort_cap", "lanes", "lane_secrecy"):
+        tables["federation"].pop(key, None)
+    for key in ("bands", "buffers", "factorisation", "factorisation_power"):
+        tables["privacy"].pop(key, None)
     return parse(tables, source="audit of one round")
 
 

@@ -100,7 +100,7 @@ def pairs_of_samples(
 
     If the client may move in both directions (replace-one), the start is one move away from the edge.
     """
-    nothing, up = torch.zeros(size), torch.ones(size)
+    nothing, up, uneven = torch.zeros(size), torch.ones(size), uneven_directions(block_sizes(layout))
     both = adjacency is Adjacency.REPLACE_ONE
     low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
     deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
@@ -122,10 +122,7 @@ def pairs_of_samples(
         make_pair("all up, all others down", up, None, -up),
         make_pair("one probability up", _one_transmitted_entry(chosen, size), deep),
         make_pair("all up from certainty", up, nothing),
-        *(
-            make_pair(name, LOUD_NORM * as_tensor(row), None)
-            for name, row in uneven_directions(block_sizes(layout)).items()
-        ),
+        *(make_pair(name, LOUD_NORM * as_tensor(row), None) for name, row in uneven.items()),
     ]
 
 

@@ -181,5 +181,5 @@ def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int, 
     found += [seeds_check(one, claim, size), single_rounds_check(one, claim, size, numbers)]
     found += [linear_check(fresh, claim, size), public_map_check(one)]
     if claim.visible_output == "sum":
-        found += [sum_check(one, size), empty_round_check(one, claim)]
+        found += [sum_check(one, size), empty_round_check(one)]
     return [check for check in found if check is not None]

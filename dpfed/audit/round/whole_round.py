@@ -124,15 +124,9 @@ class WholeRounds:
         constant.
         """
         one, last = self.one_round, StateRecorder()
-        stages = one.method.stages.replace_stage(
-            Project,
-            lambda stage: replace(
-                stage,
-                choice=_PrecomputedMap(
-                    sent=stage.sent, downlink_bits=stage.choice.downlink_bits, projection=one.projection
-                ),
-            ),
-        )
+        sent, bits = one.method.stages.project.sent, one.method.stages.project.choice.downlink_bits
+        known = _PrecomputedMap(sent=sent, downlink_bits=bits, projection=one.projection)
+        stages = one.method.stages.replace_stage(Project, lambda stage: replace(stage, choice=known))
         return Stages(*stages, last), last
 
     def released_sum(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
@@ -143,9 +137,8 @@ class WholeRounds:
         moved = outcome.shown_move if by_state else outcome.sum_of_moves
         if moved is None:
             return torch.zeros(self.one_round.projection.sent, dtype=torch.float64)
-        return (
-            moved.double() if isinstance(self.one_round.projection, Identity) else moved.double() @ self.sum_from_move
-        )
+        whole = isinstance(self.one_round.projection, Identity)
+        return moved.double() if whole else moved.double() @ self.sum_from_move
 
     def rounding(self, outcome: RoundOutcome) -> float:
         """Return a bound on the rounding error of `released_sum`, which arises since the new state is float32."""
@@ -157,11 +150,8 @@ class WholeRounds:
 
     @cached_property
     def _norm_of_sum_from_move(self) -> float:
-        return (
-            1.0
-            if isinstance(self.one_round.projection, Identity)
-            else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
-        )
+        whole = isinstance(self.one_round.projection, Identity)
+        return 1.0 if whole else float(torch.linalg.matrix_norm(self.sum_from_move, 2))
 
 
 def step_size_of(rule: ServerRule) -> float | None:

@@ -87,7 +87,7 @@ class Fault:
         claim = claim_of_round(self.make()[1].one_round, DELTA)
         if self.epsilon is not None:
             return self.claimed or claim.epsilon, self.epsilon
-        return claim.epsilon, gaussian.smallest_epsilon(DELTA, mu=self.shift * claim.mu)
+        return claim.epsilon, gaussian.smallest_epsilon(DELTA, mu=self.shift * claim.sensitivity / claim.noise_std)
 
 
 @lru_cache
@@ -113,7 +113,7 @@ def check(name, trials=0, unit="draws"):
         size, who = case.one_round.method.clients.course.size, case.one_round.method.sampler
         source = Simulated(seeds=Seeds(root=seed))
         found = {
-            "empty round": lambda: round_checks.empty_round_check(case.one_round, claim),
+            "empty round": lambda: round_checks.empty_round_check(case.one_round),
             "public map": lambda: public_map_check(case.one_round),
             "sampler": lambda: sampler_check(who, lambda number: who.sample(source, number), trials),
             "norm": lambda: norm_check(fresh, claim, size),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpfed.audit.evidence.run_checks import checks_of_claims
+from dpfed.audit.evidence.run_checks import _OF_CLAIMS, _make_checks
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.step_evidence import _sum_matches_rows
 from dpfed.audit.evidence.summary_evidence import unchecked_keys
@@ -45,7 +45,7 @@ def judged(folder, summary=None, experiment=None):
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
         files.__dict__ |= {"experiment": experiment}
-    checks, listed = checks_of_claims(files), set(unchecked_keys(files))
+    checks, listed = _make_checks(_OF_CLAIMS, files, 1.0), set(unchecked_keys(files))
     (folder / "summary.json").write_text(written)
     return {one.name for one in checks if one.passed is False}, listed, files.experiment
 
