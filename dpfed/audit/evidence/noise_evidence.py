@@ -178,15 +178,16 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
 def _rounds_with_near_noise(found: Sequence[MeasuredNoise], alpha: float) -> list[int]:
     """Return two rounds whose ratios are nearer to each other than those of fresh noise; empty if there are none.
 
-    P(nearer than t) <= 2 t max density, for each pair. The density of chi-square / n is largest at 1 - 2/n. Equal noise
-    is recorded from two float32 sums, whose rounding changes a mean square by about 2^-24 / sqrt(n) of it, and more if
-    the sums are larger than the noise. The test allows a hundred times that.
+    P(nearer than t) <= 2 t max density, for each pair. The density of chi-square is largest at n - 2, and there at most
+    1 / sqrt(4 pi (n - 2)) by Stirling's formula. Equal noise is recorded from two float32 sums, whose rounding changes
+    a mean square by about 2^-24 / sqrt(n) of it, and more if the sums are larger than the noise. The test allows a
+    hundred times that.
     """
     pairs = len(found) * (len(found) - 1) / 2
     if not pairs:
         return []
-    n = float(max(one.noise.entries for one in found))
-    nearest = min(alpha / pairs / (2 * n * float(chi2.pdf(n - 2, n))), _ROUNDING / math.sqrt(n))
+    n = max(one.noise.entries for one in found)
+    nearest = min(alpha / pairs * math.sqrt(math.pi * (n - 2)) / n, _ROUNDING / math.sqrt(n))
     ordered = sorted(found, key=lambda one: one.ratio)
     for one, other in itertools.pairwise(ordered):
         if other.ratio - one.ratio <= nearest:

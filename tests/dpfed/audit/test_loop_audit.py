@@ -104,12 +104,13 @@ def test_a_line_of_a_far_round_takes_no_time(tmp_path):
     assert "every round is charged once" in failed(tmp_path)
 
 
-def test_drawn_choices_of_ranks_cannot_refute_at_every_confidence():
-    """Above 60 rounds p-values come from 100,000 choices, and none is below 2e-5."""
+def test_drawn_choices_of_ranks_cannot_refute_at_every_confidence(monkeypatch):
+    """Above 60 rounds p-values come from so many drawn choices, and none is below two over their number."""
+    monkeypatch.setattr("dpfed.audit.evidence.loop._PERMUTATIONS", 1000)
     rounds = [RoundRecord(round=number, cohort=number, participants=0) for number in range(1, 71)]
     loop = SimpleNamespace(rounds=rounds, skipped=list(range(1, 31)))
-    assert skipping_ignores_the_cohort(loop, alpha=1e-4)[0] is False
-    assert skipping_ignores_the_cohort(loop, alpha=1e-5)[0] is None
+    assert skipping_ignores_the_cohort(loop, alpha=1e-2)[0] is False
+    assert skipping_ignores_the_cohort(loop, alpha=1e-3)[0] is None
 
 
 def test_a_ledger_alone_shows_too_little(tmp_path):
