@@ -85,8 +85,6 @@ def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
 
     correlation: the largest magnitude of `correlations` (noise that repeats over coordinates correlates with itself)
     """
-    if not noise.numel():
-        return None
     exact = noise.double()
     least, most = torch.aminmax(exact)
     largest = max(-float(least), float(most))

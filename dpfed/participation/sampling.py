@@ -92,15 +92,18 @@ def turns_are_public(config: Config) -> bool:
     return config.federation.sampling == "cyclic" or in_lanes
 
 
+def _turns_need_ids(config: Config) -> bool:
+    """Return True if one client added to a list could move other clients to other public turns."""
+    table = config.privacy
+    return table is not None and table.adjacency == "add-remove" and turns_are_public(config)
+
+
 def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
     """Return the ids that decide turns, or None if the numbers 0 .. clients - 1 decide them.
 
     ids: client ids named by the data. Raises ConfigError for add-remove neighbours if ids are positions in a list.
     """
-    table = config.privacy
-    if table is None or table.adjacency != "add-remove" or not turns_are_public(config):
-        return None
-    if config.data.partition in OWN_IDS:
+    if not _turns_need_ids(config) or config.data.partition in OWN_IDS:
         return None
     if ids is None:
         raise ConfigError(_list_positions_message(config))
@@ -109,10 +112,7 @@ def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
 
 def turn_problems(config: Config) -> Iterator[str]:
     """Yield the message for turns by list positions under add-remove, if the configuration alone shows the fault."""
-    table = config.privacy
-    if table is None or table.adjacency != "add-remove" or config.data.partition in _MAY_HAVE_IDS:
-        return
-    if turns_are_public(config):
+    if config.data.partition not in _MAY_HAVE_IDS and _turns_need_ids(config):
         yield _list_positions_message(config)
 
 

@@ -60,25 +60,20 @@ class LoopFiles(RunFiles):
 
     @property
     def _stated_noise_and_clip(self) -> tuple[float | None, float | None]:
-        return self._charged_multiplier, None
-
-    @property
-    def _charged_multiplier(self) -> float | None:
-        """Noise multiplier of the first release; None if this version would calibrate equal integer noise.
+        """Noise multiplier of the first release, None if this version calibrates equal integer noise; no clip norm.
 
         The variance of integer noise is rounded up to a whole number, so that its multiplier is larger than the
         calibrated one.
         """
         first, privacy_target = next(iter(self.releases.values()), None), self.promised_today.privacy_target
         if first is None or privacy_target.schedule is not None:
-            return None
+            return None, None
         noise, planned, rows = unsampled(first.mechanism), privacy_target.mechanism, privacy_target.integer_rows
         if rows is not None and isinstance(noise, NoisyIntegers):
-            if noise.share_variance == getattr(unsampled(planned), "share_variance", None):
-                return None
-            return math.sqrt(noise.variance) / float(rows.scale)
+            equal = noise.share_variance == getattr(unsampled(planned), "share_variance", None)
+            return None if equal else math.sqrt(noise.variance) / float(rows.scale), None
         drawn = noise_of(noise)
-        return None if drawn is None else drawn.noise_multiplier
+        return None if drawn is None else drawn.noise_multiplier, None
 
     def clip_norm_before(self, number: int) -> float:
         """Return the clip norm of this round: that of its release, or of the plan if it has none."""
@@ -95,10 +90,6 @@ class LoopFiles(RunFiles):
                     f"{self.diagnostics_name}: round {after.round} follows round {before.round}; lines were moved."
                 )
         return rounds
-
-    @cached_property
-    def results(self) -> tuple[RoundRecord, ...]:
-        return tuple(one for one in self.rounds if one.has_result)
 
     @property
     def opened_rounds(self) -> tuple[RoundRecord, ...]:

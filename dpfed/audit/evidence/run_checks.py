@@ -12,7 +12,6 @@ from typing import TypeVar
 from scipy.special import ndtri
 
 from accounting.errors import AccountingError
-from accounting.mechanisms import PoissonSampling
 from accounting.rounding import downwards
 from dpfed.audit.evidence import conformance, loop, noise_evidence, rounds_evidence, step_evidence
 from dpfed.audit.evidence.canary_test import canaries_follow_seed
@@ -81,8 +80,8 @@ def _shaped_noise(files: RunFiles, alpha: float) -> str | None:
 
 def _cohort_sizes(files: RunFiles, alpha: float) -> str | None:
     law, rounds = files.sampler.law, len(files.rounds)
-    if not isinstance(law, PoissonSampling):
-        return "one cohort of another size" if not law.is_schedule else "a size that the schedule excludes"
+    if not law.independent:
+        return "a size that the schedule excludes" if law.is_schedule else "one cohort of another size"
     mean = files.sampler.expected
     spread = math.sqrt(mean * (1 - law.probability) / rounds)
     visible = (_LIKELY + float(-ndtri(alpha / 6))) * spread / mean

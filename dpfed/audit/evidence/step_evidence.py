@@ -44,7 +44,7 @@ def rows_are_bounded(files: RunFiles) -> Finding:
             f"{rounds_text(list(added))}: a row with a norm of {times:.6g} times the bound (round {number}) was "
             "added to the sum without a clip."
         )
-    unknown = [one.round for one in files.opened_rounds if one.largest_norm is None or one.longest_added is None]
+    unknown = [one.round for one in files.results if one.largest_norm is None or one.longest_added is None]
     if unknown:
         return None, f"{rounds_text(unknown)}: diagnostics.jsonl does not state the norms of the summed rows."
     return True, (

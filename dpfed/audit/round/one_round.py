@@ -14,14 +14,7 @@ from torch import Tensor
 
 from accounting.compose import accountant
 from accounting.ledger import Entry, Release
-from accounting.mechanisms import (
-    NoisyIntegers,
-    Sampling,
-    SingleRelease,
-    Unsampled,
-    sampling_of,
-    unsampled,
-)
+from accounting.mechanisms import NoisyIntegers, Sampling, SingleRelease, Unsampled, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.aggregation.ranks import Task

@@ -2,12 +2,15 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from dpfed.audit.evidence.run_files import sha256_of
+from dpfed.audit.evidence.step_evidence import rows_are_bounded
 from dpfed.audit.run import audit_run
+from dpfed.records.round import INTERRUPTED, RoundRecord
 
 from . import run_folders
 from .run_folders import BOUND, change, change_config, change_ledger, change_summary, copied, failed, records, undecided
@@ -109,6 +112,15 @@ def test_values_at_the_ends_of_their_types_are_no_crash(folder, name, edit, chec
     found = {one.name: one for one in audit_run(path).checks}
     assert found[check].passed is not True
     assert {one.passed for one in found.values()} >= {True, False}
+
+
+def test_rows_of_an_interrupted_round_are_in_no_release():
+    """Of a schedule that was resumed: its rows are not recorded, and nothing of it was used."""
+    made = RoundRecord(round=1, cohort=2, participants=2, largest_norm=1.0, longest_added=1.0)
+    lost = RoundRecord(round=2, cohort=2, participants=2, aborted=INTERRUPTED, noise_known=False)
+    config = SimpleNamespace(privacy=object())
+    files = SimpleNamespace(config=config, releases={}, opened_rounds=(made, lost), results=(made,))
+    assert rows_are_bounded(files)[0] is True
 
 
 def test_a_model_that_is_not_the_runs(folder):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import torch
 
 import dpfed
+from accounting.budget import Poisson
+from dpfed.audit.evidence.run_checks import _cohort_sizes
 from dpfed.audit.round.noise_checks import NoiseDraws, size_check, tail_check
 from dpfed.audit.run import audit_run
 from dpfed.audit.verdict import false_alarm_text
@@ -50,6 +53,11 @@ def test_every_row_of_a_run_states_its_fault_or_cannot_fail(tmp_path):
     all_clients = audit_run(run_folders.run(tmp_path / "all", "federation.rounds=2", "federation.sampling=all"))
     silent = {one.name for one in all_clients.checks if one.would_find is None}
     assert "cohorts follow the seed only if simulated" in silent
+
+
+def test_under_a_cap_no_single_size_is_said_to_be_found():
+    files = SimpleNamespace(sampler=Poisson(cohort=12, cohort_cap=16).cohorts(60), rounds=range(20))
+    assert "on average" in _cohort_sizes(files, 1e-3)
 
 
 def test_skipped_cohorts_that_are_not_recorded_are_not_called_consistent(tmp_path):
