@@ -66,7 +66,10 @@ def read_flower(settings: Settings) -> Explanation:
         words = f"one client moves the result of a round by up to {2 * largest:.3g} clip norms"
         if remembers:  # updates of rounds with larger clip norms
             largest *= math.exp(min(math.log(shrinks) * ((rounds or 1) - 1), 600))
-        moved: dict[str, object] = {"noise_multiplier": 1 / (cohort * largest), "left_out_moves_twice": True}
+        moved: dict[str, object] = {
+            "noise_multiplier": 1 / max(cohort * largest, 1e-300),  # a result may be 0 whatever the updates are
+            "left_out_moves_twice": True,
+        }
         read.openings.append(Opening(name=f"{name}: noise for a mean, on another result", changes=((words, moved),)))
     if cohort is not None and population is not None and cohort < population and not remembers:
         read.sampler(cohort, population, ("the nodes of a round are drawn at random and stay secret", "fixed"))
@@ -146,11 +149,11 @@ def rule_of_strategy(settings: Settings, rounds: int) -> tuple[str, float, bool]
         first, second = number("beta_1", 0.9), number("beta_2", 0.99)
         mean = 1 - first**rounds
         if "fedadam" in text and "yogi" not in text and "adagrad" not in text:
-            mean *= math.sqrt(1 - second ** (rounds + 1)) / (1 - first ** (rounds + 1))
+            mean *= math.sqrt(1 - second ** (rounds + 1)) / max(1 - first ** (rounds + 1), 1e-300)
         usual = 0.01 if "yogi" in text else 0.1
         return "FedOpt", mean * number("eta", usual) / max(number("tau", 1e-3), 1e-300), True
     if "fedavgm" in text or "server_momentum" in text or "server_learning_rate" in text:
         kept = number("server_momentum", 0.0)
-        summed = rounds if kept >= 1 else (1 - kept**rounds) / (1 - kept)
+        summed = rounds if kept == 1 else (1 - kept**rounds) / (1 - kept)
         return "FedAvgM", number("server_learning_rate", 1.0) * summed, True
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
@@ -82,6 +83,8 @@ OTHER_MECHANISMS = {
     "zeroing": "thresholds that drop updates are computed from updates, without noise",
 }
 """Parts of names or values of settings for which nothing here bounds epsilon."""
+_LARGEST = 1e100
+"""Largest size of a number of settings; the inverse of the smallest one above 0."""
 _OFF = (False, None, 0, "none", "off", "no", "false")
 
 NEIGHBOURS = Opening(
@@ -93,12 +96,25 @@ NEIGHBOURS = Opening(
 )
 
 
+_SHARES = (
+    *DELTA, "fraction_train", "fraction_fit", "dropout", "dropout_rate", "dropout_probability", "beta", "beta_1",
+    "beta_2", "server_momentum", "target_clipped_quantile",
+)  # fmt: skip
+_NOT_NEGATIVE = (*_SHARES, "clip_norm_lr", "eta", "tau", "server_learning_rate")
+
+
 def stated_number(settings: Settings, *names: str) -> float | None:
-    """Return the first number with one of these names; None without one. Raises ConfigError for something else."""
+    """Return the first number with one of these names; None without one. Raises ConfigError for something else.
+
+    Only a clip norm may be infinite. Sizes are limited so that products and quotients of settings are finite.
+    """
     for name in names:
         if (value := settings.get(name)) is not None:
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise ConfigError(f"{name}={value!r}: must be a number.")
+            least, most = 0 if name in _NOT_NEGATIVE else -_LARGEST, 1 if name in _SHARES else _LARGEST
+            if not require.is_number(value) or not (least <= value <= most or (name in CLIP and value == math.inf)):
+                raise ConfigError(f"{name}={require.short_repr(value)}: must be a number from {least:g} to {most:g}.")
+            if 0 < abs(value) < 1 / _LARGEST:
+                raise ConfigError(f"{name}={value}: must be 0, or a number of at least {1 / _LARGEST:g}.")
             return float(value)
     return None
 
@@ -107,8 +123,8 @@ def count(settings: Settings, *names: str) -> int | None:
     """Return the first whole number with one of these names; None without one. Raises ConfigError for others."""
     for name in names:
         if (value := stated_number(settings, name)) is not None:
-            if value < 1 or value != int(value):
-                raise ConfigError(f"{name}={value:g}: must be a positive whole number.")
+            if not 1 <= value <= require.LARGEST_COUNT or value != int(value):
+                raise ConfigError(f"{name}={value:g}: must be a positive whole number, at most 1e+15.")
             return int(value)
     return None
 
@@ -299,7 +315,8 @@ class Read:
                 ("sums over the nodes of a binary tree, a unit in one round", math.sqrt(rounds.bit_length())),
             ]
         if self.banded or not self.only_tree:
-            rows = math.sqrt(sum(min(row, bands) ** 2 for row in range(1, rounds + 1)))
+            whole = bands * (bands + 1) * (2 * bands + 1) // 6  # squares of the first rows
+            rows = math.sqrt(whole + (rounds - bands) * bands**2)
             found += [
                 (f"{bands} bands of coefficients up to 1, a unit in every round", rows),
                 (f"{bands} bands, columns of norm 1, a unit in every round", math.sqrt(bands * rounds)),

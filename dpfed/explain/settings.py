@@ -19,7 +19,10 @@ def explain(given: str) -> Explanation:
 
     Errors: ConfigError if the file or object cannot be read, or no reader knows its names.
     """
-    settings = _flat(_object_settings(given) if _names_object(given) else _file_settings(Path(given)))
+    try:
+        settings = _flat(_object_settings(given) if _names_object(given) else _file_settings(Path(given)))
+    except RecursionError:
+        raise ConfigError(f"{given}: its tables are nested too deeply. Explain one table at a time.") from None
     for knows, read in READERS:
         if knows(settings):
             return read(settings)
@@ -53,16 +56,16 @@ def _object_settings(given: str) -> Mapping[str, object]:
         one = one() if isinstance(one, type) else one
     except Exception as error:  # importing and making a user's object may raise anything
         raise ConfigError(f"{given}: cannot be loaded ({type(error).__name__}: {error}).") from error
-    found = {key: value for key, value in vars(one).items() if isinstance(value, int | float | str | bool)}
     inner = getattr(one, "strategy", None)
-    beside = (
-        {key: value for key, value in vars(inner).items() if isinstance(value, int | float | str | bool)}
-        if inner
-        else {}
-    )
+    found = {
+        key: value
+        for source in (inner, one)
+        for key, value in getattr(source, "__dict__", {}).items()
+        if isinstance(value, int | float | str)
+    }
     if getattr(one, "accountant", None) is not None:  # Flower's, which refuses unequal weights
         found["accountant"] = True
-    return {**beside, **found, "class": type(one).__name__, "strategy_class": type(inner or one).__name__}
+    return {**found, "class": type(one).__name__, "strategy_class": type(inner or one).__name__}
 
 
 def _flat(settings: Mapping[str, object]) -> dict[str, object]:

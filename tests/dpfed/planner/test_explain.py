@@ -233,11 +233,49 @@ def test_a_strategy_object_is_read_with_what_it_wraps(tmp_path: Path, monkeypatc
     refused(ConfigError, "my_app:nothing", explain, "my_app:nothing")
 
 
-@pytest.mark.parametrize("content", ["[", "a = 1", '{"noise_multiplier": "much", "clip": 1}', "[1]"])
+@pytest.mark.parametrize(
+    "content",
+    ["[", "a = 1", '{"noise_multiplier": "much", "clip": 1}', "[1]", '{"a": ' * 9_000, ".".join("a" * 5_000) + " = 1"],
+)
 def test_files_that_are_no_settings(content: str, tmp_path: Path) -> None:
     path = tmp_path / ("settings.json" if content.startswith(("{", "[1")) else "settings.toml")
     path.write_text(content)
     refused(ConfigError, "", explain, str(path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (F | {"rounds": INF}, "rounds"),
+        (F | {"rounds": 10**400}, "rounds"),
+        (F | {"rounds": 1e16, "num_bands": 4}, "rounds"),
+        (F | {"noise_multiplier": INF}, "noise_multiplier"),
+        (F | {"fraction_train": INF}, "fraction_train"),
+        (F | {"strategy": "FedAvgM", "server_momentum": 1.5}, "server_momentum"),
+        (F | {"strategy": "FedAdam", "beta_2": 1.5}, "beta_2"),
+        (FLIP | {"delta": 2.0}, "delta"),
+        (FLIP | {"epsilon": 1e-320}, "epsilon"),
+        (TFF | {"sigma": 1.0, "noise_multiplier": None, "clip": 1e-320}, "clip"),
+    ],
+)
+def test_numbers_beyond_their_range_are_refused(settings: dict[str, object], name: str, tmp_path: Path) -> None:
+    refused(ConfigError, f"{name}=", explain, file_of(tmp_path, settings))
+
+
+@pytest.mark.parametrize(
+    "more", [{"strategy": "FedAvgM", "server_learning_rate": 0}, {"strategy": "FedAdam", "beta_1": 1}]
+)
+def test_a_strategy_whose_result_is_zero_has_an_answer(more: dict[str, object], tmp_path: Path) -> None:
+    assert math.isinf(explain(file_of(tmp_path, F | more)).epsilon)
+
+
+def test_many_correlated_rounds_are_answered_at_once(tmp_path: Path) -> None:
+    found = explain(file_of(tmp_path, F | {"rounds": 10**12, "num_bands": 4}))
+    assert math.isfinite(found.epsilon)
+
+
+def test_an_object_without_attributes_has_no_settings() -> None:
+    refused(ConfigError, "math:pi", explain, "math:pi")
 
 
 def test_the_command_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
