@@ -16,10 +16,11 @@ from urllib.parse import parse_qsl
 
 from cyclopts import Group, Parameter
 
-from accounting import budget
+from accounting import budget, require
 from accounting.budget import Budget, Plan
 from accounting.budget.plan import command_options
 from accounting.compose.accountant import Accountant
+from accounting.ledger.regular_file import read_text
 from accounting.options import Option
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import Solved, number_to_solve, option_flag
@@ -103,8 +104,9 @@ class Question(_Options):  # type: ignore[misc]
             return self.with_options(clients=1)
         if self.clients is None:
             raise ConfigError("--clients is missing: give the number of clients.")
+        require.count(clients=self.clients)
         if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
-            cohort = self.cohort or max(self.clients // self.separation, 1)
+            cohort = self.cohort or max(self.clients // require.count(separation=self.separation), 1)
             return self.with_options(sampling="cyclic", cohort=cohort)
         if self.unit == "client" and self.cohort is None and self.sampling != "all":
             return self.with_options(cohort=self._cohort_of_participations())
@@ -147,7 +149,7 @@ class Question(_Options):  # type: ignore[misc]
         times, rounds = self.participations, self.rounds
         if times is None or rounds is None:
             raise ConfigError("--cohort is missing: give the number of clients per round.")
-        if times < 1 or rounds % times or self.clients * times < rounds:
+        if not 1 <= times <= rounds <= self.clients * times or rounds % times:
             raise ConfigError(
                 f"--participations {times} in --rounds {rounds} of --clients {self.clients}: rounds must be a multiple "
                 "of participations, and every round must have a client. Change one of them, or give --cohort."
@@ -256,8 +258,7 @@ def read_question(where: str) -> Question:
 
 def _question_in_file(file: Path) -> Question:
     try:
-        with file.open("rb") as stream:
-            record = json.loads(stream.read(LARGEST_FILE + 1).decode())
+        record = json.loads(read_text(file, at_most=LARGEST_FILE))
         if not isinstance(record, dict) or record.get("format") != _FORMAT or not isinstance(record["options"], dict):
             raise ValueError(f'it must be {{"format": "{_FORMAT}", "options": {{...}}}}')
     except OSError as error:

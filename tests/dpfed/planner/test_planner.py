@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import re
 import shlex
 from contextlib import redirect_stdout
@@ -204,12 +205,17 @@ def test_what_describes_no_plan_is_one_message_with_the_labels_of_the_page(optio
         (["--port", "99999"], "--port 99999"),
         (["--mechanism", "skellam", "--static", "{out}"], "dimension is missing"),
         (["#clients=x"], "--clients 'x'"),
+        (["--clients", "9", "--noise", "banded", "--bands", "2", "--separation", "0"], "separation=0: must be a whole"),
+        (["--clients", "9", "--participations", "1", "--rounds", "0"], "rounds must be a multiple"),
+        (["--clients", str(10**400), "--participations", "1", "--rounds", "1"], "clients=1000"),
+        (["{pipe}"], "is a FIFO"),
     ],
 )
 def test_a_bad_start_is_one_message(arguments, words, tmp_path, capsys):
     (tmp_path / "odd.json").write_text('{"format": "something else"}')
     (tmp_path / "plan.json").write_text(Question(clients=9, cohort=3, rounds=1, epsilon=1.0).to_json())
-    here = {name: str(tmp_path / f"{name}.json") for name in ("odd", "plan", "out")}
+    os.mkfifo(tmp_path / "pipe.json")
+    here = {name: str(tmp_path / f"{name}.json") for name in ("odd", "plan", "out", "pipe")}
     assert status(["plan", *(one.format(**here) for one in arguments)]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
