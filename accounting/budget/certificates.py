@@ -200,10 +200,22 @@ class Claim:
         )
 
     def is_of(self, certificate: Certificate) -> bool:
-        """Return True if the description and the seed of a certificate belong to this mechanism and delta."""
-        stated = certificate.description
-        described = description_of(self, **_question_of(certificate))
-        return described == stated and certificate.seed == seed_of(described) and certificate.delta == self.delta
+        """Return True if a certificate belongs to this mechanism and delta, and `certified` may have made it.
+
+        A certificate from a file may state samples, tilts or tries for which repeating the sampling has no end or no
+        result.
+        """
+        question = _question_of(certificate)
+        described, samples = description_of(self, **question), question["samples"]
+        possible = (
+            require.is_whole(samples)
+            and certificate.samples == -(-samples // CHUNK) * CHUNK > 0
+            and question["tilts"] in self.run.tilts
+            and 1 <= certificate.tries <= MOST_TRIES
+            and 0 <= certificate.epsilon <= certificate.deterministic
+        )
+        known = described == certificate.description and certificate.seed == seed_of(described)
+        return possible and known and certificate.delta == self.delta
 
     def recomputes(self, certificate: Certificate) -> bool:
         """Return True if repeating the sampling that the certificate describes confirms its statement.

@@ -141,6 +141,20 @@ def test_an_audit_computes_it_again(certificate):
     assert not certificates.Claim.of(rests()).recomputes(replace(certificate, epsilon=certificate.epsilon * 0.9))
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [{"samples": 10**12}, {"samples": 0}, {"samples": "x"}, {"tilts": ("a", "b")}, {"tilts": (9.0, 9.0)}, {"tries": 0},
+     {"tries": 6}, {"epsilon": -1e6}],
+)  # fmt: skip
+def test_a_forged_certificate_with_its_seed_is_not_sampled_again(certificate, forged):
+    claim = certificates.Claim.of(rests())
+    assert claim.is_of(certificate)
+    description = certificates.description_of(claim, **{**certificates._question_of(certificate), **forged})
+    stated = {name: value for name, value in forged.items() if name in ("tries", "epsilon")}
+    other = replace(certificate, description=description, seed=certificates.seed_of(description), **stated)
+    assert not claim.is_of(other)
+
+
 def test_further_tries_are_counted_and_charged(monkeypatch):
     real, called = certificates._calibrated_tilts_and_epsilon, []
 
