@@ -23,6 +23,8 @@ from accounting.mechanisms.kinds import Account
 
 _ROUNDING = 1 + 1e-12
 _SMALLEST_LOSS = 1e-60
+_SMALLEST_FLOOR = 1e-60
+"""Smallest floor of probabilities for which squared Fisher distances are in the range of doubles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def dominating_mu(release: BernoulliAggregate | BernoulliChannel, in_clips: floa
     Direction of error: upwards. Returns None if the certificate fails or cannot be computed: likelihood ratios are too
     large, Bernoulli samples too few, or moves too many.
     """
-    if lost < _SMALLEST_LOSS:
+    if lost < _SMALLEST_LOSS or release.floor < _SMALLEST_FLOOR:
         return None
     bounds = _floor_and_clips(release)
     squared = (in_clips * bounds.l2) ** 2

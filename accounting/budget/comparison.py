@@ -34,7 +34,7 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     Units: the noise multiplier is a noise standard deviation over the clip norm.
     Adjacency: that of each row.
     Direction of error: upper bound if `valid`.
-    Errors: InvalidParameter for noise that is correlated, not Gaussian, or differs between rounds.
+    Errors: InvalidParameter for records, and for noise that is correlated, not Gaussian, or differs between rounds.
 
     >>> from accounting import Plan, budget
     >>> rows = budget.compare(Plan(clients=100, sampling="all"), noise_multiplier=2.0, rounds=1)
@@ -42,6 +42,8 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     (1.698, 4)
     """
     noise = plan.mechanism
+    if plan.unit != "client":
+        raise InvalidParameter(f"unit={plan.unit!r}: comparisons are for samplings of clients.")
     if noise.noise != "independent":
         raise InvalidParameter(f"noise={noise.noise!r}: comparisons are for noise that is independent over rounds.")
     if not isinstance(noise, GaussianNoise):

@@ -17,6 +17,7 @@ from accounting.mechanisms.samplings.independent import default_cap, rarely_exce
 from accounting.mechanisms.samplings.planned import PlannedSampling
 from accounting.mechanisms.samplings.sampling import Sampling
 from accounting.options import option
+from accounting.rounding import downwards
 
 MOST_PARTS = 1_000
 LARGEST_FACTOR = 1e6
@@ -387,4 +388,4 @@ class DistributedGaussianNoise(GaussianNoise):
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return a note on missing shares."""
-        return (f"at most {self.dropout:.0%} of the noise shares missing",) if self.dropout else ()
+        return (f"at most {downwards(100 * self.dropout)}% of the noise shares missing",) if self.dropout else ()

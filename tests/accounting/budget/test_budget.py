@@ -233,6 +233,16 @@ def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account(
     assert all(any("secret cohort size" in note for note in row.notes) for row in poissons)
 
 
+def test_the_shares_said_to_be_missing_are_at_most_those_charged():
+    plan = Plan(clients=600, sampling="all", mechanism="distributed-gaussian", dropout=0.996)
+    assert plan.notes(1.0, 1) == ("at most 99.6% of the noise shares missing",)
+
+
+def test_records_have_no_comparison_of_clients_samplers():
+    plan = Plan(clients=10, unit="record", records=100, batch_size=10)
+    refused(InvalidParameter, "unit='record': comparisons", budget.compare, plan, noise_multiplier=2.0, rounds=3)
+
+
 def test_what_was_solved_for_states_its_lower_bound_unless_told_not_to():
     found = budget.solve(PLAN, epsilon=3.0, rounds=2)
     assert 0 < found.lower_bound <= found.epsilon

@@ -8,6 +8,7 @@ from reference.shorthand import gaussian, times
 from refusals import refused
 
 from accounting import Composed, Plan, budget
+from accounting.bernoulli import accounts
 from accounting.bernoulli import sums as bernoulli_sum
 from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.budget import coins as coin_rounds
@@ -180,3 +181,10 @@ def test_a_cohort_of_which_not_all_are_counted_is_said(monkeypatch):
         monkeypatch.setattr(module, "LARGEST_COHORT", 50)
     (note,) = set(budget.solve(plan, rounds=2).notes) - set(before)
     assert note == "the account uses 50 of the 60 uploads in a sum, which is an upper bound"
+
+
+def test_a_floor_beyond_all_scales_has_no_dominating_gaussian():
+    coins = BernoulliAggregate(
+        dimension=4, floor=5e-324, adjacency="zero-out", linf_clip=1.0, cohort=10, clip_metric="fisher"
+    )
+    assert accounts.dominating_mu(coins, 1.0, 1e-9) is None
